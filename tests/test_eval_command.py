@@ -382,7 +382,7 @@ def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch
 def test_a_long_file_of_episodes_is_stored_as_text(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def play(self: _Played, display: Display, begun: float) -> None:
         RunDir(self.folder).episodes(20, ["{}", "long"])
-        raise RunError("it stops here", Path("its.log"))
+        raise RunError("it stops here", Path("its.log"), mistake=False)
 
     monkeypatch.setattr("marl_verl.process.run_dir.PACKED", 3)
     monkeypatch.setattr(_Played, "run", play)

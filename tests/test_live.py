@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
 from marl_verl.process import live
 from marl_verl.process.live import View, sparkline, usual
-from marl_verl.process.progress import Display
+from marl_verl.process.progress import Display, Output
 from marl_verl.process.run_dir import EVENTS_VARIABLE, awaited
 from marl_verl.process.supervisor import TrainerProcess
 from marl_verl.process.watch import Phases
@@ -55,10 +56,12 @@ def played(events: Iterable[Event]) -> View:
 
 def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
     peak = {"policy/asker/perf/max_memory_allocated_gb": 1.25, "policy/holder/perf/max_memory_allocated_gb": 0.5}
+    now = iter([100.0, 103.0, 109.0, 112.0])  # a validation of 3 s after step 2
+    monkeypatch.setattr(live.time, "monotonic", lambda: next(now, 112.0))
     view = played([validation(0, 0.125), step(1, 0.0), step(2, 0.5), step(3, 1.0, **peak)])
     text = drawn(view)
     assert "step 3/10" in text
-    assert "3.0 s/step  0:21 left" in text
+    assert "3.0 s/step  0:28 left" in text
     assert "team success  ▁▅█  100.0%   held-out 12.5% (step 0)" in text
     assert "reward  asker 0.25  holder 0.50" in text
     assert "300 tokens/s  memory " in text
@@ -200,3 +203,30 @@ def test_a_run_stores_when_its_first_validation_ended(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "timing.json").read_text())["validated"] == first
     finally:
         process.resources.cleanup([])
+
+
+def test_metrics_of_plugins_about_agents_need_no_reward() -> None:
+    assert live.rewards({"agent/asker/reward": 0.25, "agent/all/spread": 1.0}) == "asker 0.25"
+
+
+def test_long_lines_are_wrapped_also_where_other_output_is_not() -> None:
+    rewards = {f"agent/researcher-{number}/reward": 0.5 for number in range(9)}
+    view = played([step(1, 0.0, **rewards, **{"train/failed_episodes": 7.0})])
+    view.event({"event": "awaited", "what": "a long name, " * 9 + "the last one", "ready": False})
+    file = io.StringIO()
+    with Live(view, console=Output(file=file, force_terminal=True, width=80, _environ={}), auto_refresh=False):
+        pass
+    text = file.getvalue().replace("\n", " ")
+    assert "researcher-8 0.50" in text
+    assert "7 episodes failed" in text
+    assert "the last one" in text
+
+
+def test_a_closed_pipe_does_not_end_the_command() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        display = Display(Output(file=pipe))
+        for number in range(3):
+            display.event(validation(number, 0.5))
+        display.print("the end")

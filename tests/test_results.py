@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ CLAIM = Claim(
     claim="a beats b.",
     setting="A toy.",
     arms=[Arm("a", ["a.sh"]), Arm("b", ["b.sh", "x=1"])],
-    measures=[GREEDY, Measure("norm", "norm")],
+    measures=[GREEDY, Measure("norm", "norm", last("norm"))],
     comparisons=[
         Comparison("a is better", "success", "a", "b"),
         Comparison("a has a smaller norm", "norm", "a", "b", "lower"),
@@ -117,7 +118,7 @@ def test_pairs_have_the_same_seed_and_lower_may_be_the_claim() -> None:
     assert word == "replicates, with 4 seeds only"
     assert "-2.00 (-2.00 to -2.00)" in why
     word, why = page.verdict(CLAIM, [cell("a", seed, 0.5, 1.5 + seed % 2) for seed in range(5)], CLAIM.comparisons[2])
-    assert (word, why) == ("replicates", " (*norm* 1.90 (1.22 to 2.58))")  # 2.77645 * sqrt(0.3 / 5)
+    assert (word, why) == ("replicates", " (*norm* 1.90 (1.22 to 2.58), against 1.00)")  # 2.77645 * sqrt(0.3 / 5)
 
 
 def test_the_page_of_a_claim(tmp_path: Path) -> None:
@@ -137,6 +138,36 @@ def test_the_page_of_a_claim(tmp_path: Path) -> None:
     assert 'settings="steps=2 marl.run.seed=0"' in shown
     assert "(#toy-it-works)" in shown
     assert "Not measured yet." in page.text([CLAIM], tmp_path / "empty")
+
+
+def test_a_cell_from_before_a_measure_is_left_out_of_it(tmp_path: Path) -> None:
+    old = cell("a", 0, 0.5)
+    del old["metrics"]["norm"]
+    for each in (old, cell("a", 1, 0.5, norm=2.0), cell("a", 2, 0.5, norm=2.0), cell("b", 0, 0.5)):
+        cells.store(CLAIM, each, tmp_path)
+    text = page.text([CLAIM], tmp_path)
+    assert "| norm | 2.00 (2.00 to 2.00) |" in text
+    assert "a norm above 1: **replicates, with 2 seeds only** (*norm* 2.00 (2.00 to 2.00), against 1.00)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arm", "joined"], "unknown arm: joined. The arms are: "),
+        (["--seeds", *map(str, range(21))], "at most 20 seeds, 5 of which are 0, 1, 2, 3, 4"),
+    ],
+)
+def test_mistakes_in_the_command_are_refused_before_training(arguments: list[str], message: str) -> None:
+    command = [sys.executable, "-m", "tests.benchmarks.results", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
+def test_the_run_of_every_cell_has_a_valid_name() -> None:
+    names = [cells.folder_of(claim, arm, seed).name for claim in CLAIMS for arm in claim.arms for seed in (0, 1)]
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch("[A-Za-z0-9-]+", name) for name in names)
 
 
 def test_missing_cells_come_seed_by_seed(tmp_path: Path) -> None:

@@ -5,13 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import results
-from marl_verl.process.progress import Display
+from marl_verl.process.progress import Display, Output
 from marl_verl.process.terminal import show
 
 EXAMPLES = """
@@ -61,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.run is None:
         raise MarlError("no run is given: e.g. marl-verl eval runs/NAME")
-    display = Display(Console(stderr=True, highlight=False, soft_wrap=True) if options.json else None)
+    display = Display(Output(stderr=True) if options.json else None)
     given = {name: getattr(options, name) for name in PASSED_ON}
     done = evaluate(options.run, options.overrides, plugins=options.plugin, progress=display, **given)
     if options.json:

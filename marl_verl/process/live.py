@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import statistics
 import threading
 import time
@@ -49,7 +50,9 @@ class View:
         self.text, self.usual = "", dict[str, float]()
         self._spinners = Spinner("dots"), Spinner("line")  # with Unicode, without
         self._since = 0.0
-        self._step, self._steps, self._durations = 0, 0, list[float]()
+        self._step, self._steps = 0, 0
+        self._durations = list[tuple[float, float]]()  # of the last steps; and until the next one ended
+        self._ended: float | None = None  # when the last step ended
         self._success, self._held_out = list[float](), ""
         self._values: Mapping[str, float] = {}
         self._waiting: list[str] = []
@@ -76,13 +79,16 @@ class View:
                 self._held_out = f"   held-out {event['metrics']['validation/success']:.1%} (step {event['step']})"
             elif kind == "step":
                 self._values, self._step, self._steps = event["metrics"], event["step"], event["steps"]
-                self._durations = [*self._durations[-19:], self._values["seconds/step"]]
+                now = time.monotonic()
+                passed = self._values["seconds/step"] if self._ended is None else now - self._ended
+                self._durations = [*self._durations[-19:], (self._values["seconds/step"], passed)]
+                self._ended = now
                 self._success.append(self._values["train/success"])
 
     def left(self) -> tuple[float, float]:
-        """(mean seconds of the last steps, seconds until the last step)."""
-        seconds = statistics.fmean(self._durations)
-        return seconds, seconds * (self._steps - self._step)
+        """(mean seconds of the last steps, seconds until the last step, with validations and checkpoints between)."""
+        seconds, passed = map(statistics.fmean, zip(*self._durations, strict=True))
+        return seconds, passed * (self._steps - self._step)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
@@ -90,7 +96,7 @@ class View:
                 yield from self._progress(options.ascii_only)
             yield self._activity(options.ascii_only)
             if self._waiting:
-                yield Text(f"  waiting for {', '.join(self._waiting)}")
+                yield _wrapped(f"  waiting for {', '.join(self._waiting)}")
 
     def _activity(self, ascii_only: bool) -> Table:
         """The current activity, how long it has taken, and how long it usually takes."""
@@ -115,13 +121,18 @@ class View:
             [steps, ProgressBar(self._steps, self._step, BAR), Text(f"{seconds:.1f} s/step  {duration(left)} left")]
         )
         curve = "" if ascii_only else sparkline(self._success[-LONGEST:]) + "  "
-        yield Text(f"team success  {curve}{self._success[-1]:.1%}{self._held_out}")
-        yield Text(f"reward  {rewards(values)}")
+        yield _wrapped(f"team success  {curve}{self._success[-1]:.1%}{self._held_out}")
+        yield _wrapped(f"reward  {rewards(values)}")
         memory, peaks = psutil.virtual_memory(), [v for k, v in values.items() if k.endswith("max_memory_allocated_gb")]
         peak = f", training processes at most {max(peaks):.1f} GiB" if peaks else ""
         tokens = values.get("train/tokens", 0.0) / max(values["seconds/step"], 1e-9)
         used = f"{(memory.total - memory.available) / 2**30:.1f} of {memory.total / 2**30:.0f} GiB"
-        yield Text(f"{tokens:.0f} tokens/s  memory {used}{peak}")
+        yield _wrapped(f"{tokens:.0f} tokens/s  memory {used}{peak}")
+
+
+def _wrapped(text: str) -> Text:
+    """Lines as wide as the terminal; a console that leaves long lines to the terminal would cut them here."""
+    return Text(text, no_wrap=False, overflow="fold")
 
 
 def _line(row: Sequence[Any]) -> Table:
@@ -132,8 +143,8 @@ def _line(row: Sequence[Any]) -> Table:
 
 def rewards(values: Mapping[str, float]) -> str:
     """The mean reward of each agent, and the number of failed episodes if there are any."""
-    agents = sorted({name.split("/")[1] for name in values if name.startswith("agent/")})
-    shown = "  ".join(f"{agent} {values[f'agent/{agent}/reward']:.2f}" for agent in agents)
+    found = {match[1]: values[match[0]] for match in map(re.compile("agent/([^/]+)/reward").fullmatch, values) if match}
+    shown = "  ".join(f"{agent} {found[agent]:.2f}" for agent in sorted(found))
     failed = values.get("train/failed_episodes", 0.0)
     return f"{shown}  {failed:.0f} episodes failed" if failed else shown
 

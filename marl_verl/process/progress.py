@@ -14,7 +14,7 @@ from rich.live import Live
 
 from marl_verl.errors import MarlError
 from marl_verl.process.live import View, duration, rewards
-from marl_verl.process.terminal import unwritable
+from marl_verl.process.terminal import discard, unwritable
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
 
@@ -22,12 +22,23 @@ Event = dict[str, Any]
 """{"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
 
 
+class Output(Console):
+    """Standard output, or standard error. If its reader ends (`| head`), the command goes on without output."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, soft_wrap=True, **settings)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        discard(self.file)
+
+
 class Display:
     """The output of a command, by default to standard output: a live view on a terminal, else lines, and not of every
     step. A terminal with TERM=dumb gets lines too."""
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or Output()
         self._callback = callback
         self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._view = View()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from marl_verl.errors import MarlError
 
@@ -46,9 +47,14 @@ def show(message: str) -> None:
 
 
 def unwritable(error: OSError) -> MarlError:
-    """The error for standard output that cannot be written. Later output is discarded: Python would fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The error for standard output that cannot be written. Later output is discarded."""
+    discard(sys.stdout)
     return MarlError(f"cannot write to standard output: {error.strerror}")
+
+
+def discard(output: IO[str]) -> None:
+    """Discard what is still written to an output that cannot be written: Python would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 def harmless(text: str) -> str:

@@ -19,13 +19,14 @@ import sys
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import SEEDS
 from tests.benchmarks.results.claims import CLAIMS
+from tests.benchmarks.results.statistics import MOST
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.results", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    names = [claim.name for claim in CLAIMS if claim.runs]
+    names = [claim.name for claim in CLAIMS]
     parser.add_argument("--claim", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--arm", nargs="+", help="only these arms")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="SEED")
@@ -34,10 +35,16 @@ def main() -> None:
         "--reread", action="store_true", help="summarise the runs in runs/results/ again, train nothing"
     )
     options = parser.parse_args()
+    chosen = [claim for claim in CLAIMS if claim.name in (options.claim or names)]
+    arms = {arm.name for claim in chosen for arm in claim.arms}
+    if unknown := set(options.arm or ()) - arms:
+        parser.error(f"unknown arm: {', '.join(sorted(unknown))}. The arms are: {', '.join(sorted(arms))}")
+    if len(set(options.seeds) | set(SEEDS)) > MOST:
+        parser.error(f"at most {MOST} seeds, {len(SEEDS)} of which are {', '.join(map(str, SEEDS))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, which ends the run
     everything = bool(os.environ.get("MARL_VERL_LONG")) or options.list or options.reread
     for claim in CLAIMS:
-        if not claim.runs or claim.name not in (options.claim or (names if everything else ())):
+        if claim.name not in (options.claim or (names if everything else ())):
             continue
         if options.reread:
             wanted = [(arm, seed) for seed in options.seeds for arm in claim.arms]

@@ -115,9 +115,7 @@ def summary(claim: Claim, arm: Arm, seed: int, run: Run) -> Cell:
         "machine": {name: start["machine"][name] for name in ("cpus", "memory_gib", "gpus", "python")},
         "packages": start["packages"],
         "seconds": round(run.summary["seconds_total"]),
-        "metrics": {
-            measure.key: round(measure.of_run(run), DIGITS) for measure in claim.measures if measure.of_run is not None
-        },
+        "metrics": {measure.key: round(measure.of_run(run), DIGITS) for measure in claim.measures},
         "curve": {
             "step": [int(line["step"]) for line in validations],
             "greedy": [round(line[SUCCESS], DIGITS) for line in validations],

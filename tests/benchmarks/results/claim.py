@@ -46,7 +46,6 @@ class Claim:
         setting: what is trained here.
         settings: overrides of all arms.
         notes: what the numbers mean, a paragraph each.
-        runs: whether its missing cells are trained by `MARL_VERL_LONG=1 make results`.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Claim:
     comparisons: Sequence[Comparison]
     settings: Sequence[str] = ()
     notes: Sequence[str] = ()
-    runs: bool = True
 
     def command(self, arm: Arm, seed: int | str) -> list[str]:
         """The command of a cell, as a reader would type it."""

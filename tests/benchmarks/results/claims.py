@@ -126,12 +126,13 @@ AT_GRPO = Claim(
     ),
     setting=(
         "[Boards of 4 x 4](../recipes/at_grpo/README.md): a planner knows the goal, an executor the "
-        "walls. The last arm pays 10 more for every plan, so that the roles are on different scales."
+        "walls. The last two arms pay 10 more for every plan, so that the roles are on different scales."
     ),
     arms=[
         Arm("AT-GRPO", ["recipes/at_grpo/run_cpu.sh"]),
         Arm("turn-blind groups", ["recipes/at_grpo/run_cpu_grpo.sh"]),
         Arm("single agent", ["recipes/at_grpo/run_cpu_single.sh"]),
+        Arm("AT-GRPO, +10", ["recipes/at_grpo/run_cpu_paid.sh"]),
         Arm("turn-blind groups, +10", ["recipes/at_grpo/run_cpu_paid_grpo.sh"]),
     ],
     settings=[*steps(20, 5), *SHORT],
@@ -143,6 +144,12 @@ AT_GRPO = Claim(
         Comparison("AT-GRPO reaches a higher success than a single agent", "success", "AT-GRPO", "single agent"),
         Comparison(
             "Roles on different scales harm turn-blind groups", "success", "turn-blind groups", "turn-blind groups, +10"
+        ),
+        Comparison(
+            "With roles on different scales, AT-GRPO reaches a higher success than turn-blind groups",
+            "success",
+            "AT-GRPO, +10",
+            "turn-blind groups, +10",
         ),
     ],
 )
@@ -208,10 +215,6 @@ MAGRPO = Claim(
             "Two agents that learn together reach a higher success than one", "success", "joint", "one agent learns"
         ),
         Comparison("Returns over turns reach a higher success", "success", "joint", "turn-blind groups"),
-    ],
-    notes=[
-        "This experiment cannot decide: in most seeds the untrained team almost never meets, so that there is no "
-        "success to learn from in 24 steps, whatever the method."
     ],
 )
 
@@ -284,13 +287,12 @@ PRETRAINED = Claim(
         "tasks."
     ),
     arms=[Arm("24 steps", ["marl-verl", "train", "recipes/quickstart/pretrained.yaml"])],
-    measures=[GREEDY, SAMPLING, Measure("gain", "gain over step 0, greedy", percent=True)],
+    measures=[GREEDY, SAMPLING, Measure("gain", "gain over step 0, greedy", gain("validation/success"), percent=True)],
     comparisons=[Comparison("Training raises the success of a pretrained team", "gain", "24 steps")],
     notes=[
-        "These runs were measured for [Benchmarks](benchmarks.md#two-pretrained-models), with earlier versions, and "
-        "copied from that page."
+        "These runs are those of [Benchmarks](benchmarks.md#two-pretrained-models), of an earlier version, on two "
+        "cores with AMX. Without AMX (AMD EPYC), two such runs side by side took 250 s a step instead of 32."
     ],
-    runs=False,
 )
 
 CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, SHARP, MAGRPO, MARS2, SELF_PLAY, PRETRAINED)

@@ -18,13 +18,12 @@ class Measure:
     Attributes:
         key: its name in the stored cells.
         label: the head of its column, with the unit.
-        of_run: None for a number that was stored by hand.
         percent: whether it is a share, shown as a percentage.
     """
 
     key: str
     label: str
-    of_run: Callable[[Run], float] | None = None
+    of_run: Callable[[Run], float]
     percent: bool = False
 
 

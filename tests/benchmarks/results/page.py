@@ -27,7 +27,8 @@ sampling.
   or 100 %, because it assumes normal values.
 - A statement compares two arms by the interval of the differences between runs with the same seed. It *replicates* if
   the whole interval is on the side that the paper claims. If the interval contains 0, there is *no difference found*:
-  these numbers of seeds show only large effects.
+  these numbers of seeds show only large effects. A statement about one arm compares its value with a constant, such as
+  1 for a ratio, in place of 0.
 - A tiny model has learnt its task from demonstrations of mixed quality, and training reweights what they contain.
   An effect that needs a capable model cannot be seen here.
 """
@@ -77,16 +78,18 @@ def results(claim: Claim, cells: list[Cell]) -> Iterator[str]:
     yield from (f"| | {' | '.join(arm.name for arm, _ in arms)} |", f"|{'---|' * (len(arms) + 1)}")
     yield f"| seeds | {' | '.join(str(len(own)) for _, own in arms)} |"
     for measure in claim.measures:
-        values = [[cell["metrics"][measure.key] for cell in own] for _, own in arms]
-        yield f"| {measure.label} | {' | '.join(interval(estimate(each), number(measure)) for each in values)} |"
+        values = [[cell["metrics"][measure.key] for cell in own if measure.key in cell["metrics"]] for _, own in arms]
+        shown = [interval(estimate(each), number(measure)) if each else "not measured" for each in values]
+        yield f"| {measure.label} | {' | '.join(shown)} |"
     yield ""
 
 
 def verdict(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[str, str]:
     """(the result of a statement, the numbers behind it)."""
+    key = comparison.measure
+    cells = [cell for cell in cells if key in cell["metrics"]]
     first, second = by_seed(cells, comparison.first), by_seed(cells, comparison.second)
     seeds = sorted(first if comparison.second is None else first.keys() & second.keys())
-    key = comparison.measure
     values = [first[seed]["metrics"][key] for seed in seeds]
     others = [second[seed]["metrics"][key] if second else comparison.than for seed in seeds]
     if len(seeds) < 2:
@@ -99,7 +102,8 @@ def verdict(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[st
         word += f", with {found.n} seeds only"
     (measure,) = [each for each in claim.measures if each.key == key]
     if comparison.second is None:
-        return word, f" (*{measure.label}* {interval(estimate(values), number(measure))})"
+        shown = f"{interval(estimate(values), number(measure))}, against {number(measure)(comparison.than)}"
+        return word, f" (*{measure.label}* {shown})"
     unit = " points" if measure.percent else ""
     shown = interval(found, (lambda x: f"{100 * x:+.1f}") if measure.percent else "{:+.2f}".format)
     return word, f" (difference of *{measure.label}* {shown}{unit})"
