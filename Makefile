@@ -43,6 +43,7 @@ test-fast: lint  ## lint and the tests without the real stack
 
 docs: $(STAMP)  ## build the documentation site into site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "The site is in site/. To search it, serve it: $(BIN)/python -m http.server --directory site"
 
 bench: $(STAMP)  ## run the benchmarks of docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks.advantage
