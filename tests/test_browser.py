@@ -15,6 +15,7 @@ from marl_verl.cli.main import main
 from marl_verl.inspect.page import build, overview, steps
 from marl_verl.inspect.page.serve import Server
 from marl_verl.inspect.run_files import use_plugin_files
+from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
 from tests.browser import Page, chromium, needs_chromium
 from tests.run_folder import PLANTED, many_steps, run_folder, team_of, write_step
@@ -201,7 +202,7 @@ def test_a_running_run_is_followed(page: Page, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "running", steps=2)
     (folder / "summary.json").unlink(missing_ok=True)
     run, team = RunDir(folder), team_of(("scout", "mover"))
-    with Server(folder) as server:
+    with locked(folder), Server(folder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page.allowed = (*page.allowed, server.address)
         page.open(server.address)

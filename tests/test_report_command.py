@@ -5,18 +5,24 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
 from marl_verl.cli.main import main
 from marl_verl.cli.report import STEPS
-from marl_verl.inspect.page import build, curves, steps
+from marl_verl.errors import MarlError
+from marl_verl.inspect.page import build, curves, overview, steps
 from marl_verl.inspect.run_files import use_plugin_files
+from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.trainer.report import wilson
 from tests.run_folder import PLANTED, many_steps, run_folder
@@ -67,7 +73,11 @@ def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.Capt
     assert (run["name"], run["at"], run["steps"], run["seed"]) == ("one", 3, 3, 3)
     assert run["plugins"][0]["version"] == "9.8.7"
     assert run["starts"][0]["arguments"] == ["my team.yaml", "a.b=1"]
-    assert "marl-verl train 'my team.yaml' marl.run.seed=3" in run["commands"]
+    assert run["commands"] == [
+        "marl-verl train 'my team.yaml' a.b=1",
+        f"marl-verl explain --run {folder}",
+        f"marl-verl replay --run {folder}",
+    ]
     assert "name: grpo" in run["config"]["algorithm"]
     assert run["algorithm"].startswith("grpo: group (uid), sampler independent")
 
@@ -197,6 +207,7 @@ def test_a_run_without_stored_steps(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").unlink()  # nor has it begun to train
     (run,) = blobs(report(folder))["runs"]
     assert (run["lines"], run["stored"]) == ([], {"train": [], "test": []})
+    assert run["commands"] == ["marl-verl train 'my team.yaml' a.b=1"]
 
 
 def test_damaged_runs(refused: Refused, tmp_path: Path) -> None:
@@ -215,6 +226,24 @@ def test_damaged_runs(refused: Refused, tmp_path: Path) -> None:
     assert "is not the config of a run" in damaged("config.yaml", b"[]")
     assert "'run/plugins.json' is damaged" in damaged("plugins.json", b"[{")
     assert "'run/starts.json' is damaged: it must be a list" in damaged("starts.json", b"{}")
+    for name, value in (("arguments", "[1]"), ("machine", "2"), ("machine", '{"gpus": [1]}'), ("packages", "[]")):
+        message = f"'run/starts.json' is damaged: the {name} of start 2 cannot be read"
+        assert message in damaged("starts.json", f'[{{}}, {{"{name}": {value}}}]'.encode())
+    for values in ('"step": Infinity', f'"step": 1, "a": 1{"0" * 400}', f'"step": 1{"0" * 5000}'):
+        line = f"{{{values}}}\n".encode()
+        assert "'run/metrics.jsonl' is damaged in line 4: " in damaged("metrics.jsonl", good + line)
+    for config, message in (
+        ("{}", "Missing key marl"),
+        ("marl: x", "marl must be a mapping"),
+        ("marl: [x]", "marl must be a mapping"),
+        ("marl: {run: x}", "marl.run must be a mapping"),
+        ("marl: {task: {test_size: x}}", "marl.task.test_size must be an integer"),
+        ("{marl: {}, trainer: {total_training_steps: '${nope.x}'}}", "Interpolation key 'nope.x' not found"),
+        ("{marl: {}, trainer: {total_training_steps: x}}", "trainer.total_training_steps must be an integer"),
+    ):
+        error = damaged("config.yaml", config.encode())
+        assert "'run/config.yaml' is damaged: " in error
+        assert message in error
     assert "is damaged: line 3 is cut off" in damaged(
         journal, b"\n".join(whole[folder / journal].split(b"\n")[:3])[:-9]
     )
@@ -259,3 +288,81 @@ def test_of_many_steps_few_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {1, 1000} <= set(asked)
     assert blobs(page)["runs"][0]["stored"]["train"][-1] == 1000
     assert len(page.encode()) < 5e6
+
+
+def test_what_is_no_file_or_no_folder_is_an_error(refused: Refused, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=1)
+    shutil.rmtree(folder / "journals")
+    (folder / "journals").write_text("x")
+    assert "'run/journals' is damaged: it must be a folder" in refused("run")
+    (folder / "journals").unlink()
+    (folder / "metrics.jsonl").unlink()
+    (folder / "metrics.jsonl").mkdir()
+    assert "'run/metrics.jsonl' cannot be read" in refused("run")
+    run_folder(Path(os.fsdecode(b"na\xffme")), steps=1)
+    assert "name of run directory 'na\\udcffme' is not valid UTF-8. Rename it." in refused(os.fsdecode(b"na\xffme"))
+
+
+def test_the_commands_repeat_the_run_and_work(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+    arguments = ["my team.yaml", "marl.run.name=x", "++marl.run.dir=y", "marl.run.seed=2", "--plugin=my.py"]
+    (folder / "starts.json").write_text(json.dumps([{"arguments": arguments}, {"arguments": ["--resume", "x"]}]))
+    shutil.rmtree(folder / "journals")
+    shutil.rmtree(folder / "rows")
+    (folder / "checkpoints" / "step_2").mkdir(parents=True)
+    (folder / "checkpoints" / "step_2" / "team.json").write_text("{}")
+    commands = [
+        "marl-verl train 'my team.yaml' marl.run.seed=2 --plugin=my.py",
+        f"marl-verl train --resume {folder}",
+        f"marl-verl eval {folder}",
+        f"marl-verl replay {folder / 'episodes' / 'step_00003.jsonl'}",
+    ]
+    assert overview.read(folder)["commands"] == commands
+    (folder / "checkpoints" / "step_2").rename(folder / "checkpoints" / "step_3")  # no step is left
+    assert overview.read(folder)["commands"] == [commands[0], *commands[2:]]
+    (folder / "starts.json").write_text(json.dumps([{"arguments": ["--resume", "x"]}]))
+    assert overview.read(folder)["commands"] == commands[2:]
+
+
+def test_the_options_of_training(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+    config = OmegaConf.load(folder / "config.yaml")
+    policy = {"actor_rollout_ref": {"actor": {"optim": {"lr": 0.5}}}}
+    config.data, config.policies = {"train_batch_size": 12}, {"scout": policy, "mover": policy}
+    config.marl.policies.mover.frozen = True
+    config.marl.agents.scout.instructions = r"Write \${x and more"
+    OmegaConf.save(config, folder / "config.yaml")
+    found = overview.read(folder)["config"]
+    assert yaml.safe_load(found["training"])["training"] == {
+        "trainer.total_training_steps": 3,
+        "data.train_batch_size": 12,
+        "learning rate": {"scout": 0.5},
+    }
+    assert "instructions: Write ${x and more" in found["agents"]
+
+
+def test_a_run_that_has_stopped(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+
+    def state() -> tuple[bool, str | None]:
+        (run,) = blobs(report(folder))["runs"]
+        return run["running"], run["stopped"]
+
+    assert state() == (False, "Stopped at step 3 of 3; it has no checkpoint to continue from")
+    with locked(folder) as lock:
+        assert state() == (True, None)
+        assert overview.is_running(folder)
+        with pytest.raises(MarlError, match="in use"), locked(folder):  # the check has not released it
+            pass
+        os.ftruncate(lock, 0)
+    assert not overview.is_running(folder)
+    (folder / ".lock").write_text("1 on another-machine\n")
+    assert overview.is_running(folder)  # for all that is known here
+    (folder / ".lock").unlink()
+    (folder / "train.log").touch()
+    (folder / "checkpoints" / "step_2").mkdir(parents=True)
+    (folder / "checkpoints" / "step_2" / "team.json").write_text("{}")
+    how = f"its log is {folder / 'train.log'}; continue with marl-verl train --resume {folder}"
+    assert state() == (False, f"Stopped at step 3 of 3; {how}")
+    (folder / "summary.json").write_text("{}")
+    assert state() == (False, None)

@@ -1,5 +1,6 @@
 // Elements, numbers, and the data of the page. Every text becomes a text node: nothing here builds markup.
 const app = { runs: [], steps: new Map(), data: {} };
+const MOST_STEPS = 20;  // unpacked steps that are kept
 
 function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -51,9 +52,17 @@ function shownSteps(run, kind) {
   return app.runs[run].stored[kind].filter((step) => app.data.live || by(`blob-${where(run, kind, step)}`));
 }
 
+// Whether a resumed run repeats steps: it has another start, or a step is no longer stored.
+function repeats(before, after) {
+  return before.starts.length !== after.starts.length || Object.entries(before.stored).some(([kind, steps]) => {
+    const kept = new Set(after.stored[kind]);
+    return steps.some((step) => !kept.has(step));
+  });
+}
+
 async function loadStep(run, kind, step) {
-  const name = where(run, kind, step);
-  if (!app.steps.has(name)) {
+  const name = where(run, kind, step), cache = app.steps;  // a new cache replaces it where steps are repeated
+  if (!cache.has(name)) {
     const whole = !app.data.live || kind === "test" || app.runs[run].rows.includes(step);
     let found;
     if (app.data.live) {
@@ -61,8 +70,9 @@ async function loadStep(run, kind, step) {
       found = await reply.json();
       if (!reply.ok) throw new Error(found.error);
     } else found = JSON.parse(await unpack(name));
-    if (whole) app.steps.set(name, found);
+    if (whole) cache.set(name, found);
+    if (cache.size > MOST_STEPS) cache.delete(cache.keys().next().value);
     return found;
   }
-  return app.steps.get(name);
+  return cache.get(name);
 }

@@ -3,13 +3,15 @@ function runSection(run) {
   const start = run.starts.at(-1), quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   const plugins = run.plugins.map((each) => [each.plugin, each.distribution, each.version,
     each.enabled ? "" : "disabled", each.error ?? ""]);
-  const began = run.starts.map((each) => `marl-verl train ${each.arguments.map(quote).join(" ")}`);
-  const machine = start ? [...start.machine.gpus.map((gpu) => Object.values(gpu).join(", ")),
-    `${start.machine.cpus} CPU cores, ${start.machine.memory_gib} GiB, ${start.machine.system}, Python ${start.machine.python}`,
-    Object.entries(start.packages).map(([name, version]) => `${name} ${version}`).join(", ")] : ["not stored by this run"];
+  const began = run.starts.map((each) => `marl-verl train ${(each.arguments ?? []).map(quote).join(" ")}`);
+  const host = start?.machine ?? {}, of = (value) => value ?? "?";
+  const machine = start ? [...(host.gpus ?? []).map((gpu) => Object.values(gpu).join(", ")),
+    `${of(host.cpus)} CPU cores, ${of(host.memory_gib)} GiB, ${of(host.system)}, Python ${of(host.python)}`,
+    Object.entries(start.packages ?? {}).map(([name, version]) => `${name} ${version}`).join(", ")] : ["not stored by this run"];
   const config = Object.values(run.config).join("");
   return el("section", { class: "run" }, el("h3", {}, run.name),
     el("p", {}, `${run.folder}: step ${run.at} of ${run.steps ?? "?"}${run.done ? ", finished" : ""}, seed ${run.seed}`),
+    run.stopped ? el("p", { class: "error" }, run.stopped) : null,
     el("h4", {}, "Team and algorithm, resolved"), el("pre", {}, [run.algorithm, config].filter(Boolean).join("\n\n")),
     el("h4", {}, "Plugins"), table(["plugin", "distribution", "version", "", ""], plugins),
     el("h4", {}, "Machine"), el("pre", {}, machine.join("\n")),
@@ -17,9 +19,24 @@ function runSection(run) {
     el("pre", {}, run.commands.join("\n")));
 }
 
+// Replaces only what differs, so that selected text stays selected.
+function renew(parent, sections) {
+  const old = [...parent.children];
+  if (old.length !== sections.length) parent.replaceChildren(...sections);
+  else sections.forEach((section, at) => {
+    const parts = [...section.children];
+    if (old[at].children.length !== parts.length) old[at].replaceWith(section);
+    else parts.forEach((part, place) => {
+      const shown = old[at].children[place];
+      if (!shown.isEqualNode(part)) shown.replaceWith(part);
+    });
+  });
+}
+
 function overview() {
-  by("summary").textContent = app.runs.map((run) => `${run.name}: step ${run.at} of ${run.steps ?? "?"}`).join("; ");
-  by("runs").replaceChildren(...app.runs.map(runSection));
+  by("summary").textContent = app.runs.map((run) =>
+    `${run.name}: step ${run.at} of ${run.steps ?? "?"}${run.stopped ? ", stopped" : ""}`).join("; ");
+  renew(by("runs"), app.runs.map(runSection));
   charts();
 }
 
@@ -40,15 +57,16 @@ function live() {
   by("follows").hidden = false;
   const source = new EventSource("events");
   source.addEventListener("runs", (event) => {
-    app.runs = JSON.parse(event.data);
+    const [before] = app.runs, [run] = app.runs = JSON.parse(event.data), repeated = repeats(before, run);
+    if (repeated) app.steps = new Map();
     overview();
     const known = shownSteps(0, view.kind), newest = known.at(-1);
-    if (view.step === null || (by("f-follow").value && newest !== view.step)) {
+    if (!known.includes(view.step) || (by("f-follow").value && newest !== view.step)) {
       Object.assign(view, { step: null, chosen: null });
       episodes(view.task);
-    } else if (view.bare && app.runs[0].rows.includes(view.step)) episodes(view.task);  // its rows came later
+    } else if (repeated || (view.bare && run.rows.includes(view.step))) episodes(view.task);  // or its rows came later
     else by("f-step").max = known.length - 1;
-    by("status").textContent = app.runs.every((run) => run.done) ? "The run has finished." : "Live: updated as the run goes on.";
+    by("status").textContent = run.stopped ?? (run.done ? "The run has finished." : "Live: updated as the run goes on.");
   });
   source.addEventListener("problem", (event) => { by("status").textContent = JSON.parse(event.data); });
   source.onerror = () => { by("status").textContent = "Not connected: marl-verl watch has ended."; };

@@ -72,15 +72,17 @@ class Server(ThreadingHTTPServer):
         return steps.read(self.folder, kind, int(step))
 
     def events(self) -> Iterator[str]:
-        """The run each time that its files have changed, as Server-Sent Events; empty comments in between."""
-        seen, sent = None, time.monotonic()
+        """The run each time that its files, or whether it runs, have changed, as Server-Sent Events; empty comments in
+        between. An error is an event too: it may be gone after the next change."""
+        seen: object = None
+        sent = time.monotonic()
         while True:
-            state = [_state(self.folder / name) for name in WATCHED]
+            state = [*(_state(self.folder / name) for name in WATCHED), overview.is_running(self.folder)]
             if state != seen:
                 seen, sent = state, time.monotonic()
                 try:
                     yield f"event: runs\ndata: {build.as_json([overview.read(self.folder)])}\n\n"
-                except MarlError as error:  # e.g. a file that is being replaced
+                except (MarlError, OSError) as error:  # e.g. a file that is being replaced
                     yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
             elif time.monotonic() - sent > HEARTBEAT:
                 sent = time.monotonic()

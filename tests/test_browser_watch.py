@@ -1,0 +1,126 @@
+"""`marl-verl watch` in a real Chromium: runs that resume, stop or are damaged."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from marl_verl.cli.main import main
+from marl_verl.inspect.page.serve import Server
+from marl_verl.process.lock import locked
+from marl_verl.process.run_dir import RunDir
+from tests.browser import Page, chromium, needs_chromium
+from tests.run_folder import run_folder, team_of, write_step
+
+pytestmark = [needs_chromium, pytest.mark.slow]
+
+STATUS = "document.querySelector('#status').innerText"
+COUNT = "document.querySelector('#count').innerText"
+STEP = "document.querySelector('#f-step-text').innerText"
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(tab: Page) -> Iterator[Page]:
+    tab.problems.clear()
+    yield tab
+    tab.value("1")  # reads the messages up to here
+    assert tab.problems == []
+
+
+@contextmanager
+def watched(page: Page, folder: Path) -> Iterator[None]:
+    with Server(folder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.allowed = (*page.allowed, server.address)
+        page.open(server.address)
+        page.wait(f"!{STATUS}.startsWith('marl-verl')")  # the first event
+        yield
+        page.open("about:blank", ready=False)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("follow", ["yes", ""])
+def test_a_repeated_step_is_shown_anew(page: Page, tmp_path: Path, follow: str) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+    run, team = RunDir(folder), team_of(("scout", "mover"))
+    with watched(page, folder):
+        page.wait(f"{COUNT}.startsWith('3 of 3')")
+        page.set("#f-follow", follow)
+        run.forget_after(2)
+        page.wait(f"{STEP}.startsWith('2 (2 of 2')")
+        write_step(run, team, 3, 5)
+        page.wait("document.querySelector('#f-step').max === '2'")
+        page.set("#f-step", "2")
+        page.wait(f"{COUNT}.startsWith('9 of 9')")
+        write_step(run, team, 3, 4)  # replaced between two looks at the run directory
+        starts = json.loads((folder / "starts.json").read_text())
+        (folder / "starts.json").write_text(json.dumps([*starts, {"arguments": ["--resume", "run"]}]))
+        page.wait(f"{COUNT}.startsWith('7 of 7')")
+
+
+def test_few_steps_are_kept_in_memory(page: Page, tmp_path: Path) -> None:
+    with watched(page, run_folder(tmp_path / "run", steps=25)):
+        for at in range(25):
+            page.set("#f-step", str(at))
+            page.wait(f"document.querySelector('#list [aria-current]')?.dataset.id.startsWith('s{at + 1}t')")
+        assert page.value("app.steps.size") == 20
+
+
+def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
+    """No watched file changes when it crashes."""
+    folder = run_folder(tmp_path / "run", steps=3)
+    message = "Stopped at step 3 of 3; it has no checkpoint to continue from"
+    with locked(folder), watched(page, folder):
+        page.wait(f"{STATUS}.startsWith('Live')")
+        (folder / ".lock").rename(folder / "lock")
+        page.wait(f"{STATUS} === '{message}'")
+        assert page.text("#runs .error") == message
+        (folder / "lock").rename(folder / ".lock")
+        page.wait(f"{STATUS}.startsWith('Live')")
+        (folder / "summary.json").write_text("{}")
+        page.wait(f"{STATUS} === 'The run has finished.'")
+
+
+def test_selected_text_of_a_run_stays_selected(page: Page, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+    with watched(page, folder):
+        page.value("getSelection().selectAllChildren([...document.querySelectorAll('#runs pre')].at(-1))")
+        RunDir(folder).metrics(4, {"train/success": 0.5})
+        page.wait("document.querySelector('#runs p').innerText.includes('step 4 of 3')")
+        assert str(page.value("getSelection().toString()")).startswith("marl-verl train 'my team.yaml' a.b=1")
+
+
+def test_a_damaged_file_is_named_until_it_is_whole(page: Page, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+    with locked(folder), watched(page, folder):
+        for name, content, message in (
+            ("metrics.jsonl", '{"step": Infinity}\n', "metrics.jsonl' is damaged in line 1: its step is not finite"),
+            ("config.yaml", "marl: x", "config.yaml' is damaged"),
+            ("starts.json", '[{"machine": 1}]', "starts.json' is damaged"),
+        ):
+            good = (folder / name).read_bytes()
+            (folder / name).write_text(content)
+            page.wait(f"{STATUS}.includes({json.dumps(message)})")
+            (folder / name).write_bytes(good)
+            page.wait(f"{STATUS}.startsWith('Live')")
+
+
+@pytest.mark.parametrize("start", [{}, {"arguments": ["a"], "machine": {"cpus": 2}}], ids=["empty", "without GPUs"])
+def test_a_start_that_lacks_parts(page: Page, tmp_path: Path, start: dict[str, object]) -> None:
+    folder = run_folder(tmp_path / "run", steps=1)
+    (folder / "starts.json").write_text(json.dumps([start]))
+    assert main(["report", str(folder)]) == 0
+    page.open((folder / "report.html").as_uri())
+    assert "GiB" in page.text("#runs")
+    assert page.text("#status").startswith("marl-verl")
