@@ -144,6 +144,7 @@ def test_the_tree_names_its_colours_and_marks_the_selected_node(page: Page, tmp_
         pressed = "[...document.querySelectorAll('.tree .node')].map((each) => each.getAttribute('aria-pressed'))"
         assert [each == "true" for each in page.value(pressed)] == [other == at for other in range(8)]
     assert page.value("getComputedStyle(document.querySelector('[aria-pressed=true] circle')).strokeWidth") == "5px"
+    assert page.value("getComputedStyle(document.querySelector('.tree text')).paintOrder").startswith("stroke")
 
     shutil.rmtree(folder / "rows")
     (journal,) = (folder / "journals").iterdir()
@@ -168,9 +169,10 @@ def test_texts_that_change_their_direction(page: Page, tmp_path: Path, monkeypat
 
 
 def test_very_long_texts_are_folded(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "PLANTED", "x " * 500_000)
+    monkeypatch.setattr(folders, "PLANTED", "x" * 1_000_000)
     report(page, folders.run_folder(tmp_path / "run", steps=1, tasks=1))
     assert page.value("document.documentElement.scrollHeight") < 10_000
+    assert page.value("document.documentElement.scrollWidth") <= 1600
     lines = page.value("parseFloat(getComputedStyle(document.querySelector('.entry')).lineHeight)") * 2
     assert page.value("document.querySelector('.entry').offsetHeight") <= lines + 1
     assert page.value("document.querySelector('.says').textContent.length") == 504
