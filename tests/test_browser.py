@@ -89,7 +89,7 @@ def test_filters(page: Page) -> None:
     for control, value, count in (
         ("#f-result", "success", 3),
         ("#f-result", "failure", 2),
-        ("#f-result", "failed", 0),
+        ("#f-result", "failed", 3),
         ("#f-task", "task 1", 2),
         ("#f-task", "no such task", 0),
         ("#f-agent", "mover", 5),

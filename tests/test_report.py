@@ -14,11 +14,14 @@ from rich.console import Console
 from marl_verl.advantage import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.inspect import summary
+from marl_verl.inspect.page import steps
+from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import RunDir
 from marl_verl.testing.rows import algorithm, row
 from marl_verl.trainer import prepare
 from marl_verl.trainer.report import _agents, wilson
+from tests.run_folder import run_folder
 
 
 @pytest.mark.parametrize(("successes", "tasks"), [(5, 10), (1, 10), (30, 300), (299, 300)])
@@ -241,3 +244,34 @@ def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatc
     assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in printed
     assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in printed
     assert f"marl-verl eval {run} --untrained scout" in printed
+
+
+# What a size limit leaves out of a step of the HTML report
+
+
+def test_a_size_limit_counts_failed_attempts_and_groups(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=1, tasks=4)
+    use_plugin_files(folder, [])
+    whole = steps.read(folder, "train", 1)
+    sizes = {name: steps._size(value) for name, value in whole.items()}
+    assert (len(whole["episodes"]), len(whole["groups"]), whole["failures_left_out"]) == (7, 4, 0)
+
+    limit = sum(sizes.values()) - sizes["groups"]
+    few = steps.read(folder, "train", 1, limit)
+    assert 0 < few["left_out"] < 7
+    rows = [
+        turn["row"] for each in few["episodes"] for turn in (*each["effects"], *each["off_path_turns"]) if "row" in turn
+    ]
+    assert {row["group"] for row in rows} == set(range(len(few["groups"])))  # none of an omitted episode
+
+    journal = folder / "journals" / "step_00001.jsonl"
+    lines = journal.read_text().splitlines()
+    failed = json.loads(next(line for line in lines if '"failure"' in line))
+    more = [json.dumps({**failed, "session": 10 + at, "detail": f"{at:04}" * 750}) for at in range(64)]
+    journal.write_text("\n".join([*lines[:1], *more, *lines[1:]]) + "\n")
+    short = steps.read(folder, "train", 1, limit)
+    assert short["left_out"] > few["left_out"]
+    assert (len(short["failures"]), short["failures_left_out"]) == (20, 48)
+    assert short["failures"][3]["detail"] == "0003" * 250 + " ... (cut: 3000 characters)"
+    live = steps.read(folder, "train", 1)
+    assert (len(live["failures"]), live["failures_left_out"], len(live["failures"][3]["detail"])) == (68, 0, 3000)

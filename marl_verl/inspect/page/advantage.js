@@ -13,7 +13,7 @@ function equation(row) {
 function derivation(step, row) {
   const group = step.groups[row.group], same = group.same ? Object.entries(group.same) : [];
   const shared = same.map(([name, value]) => `${name}=${value === null ? "none" : number(value)}`).join(" ");
-  const members = group.members.map(([key, value, advantage]) => [key === row.key ? "this" : "", key, value, advantage]);
+  const members = group.members.map(([key, value, advantage]) => [key === row.key ? "this" : "", bdi(key), value, advantage]);
   const more = group.size - group.members.length;
   const also = Object.entries(row.also).map(([what, count]) => `${what}: ${count} rows. `).join("");
   return el("details", { class: "why" }, el("summary", {}, `Why advantage ${number(row.advantage)}`),
@@ -21,7 +21,7 @@ function derivation(step, row) {
     table(null, [...Object.entries(row.columns ?? {}).map(([name, value]) => [`column: ${name}`,
       Array.isArray(value) ? `${value.length} tokens` : value]), ...row.transforms.map((each) => [each.name, each.value])]),
     row.tokens ? el("p", {}, `Advantages of the tokens, which the update uses: ${number(row.tokens[0])} to ${number(row.tokens[2])}, mean ${number(row.tokens[1])}.`) : null,
-    el("p", {}, `Row ${row.key}, compared with group ${shared || "the whole batch"}: ${group.size} rows. ${also}`),
+    el("p", {}, "Row ", bdi(row.key), ", compared with group ", bdi(shared || "the whole batch"), `: ${group.size} rows. ${also}`),
     table(["", "row", "return", "advantage"], members),
     more > 0 ? el("p", { class: "note" }, `${more} more rows of the group are not listed.`) : null,
     step.formulas.length ? el("pre", {}, step.formulas.join("\n")) : null);
@@ -43,7 +43,7 @@ function credits(step, episode) {
   const rank = (name) => (step.credits.includes(name) ? 0 : name === "advantage" ? 2 : 1);
   const titles = [...names].sort((one, other) => rank(one) - rank(other));
   const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : "");
-  const rows = [...agents].map(([agent, turns]) => [agent, turns.length,
+  const rows = [...agents].map(([agent, turns]) => [bdi(agent), turns.length,
     ...titles.map((name) => mean(turns.filter((all) => name in all).map((all) => all[name])))]);
   return el("aside", { "aria-label": "Rewards and credit of each agent" },
     el("h3", {}, `${step.credits.length ? "Credit and rewards" : "Rewards"}: mean of each agent's turns`),

@@ -1,8 +1,31 @@
 // Filters, the list of episodes, and one episode as a conversation.
-const PAGE = 50;
+const PAGE = 50, LONG = 5000;
 const view = { run: 0, kind: "train", step: null, chosen: null, shown: PAGE, asked: 0 };
 
 const turnsOf = (episode) => episode.effects.filter((effect) => effect.rewards);
+const taskOf = (each) => each.task.id ?? each.task;  // of an episode, or of a failed attempt
+
+// Failed attempts may share an id.
+const keyOf = (step, each) => ("failure" in each ? `failed ${step.failures.indexOf(each)} ${each.id}` : each.id);
+
+// Escapes the characters of an untrusted text that change the direction of the text around it.
+const harmless = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (each) => `\\u${each.charCodeAt(0).toString(16)}`);
+
+// An id, a task or an agent: its direction does not affect the text around it, and a long one is cut.
+function bdi(text, attributes = {}) {
+  const cut = text.length > 300 ? `${text.slice(0, 300)} ... (${text.length} characters)` : text;
+  return el("bdi", attributes, harmless(cut));
+}
+
+function folded(title, text, open) {
+  return el("details", { open: open && text.length <= 300 }, el("summary", {}, bdi(title)), el("pre", {}, harmless(text)));
+}
+
+// A text of any length; of a long one the first 500 characters, and the whole folded.
+function whole(text, attributes = {}) {
+  if (text.length <= LONG) return [el("pre", attributes, harmless(text))];
+  return [el("pre", attributes, `${harmless(text.slice(0, 500))} ...`), folded(`All ${text.length} characters`, text, false)];
+}
 
 function keeps(episode) {
   const turns = turnsOf(episode), agent = by("f-agent").value, task = by("f-task").value.toLowerCase();
@@ -17,18 +40,31 @@ function keeps(episode) {
       : advantages.some((value) => (advantage === "positive" ? value > 0 : value < 0))));
 }
 
+const showsFailed = () => by("f-result").value === "failed";
+
+// The episodes, or the failed attempts, that match the filters.
+function matching(step) {
+  if (!showsFailed()) return step.episodes.filter(keeps);
+  const task = by("f-task").value.toLowerCase();
+  return step.failures.filter((each) => [each.task, each.id].some((text) => text.toLowerCase().includes(task)));
+}
+
 function list(step) {
-  const failed = by("f-result").value === "failed";
-  const found = failed ? [] : step.episodes.filter(keeps), total = step.episodes.length;
-  by("count").textContent = failed ? `${step.failures.length} failed attempts`
-    : `${found.length} of ${total} episodes; ${found.filter((each) => each.success).length} with success`;
-  const items = found.slice(0, view.shown).map((episode) => el("li", {}, el("button", {
-    type: "button", "data-id": episode.id, "aria-current": episode.id === view.chosen ? "true" : null,
-    onclick: () => { stay(); view.chosen = episode.id; view.task = episode.task.id; list(step); show(step, episode); by("episode").focus({ preventScroll: true }); },
-  }, el("span", { class: episode.success ? "yes" : "no" }, `${episode.success ? "✓" : "✗"} ${number(episode.score)} `),
-  `${episode.id} ${episode.task.id}`)));
-  if (failed) items.push(...step.failures.map((each) => el("li", {}, el("div", { class: "turn" },
-    el("strong", {}, `${each.failure} `), each.id, el("br"), each.task, el("pre", {}, each.detail)))));
+  const found = matching(step);
+  by("count").textContent = showsFailed() ? `${found.length} of ${step.failures.length} failed attempts`
+    : `${found.length} of ${step.episodes.length} episodes; ${found.filter((each) => each.success).length} with success`;
+  const items = found.slice(0, view.shown).map((each) => el("li", {}, el("button", {
+    type: "button", "data-id": each.id, "aria-current": keyOf(step, each) === view.chosen ? "true" : null,
+    onclick: () => {
+      stay();
+      Object.assign(view, { chosen: keyOf(step, each), task: taskOf(each) });
+      list(step);
+      show(step, each);
+      by("episode").focus({ preventScroll: true });
+    },
+  }, el("span", { class: "entry" },
+    el("span", { class: each.success ? "yes" : "no" }, `${each.success ? "✓" : "✗"} ${each.failure ?? number(each.score)} `),
+    bdi(each.id), " ", bdi(taskOf(each))))));
   by("list").replaceChildren(...items);
   by("more").hidden = found.length <= view.shown;
   return found;
@@ -43,25 +79,22 @@ function moves(event) {
   buttons[at + step].focus();
 }
 
-function folded(title, text, open) {
-  return el("details", { open: open && text.length <= 300 }, el("summary", {}, title), el("pre", {}, text));
-}
-
 function turnOf(step, turn) {
   const observation = turn.observation.map(([role, text]) => (turn.observation.length > 1 || role !== "user"
     ? `${role}: ${text}` : text)).join("\n");
   const rewards = Object.entries(turn.rewards || {});
   const place = turn.node !== null && turn.node !== undefined ? `, node ${turn.node}` : "";
-  const called = turn.called ? `, called as ${turn.called}` : "";
+  const called = turn.called ? [", called as ", bdi(turn.called)] : [];
   return el("div", { class: "turn", who: colour(view.run, turn.agent), "data-turn": `${turn.session}-${turn.index}` },
-    el("div", {}, el("span", { class: "who" }, turn.agent),
-      ` slot ${turn.slot}${place}${called}${turn.length ? `, ${turn.length} tokens` : ""}`),
+    el("div", {}, bdi(turn.agent, { class: "who" }), " slot ", bdi(`${turn.slot}`), place, ...called,
+      turn.length ? `, ${turn.length} tokens` : ""),
     folded(`Observation (${observation.length} characters)`, observation, true),
     turn.parameters ? folded("Parameters of the request", JSON.stringify(turn.parameters, null, 1), false) : null,
-    el("pre", { class: "says" }, turn.action || turn.tool_calls?.length ? turn.action : "(empty)"),
+    whole(turn.action || turn.tool_calls?.length ? turn.action : "(empty)", { class: "says" }),
     (turn.tool_calls ?? []).map((call) => folded(`calls ${call.function.name}`, call.function.arguments, false)),
     el("div", {},
-      turn.invalid !== null && turn.invalid !== undefined ? el("span", { class: "chip no" }, `invalid: ${turn.invalid}`) : null,
+      turn.invalid !== null && turn.invalid !== undefined
+        ? el("span", { class: "chip no" }, "invalid: ", bdi(turn.invalid)) : null,
       rewards.map(([name, value]) => el("span", { class: "chip" },
         `${titled(step, name)} ${number(value)}`)),
       turn.row ? [el("span", { class: "chip" }, `group of ${step.groups[turn.row.group].size}`),
@@ -75,13 +108,31 @@ function callOf(call) {
   const name = call.function.split(":").at(-1), given = JSON.stringify(call.arguments);
   const result = call.raised ? `raises ${call.raised.kind}: ${call.raised.message}` : JSON.stringify(call.value, null, 1);
   return el("details", { class: "turn call" }, el("summary", {},
-    `${call.agent ?? "the workflow"} calls ${name}${call.raised ? " (raises)" : ""}`),
-  el("pre", {}, given), el("pre", {}, result ?? "null"));
+    bdi(call.agent ?? "the workflow"), " calls ", bdi(name), call.raised ? " (raises)" : ""),
+  el("pre", {}, harmless(given)), el("pre", {}, harmless(result ?? "null")));
 }
 
-function show(step, episode) {
+// Turns that are in no tree, such as those of the candidates that the sampler best-of has rejected, by session.
+function offPath(step, episode) {
+  const sessions = new Map();
+  for (const turn of episode.off_path_turns.filter((each) => (each.node ?? null) === null))
+    sessions.set(turn.session, [...(sessions.get(turn.session) ?? []), turn]);
+  return sessions.size ? [el("h3", {}, "Off-path turns"), ...[...sessions].map(([session, turns]) =>
+    el("details", { class: "off-path" }, el("summary", {}, `Session ${session}: ${turns.length} turns`),
+      turns.map((turn) => turnOf(step, turn))))] : [];
+}
+
+function show(step, chosen) {
+  const what = showsFailed() ? "failed attempt" : "episode";
+  if (!chosen) by("episode").replaceChildren(el("p", { class: "note" }, `No ${what} matches the filters.`));
+  else if ("failure" in chosen)
+    by("episode").replaceChildren(el("h3", {}, bdi(chosen.id)),
+      el("p", {}, el("span", { class: "no" }, `failed: ${chosen.failure}`), ". Task ", bdi(chosen.task)), ...whole(chosen.detail));
+  else showEpisode(step, chosen);
+}
+
+function showEpisode(step, episode) {
   const target = by("episode"), box = el("div", { "aria-live": "polite" });
-  if (!episode) { target.replaceChildren(el("p", { class: "note" }, "No episode matches the filters.")); return; }
   const answer = typeof episode.answer === "string" ? episode.answer : JSON.stringify(episode.answer);
   const turns = episode.effects.map((effect) => (effect.effect === "call" ? callOf(effect)
     : effect.rewards ? turnOf(step, effect) : turnOf(step, { ...effect, rewards: {}, invalid: null, session: "x" })));
@@ -94,51 +145,63 @@ function show(step, episode) {
     box.scrollIntoView({ block: "nearest" });
   });
   target.replaceChildren(
-    el("h3", {}, episode.id),
+    el("h3", {}, bdi(episode.id)),
     el("p", {}, el("span", { class: episode.success ? "yes" : "no" }, episode.success ? "success" : "no success"),
-      `, score ${number(episode.score)}${episode.finished ? "" : ", unfinished"}. Task ${episode.task.id}`),
+      `, score ${number(episode.score)}${episode.finished ? "" : ", unfinished"}. Task `, bdi(episode.task.id)),
     folded("Task data", JSON.stringify(episode.task, null, 1), false),
     ...[credits(step, episode), tree, tree ? box : null].filter(Boolean),
     el("h3", {}, tree ? "The path of this episode" : "Conversation"), el("div", { class: "path" }, turns),
-    el("p", {}, "Answer: ", el("code", {}, answer ?? "none")));
+    el("div", {}, "Answer: ", whole(answer ?? "none")), ...offPath(step, episode));
+}
+
+// Sets the slider to the shown step among those that can be shown now.
+function updateSlider() {
+  const known = shownSteps(view.run, view.kind), at = known.indexOf(view.step), slider = by("f-step");
+  slider.max = Math.max(known.length - 1, 0);
+  slider.disabled = known.length < 2;
+  slider.value = at;
+  by("f-step-text").textContent = known.length
+    ? `${view.step} (${at + 1} of ${known.length} shown, ${app.runs[view.run].stored[view.kind].length} stored)` : "none stored";
+  slider.setAttribute("aria-valuetext", known.length ? `step ${view.step}` : "none stored");
+}
+
+// Shows a message in place of the episodes of a step.
+function clear(message) {
+  by("left-out").textContent = by("count").textContent = "";
+  for (const id of ["list", "tasks"]) by(id).replaceChildren();
+  by("more").hidden = true;
+  by("episode").replaceChildren(message);
 }
 
 async function episodes(keepTask) {
-  const ticket = ++view.asked, run = app.runs[view.run], known = shownSteps(view.run, view.kind), slider = by("f-step");
-  slider.max = Math.max(known.length - 1, 0);
-  slider.disabled = known.length < 2;
+  const ticket = ++view.asked, run = app.runs[view.run], known = shownSteps(view.run, view.kind);
+  if (known.length && !known.includes(view.step)) view.step = known.at(-1);
+  updateSlider();
   if (!known.length) {
     const key = view.kind === "train" ? "marl.run.keep_journals" : "marl.rollout.keep_episodes";
-    by("f-step-text").textContent = "none stored";
-    by("left-out").textContent = by("count").textContent = "";
-    by("list").replaceChildren();
-    by("more").hidden = true;
-    by("episode").replaceChildren(el("p", { class: "note" }, `No episodes of this kind are stored (${key}).`));
+    clear(el("p", { class: "note" }, `No episodes of this kind are stored (${key}).`));
     return;
   }
-  if (!known.includes(view.step)) view.step = known.at(-1);
-  slider.value = known.indexOf(view.step);
-  const stored = run.stored[view.kind].length;
-  by("f-step-text").textContent = `${view.step} (${known.indexOf(view.step) + 1} of ${known.length} shown, ${stored} stored)`;
-  slider.setAttribute("aria-valuetext", `step ${view.step}`);
   let step;
   view.bare = view.kind === "train" && !run.rows.includes(view.step);
   try { step = await loadStep(view.run, view.kind, view.step); } catch (error) {
-    by("left-out").textContent = `Step ${view.step} cannot be shown: ${error.message}`;
+    if (ticket === view.asked) clear(el("p", { class: "error" }, `Step ${view.step} cannot be shown: ${error.message}`));
     return;
   }
   if (ticket !== view.asked) return;  // another step was chosen meanwhile
-  const omitted = stored - known.length;
+  const stored = run.stored[view.kind].length, omitted = stored - known.length;
   by("left-out").textContent = [
     omitted ? `${omitted} of ${stored} stored steps are left out of this file: it has ${known.length} at equal distances.` : "",
     step.left_out ? `${step.left_out} episodes of this step are left out: the file has those of the first tasks.` : "",
+    step.failures_left_out ? `${step.failures_left_out} failed attempts of this step are left out.` : "",
     step.problem ?? ""].filter(Boolean).join(" ");
   by("tasks").replaceChildren(...[...new Set(step.episodes.map((each) => each.task.id))].slice(0, 200)
     .map((task) => el("option", { value: task })));
   const found = list(step);
-  const same = found.find((each) => each.id === view.chosen) ?? found.find((each) => each.task.id === keepTask) ?? found[0];
-  view.chosen = same ? same.id : null;
-  view.task = same ? same.task.id : keepTask;
+  const same = found.find((each) => keyOf(step, each) === view.chosen)
+    ?? found.find((each) => taskOf(each) === keepTask) ?? found[0];
+  view.chosen = same ? keyOf(step, same) : null;
+  view.task = same ? taskOf(same) : keepTask;
   list(step);
   show(step, same);
 }

@@ -20,6 +20,9 @@ from marl_verl.process.run_dir import RunDir
 MOST_MEMBERS = 64
 """Rows of a group that are listed with their returns."""
 
+MOST_FAILURES, MOST_DETAIL = 20, 1000
+"""Failed attempts of a step, and characters of the detail of each, that a size limit admits."""
+
 NUMBERS = ("reward", "return", "baseline", "scale", "advantage")
 KINDS = {"train": "journals", "test": "episodes"}  # kind of a step -> its folder in the run
 
@@ -31,7 +34,8 @@ def stored(folder: Path) -> dict[str, dict[int, Path]]:
 
 
 def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[str, Any]:
-    """A stored step as JSON value, with the episodes of the first tasks that compress to `limit` bytes, at least one.
+    """A stored step as JSON value. With a `limit`, it has the first failed attempts, and the episodes of as many of
+    the first tasks, at least one, that it compresses to `limit` bytes.
 
     The run's plugin files are in use (`use_plugin_files`). MarlError: the step is not stored, or its files are damaged.
     """
@@ -42,27 +46,41 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
     tasks: dict[str, list[str]] = {}
     for each in file.episodes.values():
         tasks.setdefault(str(each.data.get("uid")), []).append(each.id)
-    episodes: list[dict[str, Any]] = []
-    used = 0
-    for names in tasks.values():
-        records = [_episode(file, name, rows, groups) for name in names]
-        used += len(zlib.compress(json.dumps(records).encode(), 1))
-        if limit is not None and episodes and used > limit:
-            break
-        episodes += records
+    failures = [failure_record(each) for each in file.failures]
+    if limit is not None:
+        failures = [{**each, "detail": _cut(each["detail"])} for each in failures[:MOST_FAILURES]]
     header = file.header
-    return {
+    shared = {
         "kind": kind,
         "step": step,
         **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
         "formulas": [] if explained is None else explained.header,
         "credits": [] if explained is None else explained.credits,
         "problem": problem,
-        "groups": groups.used,
-        "episodes": episodes,
-        "left_out": len(file.episodes) - len(episodes),
-        "failures": [failure_record(each) for each in file.failures],
+        "failures": failures,
+        "failures_left_out": len(file.failures) - len(failures),
     }
+    episodes: list[dict[str, Any]] = []
+    used = _size(shared)
+    for names in tasks.values():
+        before = len(groups.used)
+        records = [_episode(file, name, rows, groups) for name in names]
+        used += _size([records, groups.used[before:]])
+        if limit is not None and episodes and used > limit:
+            del groups.used[before:]
+            break
+        episodes += records
+    return {**shared, "groups": groups.used, "episodes": episodes, "left_out": len(file.episodes) - len(episodes)}
+
+
+def _size(value: object) -> int:
+    return len(zlib.compress(json.dumps(value, default=str).encode(), 1))
+
+
+def _cut(detail: str) -> str:
+    if len(detail) <= MOST_DETAIL:
+        return detail
+    return f"{detail[:MOST_DETAIL]} ... (cut: {len(detail)} characters)"
 
 
 def _episodes(path: Path) -> EpisodeFile:

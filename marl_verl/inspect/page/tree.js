@@ -55,9 +55,11 @@ function treeOf(step, episode, choose) {
   const { nodes, roots } = treeNodes(step, episode);
   if (!nodes.length) return null;
   const rows = placeNodes(roots), wide = 110, high = 26;
-  const values = nodes.map((node) => valueOf(node.turns[0])).filter((value) => value !== null);
+  const values = nodes.map((node) => valueOf(node.turns[0])).filter(Number.isFinite);
   const low = Math.min(...values), top = Math.max(...values);
-  const colourOf = (value) => value === null ? "var(--line)" : `hsl(${top > low ? 220 - 190 * (value - low) / (top - low) : 220} 75% 50%)`;
+  const share = (value) => (top > low ? (value - low) / (top - low) : 0);
+  const colourOf = (value) => Number.isFinite(value) ? `hsl(${220 - 220 * share(value)} 75% 50%)` : "var(--line)";
+  const legend = !values.length ? "values unknown" : top > low ? `value, blue ${number(low)} to red ${number(top)}` : `value, all ${number(low)}`;
   const width = (Math.max(...nodes.map((node) => node.x)) + 1) * wide + 30, height = rows * high + 20;
   const at = (node) => [node.x * wide + 24, node.y * high + 24];
   const edges = [], marks = [];
@@ -68,13 +70,16 @@ function treeOf(step, episode, choose) {
       edges.push(svg("path", { d: `M${x} ${y} C${x + 50} ${y} ${cx - 50} ${cy} ${cx} ${cy}`, fill: "none",
         stroke: path ? "var(--ink)" : "var(--line)", "stroke-width": path ? 4 : 1.5 }));
     }
-    const says = `${node.chosen ? "on the path of this episode, " : ""}${turn.agent}, value ${number(value)}: ${turn.action.slice(0, 80)}`;
-    const mark = svg("g", { class: "node", tabindex: "0", role: "button", "aria-label": says },
+    const says = harmless(`${node.chosen ? "on the path of this episode, " : ""}${turn.agent}, value ${number(value)}: ${turn.action.slice(0, 80)}`);
+    const mark = svg("g", { class: "node", tabindex: "0", role: "button", "aria-pressed": "false", "aria-label": says },
       svg("title", {}, says),
       svg("circle", { cx: x, cy: y, r: 9, fill: colourOf(value), stroke: node.chosen ? "var(--ink)" : "var(--soft)",
         "stroke-width": node.chosen ? 4 : 1 }),
-      svg("text", { x: x + 14, y: node.children.length ? y - 10 : y + 4 }, `${turn.agent.slice(0, 12)} ${number(value)}`));
-    const pick = () => choose(node.turns);
+      svg("text", { x: x + 14, y: node.children.length ? y - 10 : y + 4 }, `${harmless(turn.agent.slice(0, 12))} ${number(value)}`));
+    const pick = () => {
+      for (const each of marks) each.setAttribute("aria-pressed", String(each === mark));
+      choose(node.turns);
+    };
     mark.addEventListener("click", pick);
     mark.addEventListener("keydown", (event) => {
       if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(); }
@@ -82,6 +87,6 @@ function treeOf(step, episode, choose) {
     marks.push(mark);
   }
   return el("section", { "aria-label": "Tree" }, el("h3", {}, `Tree: ${nodes.length} nodes`),
-    el("p", { class: "note" }, `Colour: value, blue ${number(low)} to red ${number(top)}. Thick: the path of this episode. Choose a node to see its turn.`),
+    el("p", { class: "note" }, `Colour: ${legend}. Thick: the path of this episode. Choose a node to see its turn.`),
     el("div", { class: "tree" }, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group" }, ...edges, ...marks)));
 }
