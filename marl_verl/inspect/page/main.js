@@ -65,7 +65,7 @@ function live() {
       Object.assign(view, { step: null, chosen: null });
       episodes(view.task);
     } else if (repeated || (view.bare && run.rows.includes(view.step))) episodes(view.task);  // or its rows came later
-    else by("f-step").max = known.length - 1;
+    else updateSlider();
     by("status").textContent = run.stopped ?? (run.done ? "The run has finished." : "Live: updated as the run goes on.");
   });
   source.addEventListener("problem", (event) => { by("status").textContent = JSON.parse(event.data); });
