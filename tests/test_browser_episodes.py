@@ -16,6 +16,7 @@ import pytest
 
 from marl_verl.cli.main import main
 from marl_verl.inspect.page.serve import Server
+from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task
@@ -48,7 +49,7 @@ def report(page: Page, folder: Path) -> None:
 
 @contextmanager
 def watched(page: Page, folder: Path) -> Iterator[None]:
-    with Server(folder) as server:
+    with locked(folder), Server(folder) as server:  # as during training
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page.allowed = (*page.allowed, server.address)
         page.open(server.address)
@@ -104,9 +105,7 @@ def test_the_slider_shows_the_steps_of_now(page: Page, tmp_path: Path) -> None:
         assert page.text("#f-step-text") == "1 (1 of 1 shown, 1 stored)"
         for step in (2, 3):
             folders.write_step(RunDir(folder), folders.team_of(("scout", "mover")), step, 2)
-        page.wait("shownSteps(0, 'train').length === 3")
-        page.value("updateSlider()")
-        assert page.text("#f-step-text") == "1 (1 of 3 shown, 3 stored)"
+        page.wait("document.querySelector('#f-step-text').innerText === '1 (1 of 3 shown, 3 stored)'")
         slider = "document.querySelector('#f-step')"
         assert page.value(f"[{slider}.disabled, {slider}.min, {slider}.value, {slider}.max]") == [False, "0", "0", "2"]
 
