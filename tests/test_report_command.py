@@ -186,6 +186,33 @@ def test_a_value_that_is_not_finite_is_a_gap_only() -> None:
     assert line["high"][-1] == 3.0
 
 
+@pytest.mark.parametrize("spike", [1e8, 1e16, 1e150])
+def test_a_spike_changes_no_interval_of_later_windows(spike: float) -> None:
+    values = [1.0 + 0.1 * (at % 2) for at in range(60)]
+    records = [{"step": at, "policy/a/grad_norm": spike if at == 10 else value} for at, value in enumerate(values)]
+    (line,) = curves.lines(records, 40)
+    (without,) = curves.lines([{"step": at, "policy/a/grad_norm": value} for at, value in enumerate(values)], 40)
+    assert [line[name][15:] for name in ("y", "low", "high")] == [without[name][15:] for name in ("y", "low", "high")]
+
+
+def test_long_curves_keep_spikes_and_gaps() -> None:
+    values = dict.fromkeys(range(1, 1001), 1.0) | {501: float("nan"), 702: 1e4, 703: -5.0}
+    records = [{"step": at, "policy/a/grad_norm": value} for at, value in values.items()]
+    every = curves.every_metric(records)["policy/a/grad_norm"]
+    shown = dict(zip(every["x"], every["y"], strict=True))
+    assert (shown[501], shown[702], shown[703]) == (None, 1e4, -5.0)
+    assert every["x"][0] == 1
+    assert every["x"] == sorted(every["x"])
+    (line,) = curves.lines(records, 40)
+    assert None in line["y"]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    folders = [tmp_path / end for end in ("a/x/run", "b/x/run", "other")]
+    assert build.distinct(folders) == ["a/x/run", "b/x/run", "other"]
+    assert build.distinct([tmp_path / "a/run", tmp_path / "a/run"]) == ["run", "run"]
+
+
 def test_long_curves_have_few_points_and_gaps_for_nan() -> None:
     records = [{"step": at, "policy/a/grad_norm": float("nan") if at == 10_000 else 1.0} for at in range(1, 10_001)]
     every = curves.every_metric(records)["policy/a/grad_norm"]

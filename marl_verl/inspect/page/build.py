@@ -32,6 +32,8 @@ def write(folders: Sequence[Path], output: Path, megabytes: float, most: int, pl
     for folder in folders:
         overview.use(folder, plugin_files)
         runs.append(overview.read(folder))
+    for run, name in zip(runs, distinct(folders), strict=True):
+        run["name"] = name
     chosen = [
         (at, kind, step)
         for at, run in enumerate(runs)
@@ -114,6 +116,26 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def distinct(folders: Sequence[Path]) -> list[str]:
+    """The names of run directories; of equal names, the shortest ends of their paths that differ."""
+    paths = [folder.resolve() for folder in folders]
+
+    def end(path: Path, length: int) -> str:
+        return "/".join(path.parts[-length:])
+
+    return [
+        next(
+            (
+                end(path, length)
+                for length in range(1, len(path.parts))
+                if [end(other, length) for other in {*paths}].count(end(path, length)) == 1
+            ),
+            str(path),
+        )
+        for path in paths
+    ]
 
 
 def spread(stored: Sequence[int], most: int) -> list[int]:

@@ -1,5 +1,6 @@
 // Learning curves, drawn by Plotly when they come near the visible part of the page.
 const dashes = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+const symbols = ["circle", "square", "diamond", "triangle-up", "x", "star"];
 const drawn = new Map();  // element -> its lines
 const nearby = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
@@ -7,11 +8,13 @@ const nearby = new IntersectionObserver((entries) => {
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// One run: a colour per line, that of the agent. Several runs: a colour per run, a dash per line.
+// One run: a colour per name, the same one in all charts, and for more than 8 names a dash. Several runs: a colour per
+// run, for more than 8 runs a symbol, and a dash per line.
 function style(line, labels) {
-  const one = app.runs.length === 1, agent = app.runs[line.run].agents.indexOf(line.label);
-  const at = agent < 0 ? labels.indexOf(line.label) : agent;
-  return { color: css(`--a${(one ? at : line.run) % 8}`), dash: one ? "solid" : dashes[at % dashes.length] };
+  const names = [...new Set([...app.runs.flatMap((run) => run.agents), ...labels])], at = names.indexOf(line.label);
+  const one = app.runs.length === 1, row = names.filter((name) => labels.includes(name)).indexOf(line.label);
+  const color = css(`--a${(one ? at : line.run) % 8}`), dash = dashes[(one ? Math.floor(at / 8) : row) % dashes.length];
+  return { color, dash, symbol: symbols[Math.floor(line.run / 8) % symbols.length] };
 }
 
 function draw(element) {
@@ -20,22 +23,23 @@ function draw(element) {
   element.drawn = lines;
   const labels = [...new Set(lines.map((line) => line.label))], traces = [];
   for (const line of lines) {
-    const { color, dash } = style(line, labels);
+    const { color, dash, symbol } = style(line, labels);
     const name = app.runs.length === 1 ? line.label : `${app.runs[line.run].name}: ${line.label}`;
     const shared = { type: "scatter", x: line.x, legendgroup: `${line.run} ${line.label}` };
     if (line.low) {
       const edge = { ...shared, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
       traces.push({ ...edge, y: line.low }, { ...edge, y: line.high, fill: "tonexty", fillcolor: `${color}26` });
     }
-    traces.push({ ...shared, y: line.y, name: plain(name), mode: line.x.length > 30 ? "lines" : "lines+markers",
-      line: { color, dash, width: 2 }, marker: { size: 4 } });
+    traces.push({ ...shared, y: line.y, name: plain(name), 
+      mode: line.x.length > 30 && line.run < 8 ? "lines" : "lines+markers",
+      line: { color, dash, width: 2 }, marker: { size: 4, symbol } });
   }
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true };
   const share = lines.every((line) => line.chart === "Team success");
   Plotly.react(element, traces, {
-    margin: { l: 40, r: 8, t: 8, b: 30 }, height: tall(lines), font: { color: css("--ink"), size: 12 },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "x unified",
-    hoverlabel: { bgcolor: css("--back"), font: { color: css("--ink") } },
+    margin: { l: 40, r: 8, t: 8, b: 30 }, height: tall(lines), uirevision: "kept", font: { color: css("--ink"), size: 12 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: lines.length > 12 ? "closest" : "x unified",
+    hoverlabel: { namelength: -1, bgcolor: css("--back"), font: { color: css("--ink") } },
     legend: { orientation: "h", y: -0.12, tracegroupgap: 0 }, showlegend: traces.length > 1,
     xaxis: { ...axis, ticksuffix: "", hoverformat: "d" }, yaxis: share ? { ...axis, range: [0, 1.02] } : axis,
   }, { responsive: true, displaylogo: false, displayModeBar: false });

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from marl_verl.trainer.report import wilson
 
-POINTS = 300
-"""Maximum number of points of a line: of more steps, every n-th is drawn."""
+POINTS = 400
+"""Maximum number of points of a line: of more, the smallest and largest of neighbouring ones are drawn, and gaps."""
 
-WINDOW = 5
-"""Minimum number of steps of the running mean of a metric of training."""
+WINDOW = (5, 100)
+"""Minimum and maximum number of steps of the running mean of a metric of training."""
 
 CHARTS = (
     # title; in title and pattern, {} is a part of the metric's name; unit
@@ -99,7 +99,7 @@ def _line(
         bands = [wilson(value * held_out[1], held_out[1]) for value in values.tolist()]
         y, low, high = values, np.array([band[0] for band in bands]), np.array([band[1] for band in bands])
     else:
-        y, low, high = _running(values, max(WINDOW, len(values) // 100))
+        y, low, high = _running(values, min(max(WINDOW[0], len(values) // 100), WINDOW[1]))
     shown = _points({"x": x, "y": y.tolist(), "low": low.tolist(), "high": high.tolist()})
     return {"chart": chart, "unit": unit, "label": label, "metric": metric, **shown}
 
@@ -109,24 +109,36 @@ def _running(values: np.ndarray[Any, Any], window: int) -> tuple[np.ndarray[Any,
 
     n is the number of finite values; the mean is NaN where the step's own value is not finite.
     """
-    finite = np.isfinite(values)
-    clean = np.where(finite, values, 0.0)
-    last = np.arange(1, len(values) + 1)
-    first = np.maximum(last - window, 0)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(values, (window - 1, 0), constant_values=np.nan), window)
+    finite = np.isfinite(windows)
+    n = finite.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        totals = (np.cumsum(np.concatenate([[0.0], part])) for part in (finite, clean, clean**2))
-        n, total, squares = (part[last] - part[first] for part in totals)
-        mean = np.where(finite, total / n, np.nan)
-        error = 1.96 * np.sqrt(np.maximum(squares / n - mean**2, 0.0) / np.where(n > 1, n - 1, np.nan))
+        mean = np.where(finite, windows, 0.0).sum(axis=1) / n
+        squares = np.where(finite, windows - mean[:, None], 0.0) ** 2
+        error = 1.96 * np.sqrt(squares.sum(axis=1) / n / np.where(n > 1, n - 1, np.nan))
+    mean = np.where(np.isfinite(values), mean, np.nan)
     return mean, mean - error, mean + error
 
 
 def _points(series: Mapping[str, Sequence[float]]) -> dict[str, list[float | None]]:
-    """At most `POINTS` points, the last one included, with five digits; NaN and infinity are gaps."""
-    count = len(series["x"])
-    every = -(-count // POINTS)
-    kept = [at for at in range(count) if (count - 1 - at) % max(every, 1) == 0]
+    """At most `POINTS` points with five digits; NaN and infinity are gaps.
+
+    Of more points, the first one and of each bucket of neighbours: the smallest and largest `y`, the first one that is
+    not finite, and the last one, so that neither a spike nor a gap is lost.
+    """
+    y = np.asarray(series["y"], dtype=float)
+    kept = range(len(y)) if len(y) <= POINTS else sorted({0, *_extremes(y, (POINTS - 1) // 4)})
     return {name: [_number(values[at]) for at in kept] for name, values in series.items()}
+
+
+def _extremes(y: np.ndarray[Any, Any], buckets: int) -> Iterator[int]:
+    for bucket in np.array_split(np.arange(len(y)), buckets):
+        finite = bucket[np.isfinite(y[bucket])]
+        if finite.size:
+            yield from (int(finite[np.argmin(y[finite])]), int(finite[np.argmax(y[finite])]))
+        if finite.size < bucket.size:
+            yield int(bucket[~np.isfinite(y[bucket])][0])
+        yield int(bucket[-1])
 
 
 def _number(value: float) -> float | None:
