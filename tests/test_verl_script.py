@@ -244,9 +244,9 @@ def test_policies_follow_from_the_agents() -> None:
 
 def test_verls_own_defaults_hold() -> None:
     made = recipe()
-    assert made["marl"]["algorithm"] == {"name": "ippo", "options": {}}
-    assert made["marl"]["sampler"]["options"]["episodes"] == 1
     defaults = yaml.safe_load((verl_configs() / "_generated_ppo_trainer.yaml").read_text())
+    assert made["marl"]["algorithm"] == {"name": "ippo", "options": {"lam": defaults["algorithm"]["lam"]}}
+    assert made["marl"]["sampler"]["options"]["episodes"] == 1
     assert made["data"]["train_batch_size"] == defaults["data"]["train_batch_size"]
     for key in ("total_epochs", "total_training_steps", "save_freq", "test_freq"):
         assert made["trainer"][key] == defaults["trainer"][key]
