@@ -197,6 +197,17 @@ def test_a_long_run_opens_with_3_s_of_a_processor(page: Page, tmp_path: Path) ->
     assert page.text("#left-out").startswith("976 of 1000 stored steps are left out of this file")
 
 
+def test_runs_of_several_seeds_have_one_line_with_an_interval(page: Page, tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / f"seed-{seed}", steps=3) for seed in range(3)]
+    assert main(["report", *map(str, folders), "--output", str(tmp_path / "r.html")]) == 0
+    page.open((tmp_path / "r.html").as_uri())
+    page.wait(DRAWN)
+    legend = str(page.value("document.querySelector('#charts .legend').textContent"))
+    assert "seed (3 runs): training, sampled" in legend
+    assert "seed-1" not in legend
+    assert "seed (3 runs)" in page.value("document.querySelector('#charts figure table').textContent")
+
+
 def test_a_running_run_is_followed(page: Page, tmp_path: Path) -> None:
     """`marl-verl watch`: new steps and their metrics appear, until the user has chosen an episode."""
     folder = run_folder(tmp_path / "running", steps=2)

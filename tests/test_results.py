@@ -19,6 +19,7 @@ import pytest
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Action, Turn
+from marl_verl.inspect.page.seeds import T, estimate
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
@@ -26,7 +27,6 @@ from tests.benchmarks.results.claims import CLAIMS
 from tests.benchmarks.results.gradients import advantages, ratios
 from tests.benchmarks.results.marginal import correlations, truths
 from tests.benchmarks.results.measures import GREEDY, Measure, area, gain, last, mean, spikes
-from tests.benchmarks.results.statistics import T, estimate
 
 ROOT = Path(__file__).parents[1]
 CLAIM = Claim(

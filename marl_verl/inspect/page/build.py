@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.inspect.page import curves, overview, steps
+from marl_verl.inspect.page import curves, overview, seeds, steps
 from marl_verl.version import __version__
 
 SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
@@ -80,7 +80,7 @@ def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> 
         "form-action": "'none'",
     }
     policy = "; ".join(f"{name} {value}" for name, value in rules.items())
-    data = {"live": live, "version": __version__, "notes": curves.NOTES}
+    data = {"live": live, "version": __version__, "notes": curves.NOTES, "groups": seeds.groups(runs)}
     title = ", ".join(run["name"] for run in runs)
     values = {"data": base64.b64encode(json.dumps(data).encode()).decode(), **blobs}
     return "\n".join(

@@ -40,6 +40,7 @@ SIDE = re.compile(r"(?P<when>train|validation)/side/(?P<side>.+)/wins(?:_(?P<how
 NOTES = (
     "Bands are 95 % intervals. Held-out success: Wilson's interval over the held-out tasks. A metric of training: mean "
     "of the last steps and 1.96 standard errors of that mean, as if steps were independent.",
+    "Of three or more runs that differ only in their seed, the mean over runs is drawn, with Student's t interval.",
     "A chart is left out where the run has not recorded its metric, e.g. entropy without an entropy term in the loss.",
 )
 
@@ -128,7 +129,7 @@ def _points(series: Mapping[str, Sequence[float]]) -> dict[str, list[float | Non
     """
     y = np.asarray(series["y"], dtype=float)
     kept = range(len(y)) if len(y) <= POINTS else sorted({0, *_extremes(y, (POINTS - 1) // 4)})
-    return {name: [_number(values[at]) for at in kept] for name, values in series.items()}
+    return {name: [digits(values[at]) for at in kept] for name, values in series.items()}
 
 
 def _extremes(y: np.ndarray[Any, Any], buckets: int) -> Iterator[int]:
@@ -141,5 +142,6 @@ def _extremes(y: np.ndarray[Any, Any], buckets: int) -> Iterator[int]:
         yield int(bucket[-1])
 
 
-def _number(value: float) -> float | None:
+def digits(value: float) -> float | None:
+    """A number of the page, with five digits; None for NaN and infinity."""
     return float(f"{value:.5g}") if np.isfinite(value) else None

@@ -16,10 +16,10 @@ import shlex
 import signal
 import sys
 
+from marl_verl.inspect.page.seeds import MOST
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import SEEDS
 from tests.benchmarks.results.claims import CLAIMS
-from tests.benchmarks.results.statistics import MOST
 
 
 def main() -> None:
