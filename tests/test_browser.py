@@ -18,7 +18,7 @@ from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
 from tests.browser import Page, chromium, needs_chromium
-from tests.run_folder import PLANTED, many_steps, run_folder, team_of, write_step
+from tests.run_folder import PLANTED, many_steps, run_folder, runs_of_seeds, team_of, write_step
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 
@@ -197,15 +197,69 @@ def test_a_long_run_opens_with_3_s_of_a_processor(page: Page, tmp_path: Path) ->
     assert page.text("#left-out").startswith("976 of 1000 stored steps are left out of this file")
 
 
+def mouse(page: Page, *events: str, at: tuple[float, float]) -> None:
+    for event in events:
+        pressed = {} if event == "mouseMoved" else {"button": "left", "clickCount": 1}
+        page.call("Input.dispatchMouseEvent", type=event, x=at[0], y=at[1], **pressed)
+
+
+def middle(page: Page, element: str) -> tuple[float, float]:
+    x, y, width, height = page.value(f"Object.values({element}.getBoundingClientRect().toJSON())")[:4]
+    return x + width / 2, y + height / 2
+
+
+PLOT = "document.querySelector('#charts .plot')"
+SHOWN = f"{PLOT}._fullData.filter((each) => each.visible === true && each.showlegend).map((each) => each.name)"
+LAST = f"{PLOT}._fullData.findLastIndex((each) => each.visible === true)"
+
+
 def test_runs_of_several_seeds_have_one_line_with_an_interval(page: Page, tmp_path: Path) -> None:
-    folders = [run_folder(tmp_path / f"seed-{seed}", steps=3) for seed in range(3)]
+    other = run_folder(tmp_path / "another experiment", steps=1)
+    (other / "starts.json").write_text("[]")
+    folders = [other, *runs_of_seeds(tmp_path, 3)]
     assert main(["report", *map(str, folders), "--output", str(tmp_path / "r.html")]) == 0
     page.open((tmp_path / "r.html").as_uri())
     page.wait(DRAWN)
-    legend = str(page.value("document.querySelector('#charts .legend').textContent"))
-    assert "seed (3 runs): training, sampled" in legend
-    assert "seed-1" not in legend
-    assert "seed (3 runs)" in page.value("document.querySelector('#charts figure table').textContent")
+    labels = ("held-out, greedy", "held-out, sampled", "training, sampled")
+    assert page.value(SHOWN) == [
+        f"{name}: {each}" for name in ("another experiment", "seed (3 runs)") for each in labels
+    ]
+    assert "seed (3 runs)" in str(page.value("document.querySelector('#charts figure table').textContent"))
+
+
+def test_many_lines_are_shown_one_at_a_time_under_the_pointer(page: Page, tmp_path: Path) -> None:
+    """And runs of one name differ in theirs."""
+    folders = [run_folder(tmp_path / name / "run", steps=1) for name in "abcde"]
+    assert main(["report", *map(str, folders), "--output", str(tmp_path / "many.html")]) == 0
+    page.open((tmp_path / "many.html").as_uri())
+    page.wait(DRAWN)
+    assert page.value(f"{PLOT}.layout.hovermode") == "closest"
+    assert page.value(f"{SHOWN}.slice(-1)") == ["e/run: training, sampled"]
+    assert page.value("[...document.querySelectorAll('#f-run option')].map((each) => each.text)[1]") == "b/run"
+
+
+def test_a_live_update_keeps_a_zoom_and_hidden_lines(page: Page, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "running", steps=4)
+    with locked(folder), Server(folder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.allowed = (*page.allowed, server.address)
+        page.open(server.address)
+        page.wait(DRAWN)
+        x, y = middle(page, f"{PLOT}.querySelector('.nsewdrag')")
+        mouse(page, "mouseMoved", "mousePressed", at=(x - 60, y))
+        mouse(page, "mouseMoved", at=(x, y))
+        mouse(page, "mouseMoved", "mouseReleased", at=(x + 60, y))
+        page.wait(f"{PLOT}.layout.xaxis.autorange === false")
+        zoomed = page.value(f"{PLOT}._fullLayout.xaxis.range")
+        legend = middle(page, f"{PLOT}.querySelector('.legendtoggle')")
+        mouse(page, "mouseMoved", "mousePressed", "mouseReleased", at=legend)
+        page.wait(f"{SHOWN}.length === 2")
+        RunDir(folder).metrics(9, {"train/success": 0.875})
+        page.wait(f"{PLOT}._fullData.some((each) => each.x.includes(9))")
+        assert page.value(f"{PLOT}._fullLayout.xaxis.range") == zoomed
+        assert page.value(SHOWN) == ["held-out, sampled", "training, sampled"]
+        page.open("about:blank", ready=False)
+        server.shutdown()
 
 
 def test_a_running_run_is_followed(page: Page, tmp_path: Path) -> None:

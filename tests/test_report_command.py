@@ -211,7 +211,12 @@ def test_runs_that_differ_only_in_their_seed_have_a_mean() -> None:
     def run(seed: int, *more: str, values: tuple[float, ...] = (0.0, 1.0)) -> dict[str, Any]:
         records = [{"step": at, "train/tokens": value} for at, value in enumerate(values)]
         words = ["train", "recipe.yaml", *more, f"marl.run.seed={seed}", f"marl.run.name=toy-{seed}"]
-        return {"name": f"toy-{seed}", "starts": [{"arguments": words}], "lines": curves.lines(records, 0)}
+        return {
+            "name": f"toy-{seed}",
+            "seed": seed,
+            "starts": [{"arguments": words}],
+            "lines": curves.lines(records, 0),
+        }
 
     alike = [run(0), run(1, values=(3.0, 4.0, 9.0)), run(2, values=(6.0, 10.0))]
     others = [run(3, "x=1"), {**run(4), "starts": []}, {**run(5), "starts": [{}]}]
@@ -221,7 +226,7 @@ def test_runs_that_differ_only_in_their_seed_have_a_mean() -> None:
     assert (line["chart"], line["x"], line["y"]) == ("Tokens per step", [0, 1], [3.0, 4.0])  # running means 0.5, 3.5, 8
     half = 4.30265 * 3 / 3**0.5
     assert (line["low"][0], line["high"][0]) == pytest.approx((3 - half, 3 + half), abs=1e-3)
-    assert seeds.groups([*others, *alike[:2]]) == []
+    assert seeds.groups([*others, *alike[:2], alike[1]]) == []  # two seeds, one of them twice
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:

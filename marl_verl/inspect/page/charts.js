@@ -11,7 +11,8 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 // One run: a colour per name, the same one in all charts, and for more than 8 names a dash. Several runs: a colour per
 // run or group of runs, for more than 8 a symbol, and a dash per line.
 function style(line, labels) {
-  const names = [...new Set([...app.runs.flatMap((run) => run.agents), ...labels])], at = names.indexOf(line.label);
+  const agents = app.runs.flatMap((run) => run.agents), named = labels.some((label) => agents.includes(label));
+  const names = [...new Set([...(named ? agents : []), ...labels])], at = names.indexOf(line.label);
   const one = app.runs.length === 1, row = names.filter((name) => labels.includes(name)).indexOf(line.label);
   const color = css(`--a${(one ? at : place(line.run)) % 8}`), dash = dashes[(one ? Math.floor(at / 8) : row) % dashes.length];
   return { color, dash, symbol: symbols[Math.floor(place(line.run) / 8) % symbols.length] };
@@ -37,13 +38,14 @@ function draw(element) {
   for (const line of lines) {
     const { color, dash, symbol } = style(line, labels);
     const name = app.runs.length === 1 ? line.label : `${runName(line.run)}: ${line.label}`;
-    const shared = { type: "scatter", x: line.x, legendgroup: `${line.run} ${line.label}` };
+    const id = `${line.run} ${line.label}`, shared = { type: "scatter", x: line.x, legendgroup: id };
     const thin = inGroup(line.run);
     if (line.low && !thin) {
       const edge = { ...shared, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
-      traces.push({ ...edge, y: line.low }, { ...edge, y: line.high, fill: "tonexty", fillcolor: `${color}26` });
+      traces.push({ ...edge, uid: `low ${id}`, y: line.low },
+        { ...edge, uid: `high ${id}`, y: line.high, fill: "tonexty", fillcolor: `${color}26` });
     }
-    traces.push({ ...shared, y: line.y, name: plain(name), 
+    traces.push({ ...shared, uid: id, y: line.y, name: plain(name),
       mode: line.x.length > 30 && place(line.run) < 8 ? "lines" : "lines+markers",
       line: { color, dash, width: thin ? 1 : ofGroup(line.run) ? 3 : 2 }, marker: { size: thin ? 2 : 4, symbol },
       opacity: thin ? 0.5 : 1, showlegend: !thin });

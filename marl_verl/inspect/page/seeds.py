@@ -52,7 +52,8 @@ def groups(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for at, run in enumerate(runs):
         if run["starts"] and (words := run["starts"][0].get("arguments")):
             found.setdefault(tuple(word for word in words if not OWN.match(word)), []).append(at)
-    return [_group(runs, members) for members in found.values() if FEWEST <= len(members) <= MOST]
+    groups = [members for members in found.values() if len({runs[at]["seed"] for at in members}) == len(members)]
+    return [_group(runs, members) for members in groups if FEWEST <= len(members) <= MOST]
 
 
 def _group(runs: Sequence[Mapping[str, Any]], members: list[int]) -> dict[str, Any]:
