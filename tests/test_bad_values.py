@@ -306,7 +306,7 @@ LINES = (  # override, message
         "actor_rollout_ref.rollout.trace.backend=weave",
         "'actor_rollout_ref.rollout.trace.backend' has no effect on a team",
     ),
-    ("actor_rollout_ref.rollout.trace.token2text=true", "`marl-verl replay RUN` shows a run's episodes"),
+    ("actor_rollout_ref.rollout.trace.token2text=true", "`marl-verl replay --run RUN` shows a run's episodes"),
     ("global_profiler.tool=nsys", "workers are not profiled: seconds/*"),
     ("global_profiler.steps=[1]", "workers are not profiled"),
     ("actor_rollout_ref.actor.profiler.enable=true", "workers are not profiled"),

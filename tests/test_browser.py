@@ -236,6 +236,9 @@ def test_many_lines_are_shown_one_at_a_time_under_the_pointer(page: Page, tmp_pa
     assert page.value(f"{PLOT}.layout.hovermode") == "closest"
     assert page.value(f"{SHOWN}.slice(-1)") == ["e/run: training, sampled"]
     assert page.value("[...document.querySelectorAll('#f-run option')].map((each) => each.text)[1]") == "b/run"
+    mouse(page, "mouseMoved", at=middle(page, f"{PLOT}.querySelector('.point')"))
+    hovered = f"{PLOT}.querySelector('.hoverlayer').textContent"
+    page.wait(rf"/[a-e].run: (held-out|training), (greedy|sampled)/.test({hovered})")
 
 
 def test_a_live_update_keeps_a_zoom_and_hidden_lines(page: Page, tmp_path: Path) -> None:
