@@ -45,3 +45,12 @@ def _yaml_parsed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
         yield
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A tab of a Chromium (tests/browser.py), which the tests of a module share."""
+    from tests.browser import chromium  # few tests need it
+
+    with chromium(tmp_path_factory.mktemp("profile")) as page:
+        yield page

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from marl_verl.inspect.page.serve import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -120,3 +123,16 @@ def chromium(folder: Path) -> Iterator[Page]:
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+@contextmanager
+def watched(page: Page, folder: Path, ready: str) -> Iterator[None]:
+    """A tab that shows `marl-verl watch` of a run, once `ready` is true."""
+    with Server(folder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.allowed = (*page.allowed, server.address)
+        page.open(server.address)
+        page.wait(ready)
+        yield
+        page.open("about:blank", ready=False)
+        server.shutdown()

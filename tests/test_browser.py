@@ -17,7 +17,7 @@ from marl_verl.inspect.page.serve import Server
 from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
-from tests.browser import Page, chromium, needs_chromium
+from tests.browser import Page, needs_chromium
 from tests.run_folder import PLANTED, many_steps, run_folder, runs_of_seeds, team_of, write_step
 
 pytestmark = [needs_chromium, pytest.mark.slow]
@@ -36,12 +36,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["report", str(one), "--output", str(folder / "one.html")]) == 0
     assert main(["report", str(one), str(two), "--output", str(folder / "both.html")]) == 0
     return folder
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile")) as page:
-        yield page
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,22 +14,15 @@ from pathlib import Path
 import pytest
 
 from marl_verl.cli.main import main
-from marl_verl.inspect.page.serve import Server
 from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig
 from tests import run_folder as folders
-from tests.browser import Page, chromium, needs_chromium
+from tests.browser import Page, needs_chromium, watched
 
 pytestmark = [needs_chromium, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile")) as page:
-        yield page
 
 
 @pytest.fixture
@@ -48,15 +40,9 @@ def report(page: Page, folder: Path) -> None:
 
 
 @contextmanager
-def watched(page: Page, folder: Path) -> Iterator[None]:
-    with locked(folder), Server(folder) as server:  # as during training
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page.allowed = (*page.allowed, server.address)
-        page.open(server.address)
-        page.wait("document.querySelector('#status').innerText.startsWith('Live')")
-        yield
-        page.open("about:blank", ready=False)
-        server.shutdown()
+def live(page: Page, folder: Path) -> Iterator[None]:
+    with locked(folder), watched(page, folder, "document.querySelector('#status').innerText.startsWith('Live')"):
+        yield  # as during training
 
 
 def test_turns_of_rejected_candidates_are_listed(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +66,7 @@ def test_turns_of_rejected_candidates_are_listed(page: Page, tmp_path: Path, mon
 
 def test_a_step_that_cannot_be_shown_leaves_no_other_episodes(page: Page, tmp_path: Path) -> None:
     folder = folders.run_folder(tmp_path / "run", steps=2)
-    with watched(page, folder):
+    with live(page, folder):
         page.wait("document.querySelectorAll('#list button').length === 3")
         (folder / "journals" / "step_00001.jsonl").write_text("x\n")
         page.set("#f-step", "0")
@@ -99,7 +85,7 @@ def test_a_step_that_cannot_be_shown_leaves_no_other_episodes(page: Page, tmp_pa
 
 def test_the_slider_shows_the_steps_of_now(page: Page, tmp_path: Path) -> None:
     folder = folders.run_folder(tmp_path / "run", steps=1)
-    with watched(page, folder):
+    with live(page, folder):
         page.value("document.querySelectorAll('#list button')[1].click()")
         assert page.value("document.querySelector('#f-step').disabled")
         assert page.text("#f-step-text") == "1 (1 of 1 shown, 1 stored)"

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from marl_verl.cli.main import main
-from marl_verl.inspect.page.serve import Server
 from marl_verl.process.lock import locked
 from marl_verl.process.run_dir import RunDir
-from tests.browser import Page, chromium, needs_chromium
+from tests.browser import Page, needs_chromium, watched
 from tests.run_folder import run_folder, team_of, write_step
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 
 STATUS = "document.querySelector('#status').innerText"
 COUNT = "document.querySelector('#count').innerText"
+READY = f"!{STATUS}.startsWith('marl-verl')"  # the first event
 STEP = "document.querySelector('#f-step-text').innerText"
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile")) as page:
-        yield page
 
 
 @pytest.fixture
@@ -38,23 +30,11 @@ def page(tab: Page) -> Iterator[Page]:
     assert tab.problems == []
 
 
-@contextmanager
-def watched(page: Page, folder: Path) -> Iterator[None]:
-    with Server(folder) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page.allowed = (*page.allowed, server.address)
-        page.open(server.address)
-        page.wait(f"!{STATUS}.startsWith('marl-verl')")  # the first event
-        yield
-        page.open("about:blank", ready=False)
-        server.shutdown()
-
-
 @pytest.mark.parametrize("follow", ["yes", ""])
 def test_a_repeated_step_is_shown_anew(page: Page, tmp_path: Path, follow: str) -> None:
     folder = run_folder(tmp_path / "run", steps=3)
     run, team = RunDir(folder), team_of(("scout", "mover"))
-    with watched(page, folder):
+    with watched(page, folder, READY):
         page.wait(f"{COUNT}.startsWith('3 of 3')")
         page.set("#f-follow", follow)
         run.forget_after(2)
@@ -70,7 +50,7 @@ def test_a_repeated_step_is_shown_anew(page: Page, tmp_path: Path, follow: str) 
 
 
 def test_few_steps_are_kept_in_memory(page: Page, tmp_path: Path) -> None:
-    with watched(page, run_folder(tmp_path / "run", steps=25)):
+    with watched(page, run_folder(tmp_path / "run", steps=25), READY):
         for at in range(25):
             page.set("#f-step", str(at))
             page.wait(f"document.querySelector('#list [aria-current]')?.dataset.id.startsWith('s{at + 1}t')")
@@ -81,7 +61,7 @@ def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
     """No watched file changes when it crashes."""
     folder = run_folder(tmp_path / "run", steps=3)
     message = "Stopped at step 3 of 3; it has no checkpoint to continue from"
-    with locked(folder), watched(page, folder):
+    with locked(folder), watched(page, folder, READY):
         page.wait(f"{STATUS}.startsWith('Live')")
         (folder / ".lock").rename(folder / "lock")
         page.wait(f"{STATUS} === '{message}'")
@@ -94,7 +74,7 @@ def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
 
 def test_selected_text_of_a_run_stays_selected(page: Page, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", steps=3)
-    with watched(page, folder):
+    with watched(page, folder, READY):
         page.value("getSelection().selectAllChildren([...document.querySelectorAll('#runs pre')].at(-1))")
         RunDir(folder).metrics(4, {"train/success": 0.5})
         page.wait("document.querySelector('#runs p').innerText.includes('step 4 of 3')")
@@ -103,7 +83,7 @@ def test_selected_text_of_a_run_stays_selected(page: Page, tmp_path: Path) -> No
 
 def test_a_damaged_file_is_named_until_it_is_whole(page: Page, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", steps=3)
-    with locked(folder), watched(page, folder):
+    with locked(folder), watched(page, folder, READY):
         for name, content, message in (
             ("metrics.jsonl", '{"step": Infinity}\n', "metrics.jsonl' is damaged in line 1: its step is not finite"),
             ("config.yaml", "marl: x", "config.yaml' is damaged"),

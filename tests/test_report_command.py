@@ -22,7 +22,7 @@ from marl_verl.cli.report import STEPS
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import build, curves, overview, seeds, steps
 from marl_verl.inspect.run_files import use_plugin_files
-from marl_verl.process.lock import locked
+from marl_verl.process.lock import is_running, locked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.trainer.report import wilson
 from tests.run_folder import PLANTED, many_steps, run_folder
@@ -400,13 +400,13 @@ def test_a_run_that_has_stopped(tmp_path: Path) -> None:
     assert state() == (False, "Stopped at step 3 of 3; it has no checkpoint to continue from")
     with locked(folder) as lock:
         assert state() == (True, None)
-        assert overview.is_running(folder)
+        assert is_running(folder)
         with pytest.raises(MarlError, match="in use"), locked(folder):  # the check has not released it
             pass
         os.ftruncate(lock, 0)
-    assert not overview.is_running(folder)
+    assert not is_running(folder)
     (folder / ".lock").write_text("1 on another-machine\n")
-    assert overview.is_running(folder)  # for all that is known here
+    assert is_running(folder)  # for all that is known here
     (folder / ".lock").unlink()
     (folder / "train.log").touch()
     (folder / "checkpoints" / "step_2").mkdir(parents=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,3 +38,18 @@ def locked(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process holds the run's lock; also True where that is unknown, e.g. on another machine."""
+    path = folder / LOCK
+    try:
+        inode, node = path.stat().st_ino, path.read_text(errors="replace").partition(" on ")[2].strip()
+        # The list of locks, since a run that starts while this check holds even a shared lock would fail. Its devices
+        # are not compared: those of some file systems differ from st_dev.
+        held = Path("/proc/locks").read_text()
+    except FileNotFoundError:
+        return path.is_file()
+    except OSError:
+        return True
+    return node not in ("", os.uname().nodename) or re.search(rf"FLOCK .*:{inode} ", held) is not None

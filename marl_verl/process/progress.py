@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 class Output(Console):
-    """Standard output, or standard error. If its reader ends (`| head`), the command goes on without output."""
+    """Standard output, or standard error. If its reader ends (`| head`), the command continues without output."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, soft_wrap=True, **settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from marl_verl.config.stored import check_run, marl_section, read_config, team_o
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import curves, steps
 from marl_verl.inspect.run_files import PLACES, about, use_plugin_files
-from marl_verl.process.lock import LOCK
+from marl_verl.process.lock import is_running
 from marl_verl.process.run_dir import STARTS, RunDir
 
 SECTIONS = ("agents", "policies", "task", "workflow", "algorithm", "sampler", "validation", "schedule")
@@ -75,21 +74,6 @@ def read(folder: Path) -> Run:
         "stored": {kind: list(files) for kind, files in stored.items()},
         "rows": list(RunDir(folder).stored_rows()),
     }
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a process holds the run's lock; also True where that is unknown, e.g. on another machine."""
-    path = folder / LOCK
-    try:
-        inode, node = path.stat().st_ino, path.read_text(errors="replace").partition(" on ")[2].strip()
-        # The list of locks, since a run that starts while this check holds even a shared lock would fail. Its devices
-        # are not compared: those of some file systems differ from st_dev.
-        held = Path("/proc/locks").read_text()
-    except FileNotFoundError:
-        return path.is_file()
-    except OSError:
-        return True
-    return node not in ("", os.uname().nodename) or re.search(rf"FLOCK .*:{inode} ", held) is not None
 
 
 def _check_places(folder: Path) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import build, overview, steps
+from marl_verl.process.lock import is_running
 from marl_verl.process.run_dir import STARTS
 
 PERIOD = 0.25
@@ -77,7 +78,7 @@ class Server(ThreadingHTTPServer):
         seen: object = None
         sent = time.monotonic()
         while True:
-            state = [*(_state(self.folder / name) for name in WATCHED), overview.is_running(self.folder)]
+            state = [*(_state(self.folder / name) for name in WATCHED), is_running(self.folder)]
             if state != seen:
                 seen, sent = state, time.monotonic()
                 try:
