@@ -14,11 +14,11 @@ from marl_verl.sampling.base import SamplingContext, drive
 PartialValue = Literal["proposal", "latest", "rollout", "zero"]
 """How a state before the end of the workflow is valued:
 
-proposal    score of the latest proposal (`team.propose`) since the parent state; without one, as "rollout", since an
-            older proposal would give all candidates the same value
-latest      score of the latest proposal, even an older one; without one, as "rollout". For agents with role rewards
-rollout     score at the end of one continuation
-zero        0
+    proposal    score of the latest proposal (`team.propose`) since the parent state; without one, as "rollout", since
+                an older proposal would give all candidates the same value
+    latest      score of the latest proposal, even an older one; without one, as "rollout". For agents with role rewards
+    rollout     score at the end of one continuation
+    zero        0
 """
 
 SESSION = 0  # a tree is a single session of its task
