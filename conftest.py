@@ -1,10 +1,13 @@
 """Settings of all tests, also those of the plugins."""
 
+import functools
 import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import omegaconf._utils
+import omegaconf.base
 import omegaconf.omegaconf
 import psutil
 import pytest
@@ -28,8 +31,9 @@ def _enough_memory() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _yaml_parsed_once() -> Iterator[None]:
-    """OmegaConf parses a text once: each config that a test composes reads all of verl's config files."""
+def _parsed_once() -> Iterator[None]:
+    """OmegaConf parses a text once: each config that a test composes reads all of verl's config files, which have
+    hundreds of interpolations."""
     parsed: dict[str, Any] = {}
 
     def load(stream: Any, Loader: Any) -> Any:
@@ -42,8 +46,11 @@ def _yaml_parsed_once() -> Iterator[None]:
             parsed[text] = yaml.load(stream, Loader=Loader)
         return parsed[text]  # OmegaConf copies it
 
+    interpolation = functools.cache(omegaconf.base.parse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
+        for module in (omegaconf.base, omegaconf._utils):
+            patch.setattr(module, "parse", interpolation)
         yield
 
 
