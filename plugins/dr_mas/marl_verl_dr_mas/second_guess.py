@@ -6,6 +6,9 @@ verifier it is right half of the time at best; a trained team of two can always 
 
 It is a task for Dr. MAS because of its rewards: both agents get the team's success, and only the verifier also gets a
 role reward for its verdict (`second-guess-verdict`), whose scale the recipe's weights set.
+
+A third agent, the reviser, may make the second guess. If the prize is nearly always in the second box, the reviser acts
+rarely, and the mean of its rewards differs from that of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from marl_verl import Episode, Turn
     from marl_verl.episode import Team
 
-SOLVER, VERIFIER = "solver", "verifier"
+SOLVER, VERIFIER, REVISER = AGENTS = ("solver", "verifier", "reviser")
 DIGITS = tuple("0123456789")
 APPROVE, REJECT, UNSURE = "approve", "reject", "unsure"
 PRIZES = ("gold", "silver", "pearl", "ruby")
@@ -34,7 +37,17 @@ HELD_OUT = 10  # one row of boxes in ten
 
 
 class SecondGuessTasks(TaskSet):
-    """Four boxes in a row, and what is in them: a prize in one of the two in the middle."""
+    """Four boxes in a row, and what is in them: a prize in one of the two in the middle.
+
+    Options:
+        likely: probability that the prize is in the second box, 0.5 to 1.
+    """
+
+    likely: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.likely <= 1:
+            raise MarlError(f"likely must be 0.5 to 1, got {self.likely}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A row of boxes is in one split only, whatever the seed.
@@ -43,7 +56,7 @@ class SecondGuessTasks(TaskSet):
             MarlError: the split has fewer tasks.
         """
         rng = random.Random(f"second-guess {split} {seed}")
-        return distinct(lambda: _draw(rng, split), count, split, "second-guess")
+        return distinct(lambda: self._draw(rng, split), count, split, "second-guess")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 when the answer is the box with the prize, else 0. MarlError unless it is a text."""
@@ -61,24 +74,44 @@ class SecondGuessTasks(TaskSet):
         """(observation, answer) pairs of mixed quality, on training tasks only.
 
         A share `good` is right: the second box, after a rejection the third, the right verdict. The careless solver
-        names the first box, whatever was rejected; the careless verifier approves, or is unsure, which is no verdict.
+        and reviser name the first box, whatever was rejected; the careless verifier approves, or is unsure, which is no
+        verdict. The reviser sees rejections only.
         """
-        if agent not in (SOLVER, VERIFIER):
-            raise unknown("agent of second-guess", agent, (SOLVER, VERIFIER))
+        if agent not in AGENTS:
+            raise unknown("agent of second-guess", agent, AGENTS)
         rng = random.Random(f"second-guess demonstrations {agent} {seed}")
-        show = _solver_shown if agent == SOLVER else _verifier_shown
+        show = {SOLVER: _solver_shown, VERIFIER: _verifier_shown, REVISER: _reviser_shown}[agent]
         pairs: list[tuple[str, str]] = []
         while len(pairs) < count:
-            task = _draw(rng, "train")
+            task = self._draw(rng, "train")
             if task is not None:
                 pairs.append(show(task, rng, rng.random() < good))
         return pairs
 
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None where the draw is no task of this split."""
+        boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
+        place, prize = rng.choice(PLACES), rng.choice(PRIZES)
+        if self.likely > 0.5 and rng.random() < 2 * self.likely - 1:
+            place = PLACES[0]
+        things[place] = prize
+        prompt = f"boxes {' '.join(boxes)}"
+        is_test = held_out(prompt, HELD_OUT)
+        if is_test != (split == "test"):
+            return None
+        name = f"second-guess {prompt} {prize} in {boxes[place]}"
+        return Task(name, prompt, {"boxes": boxes, "things": things})
+
 
 def _solver_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
-    first, second, third, _ = task.data["boxes"]
+    first, second, _, _ = task.data["boxes"]
     if rng.random() < 0.5:
         return solver_sees(task, []), second if good else first
+    return _reviser_shown(task, rng, good)
+
+
+def _reviser_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
+    first, second, third, _ = task.data["boxes"]
     return solver_sees(task, [rng.choice((first, second))]), third if good else first
 
 
@@ -86,19 +119,6 @@ def _verifier_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, st
     box = rng.choice([*candidates(task), *task.data["boxes"], NOTHING])
     careless = APPROVE if rng.random() < 0.7 else UNSURE
     return verifier_sees(task, box), right_verdict(task, box) if good else careless
-
-
-def _draw(rng: random.Random, split: Split) -> Task | None:
-    """One random task, or None where the draw is no task of this split."""
-    boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
-    place, prize = rng.choice(PLACES), rng.choice(PRIZES)
-    things[place] = prize
-    prompt = f"boxes {' '.join(boxes)}"
-    is_test = held_out(prompt, HELD_OUT)
-    if is_test != (split == "test"):
-        return None
-    name = f"second-guess {prompt} {prize} in {boxes[place]}"
-    return Task(name, prompt, {"boxes": boxes, "things": things})
 
 
 def _text(answer: Any) -> str:
@@ -138,10 +158,12 @@ class SecondGuess(Workflow):
 
     Options:
         rounds: maximum number of guesses (1: without the verifier).
+        after_rejection: the agent that guesses after a rejection.
         unparseable: the verdict if the verifier's cannot be parsed. Its action is marked invalid in both cases.
     """
 
     rounds: int = 2
+    after_rejection: Literal["solver", "reviser"] = "solver"
     unparseable: Literal["approve", "reject"] = "approve"
 
     def __post_init__(self) -> None:
@@ -149,10 +171,11 @@ class SecondGuess(Workflow):
             raise MarlError(f"rounds must be 1 or more, got {self.rounds}")
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the solver's last guess."""
+        """Return the last guess."""
         rejected: list[str] = []
         while True:
-            action = await team[SOLVER].act(solver_sees(task, rejected))
+            guesser = self.after_rejection if rejected else SOLVER
+            action = await team[guesser].act(solver_sees(task, rejected))
             answer = action.text.strip()
             if answer not in task.data["boxes"]:
                 team.invalid(action, "no box")

@@ -12,6 +12,7 @@ from marl_verl_dr_mas.second_guess import (
     APPROVE,
     PRIZES,
     REJECT,
+    REVISER,
     SOLVER,
     UNSURE,
     VERIFIER,
@@ -68,6 +69,14 @@ def test_the_same_seed_gives_the_same_tasks_and_another_one_others() -> None:
     assert 900 < seconds < 1100  # one box is as likely as the other
 
 
+def test_one_box_can_be_more_likely() -> None:
+    for likely, least, most in ((0.95, 1880, 1920), (1.0, 2000, 2000)):
+        tasks = SecondGuessTasks(likely=likely).generate("train", 2000, 0)
+        assert least <= sum(task.data["things"][1] in PRIZES for task in tasks) <= most
+    with pytest.raises(MarlError, match=r"marl\.task\.options: likely must be 0\.5 to 1, got 0\.4"):
+        build(SecondGuessTasks, {"likely": 0.4}, "marl.task.options")
+
+
 def test_scores() -> None:
     assert [TASKS.score(TASK, each) for each in ("1", " 1 ", "7", "", "none", "1 1")] == [1, 1, 0, 0, 0, 0]
     assert [TASKS.public_score(TASK, each) for each in ("1", "7", "3", "")] == [1, 1, 0, 0]
@@ -80,7 +89,7 @@ def test_more_tasks_than_available_raises() -> None:
         TASKS.generate("test", 5000, 0)
 
 
-@pytest.mark.parametrize("agent", [SOLVER, VERIFIER])
+@pytest.mark.parametrize("agent", [SOLVER, VERIFIER, REVISER])
 def test_demonstrations_are_words_that_the_models_have(agent: str) -> None:
     words = TASKS.vocabulary()
     assert len(words) == len(set(words))
@@ -95,6 +104,8 @@ def test_good_demonstrations_solve_and_careless_ones_do_not() -> None:
         assert answer == seen.split()[1]
     for seen, answer in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
         assert answer == (APPROVE if seen.split()[1] in PRIZES else REJECT)
+    for seen, answer in TASKS.demonstrations(REVISER, 300, seed=0, good=1.0):
+        assert answer == seen[: seen.index(" not")].split()[3]
     careless = {answer for _, answer in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
     assert careless == {APPROVE, UNSURE}
 
@@ -118,6 +129,13 @@ def test_the_last_answer_is_not_verified() -> None:
     assert [act.agent for act, _ in run.turns] == [SOLVER, VERIFIER, SOLVER]
     assert run.answer == "3"
     assert shown(run.turns[2][0]) == "boxes 3 7 1 9 not 7"
+
+
+def test_a_reviser_makes_all_guesses_after_a_rejection() -> None:
+    policy = ScriptedPolicy({SOLVER: "7", VERIFIER: REJECT, REVISER: ["3", "9"]})
+    run = check_workflow(SecondGuess(rounds=3, after_rejection="reviser"), TASK, policy)
+    assert [act.agent for act, _ in run.turns] == [SOLVER, VERIFIER, REVISER, VERIFIER, REVISER]
+    assert (shown(run.turns[2][0]), run.answer) == ("boxes 3 7 1 9 not 7", "9")
 
 
 def test_more_rounds_and_one() -> None:
