@@ -10,6 +10,14 @@ from tests.benchmarks.results.measures import Measure
 
 SEEDS = (0, 1, 2, 3, 4)
 
+SHORT = ("marl.task.test_size=100", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
+
+KEPT = ("marl.run.keep_journals=11", "marl.run.journal_tokens=true", "marl.run.keep_rows=0")  # episodes of step 11
+
+
+def steps(count: int, every: int) -> tuple[str, ...]:
+    return (f"trainer.total_training_steps={count}", f"trainer.test_freq={every}")
+
 
 @dataclass(frozen=True)
 class Arm:

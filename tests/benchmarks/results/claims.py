@@ -2,120 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tests.benchmarks.results import kuhn
-from tests.benchmarks.results.claim import Arm, Claim, Comparison
-from tests.benchmarks.results.gradients import ratio
+from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, steps
+from tests.benchmarks.results.dr_mas import DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE
 from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
-from tests.benchmarks.results.measures import AREA, GREEDY, SAMPLING, Measure, gain, last, mean, spikes
-
-SHORT = ("marl.task.test_size=100", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
-
-KEPT = ("marl.run.keep_journals=11", "marl.run.journal_tokens=true", "marl.run.keep_rows=0")  # episodes of step 11
-
-
-def steps(count: int, every: int) -> tuple[str, ...]:
-    return (f"trainer.total_training_steps={count}", f"trainer.test_freq={every}")
-
-
-def agent(name: str, metric: str, label: str) -> Measure:
-    """A metric of an agent, averaged over the steps."""
-    return Measure(f"{metric}-{name}", label, mean(f"agent/{name}/{metric}"))
-
-
-def gradient(what: str, name: str, scale: float | None = None) -> Measure:
-    """Global to per agent, on the same rows; `scale`: of the role reward, if the team's were 1."""
-    key = f"{what}-{name}" if scale is None else f"{what}-{name}-{scale:g}"
-    rewards = None if scale is None else {"team": 1.0, "role": scale}
-    return Measure(
-        key,
-        f"gradient {what}, {name}" + ("" if scale is None else f", scales 1 and {scale:g}"),
-        ratio(what, name, rewards),
-    )
-
-
-def normalisations(
-    name: str,
-    title: str,
-    setting: str,
-    settings: Sequence[str],
-    extra: Sequence[Measure] = (),
-    notes: Sequence[str] = (),
-) -> Claim:
-    """Dr. MAS against one mean and std for all agents, on second-guess."""
-    return Claim(
-        name=name,
-        title=title,
-        claim=(
-            "with one mean and std for all agents, the second moment of agent k's gradient is scaled by its "
-            "amplification (std_k^2 + (mean_k - mean)^2) / std^2, and training is unstable; with an own mean and std "
-            "for each agent, gradient spikes disappear and success is higher (arXiv 2602.08847)."
-        ),
-        setting=setting,
-        arms=[Arm("per agent", ["recipes/dr_mas/run_cpu.sh"]), Arm("global", ["recipes/dr_mas/run_cpu_grpo.sh"])],
-        settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT, *settings],
-        measures=[
-            GREEDY,
-            AREA,
-            Measure("spikes-solver", "spike, solver", spikes("solver")),
-            Measure("spikes-verifier", "spike, verifier", spikes("verifier")),
-            agent("solver", "amplification", "amplification, solver"),
-            agent("verifier", "amplification", "amplification, verifier"),
-            *(gradient(what, agent) for what in ("moment", "norm", "cosine") for agent in ("solver", "verifier")),
-            *extra,
-        ],
-        comparisons=[
-            Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
-            Comparison(
-                "One mean and std mutes the gradient of the agent with small rewards",
-                *("moment-solver", "per agent", None, "lower", 1.0),
-            ),
-            Comparison(
-                "One mean and std amplifies the gradient of the agent with large rewards",
-                *("moment-verifier", "per agent", None, "higher", 1.0),
-            ),
-            Comparison("The solver's gradient has smaller spikes", "spikes-solver", "per agent", "global", "lower"),
-            Comparison("The verifier's gradient has smaller spikes", "spikes-verifier", "per agent", "global", "lower"),
-        ],
-        notes=notes,
-    )
-
-
-DR_MAS = normalisations(
-    "dr-mas",
-    "Dr. MAS: rewards on different scales",
-    "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
-    "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. Gradients are "
-    "compared on the same rows (of step 11) at the same weights, global to per agent: the second moment of a row's "
-    "gradient, the norm of the batch's, and the cosine of the angle between the two; also as if the scales of the "
-    "rewards were others.",
-    [],
-    [
-        gradient(what, name, scale)
-        for scale in (0.1, 1.0, 5.0)
-        for what, name in (("norm", "solver"), ("cosine", "solver"), ("norm", "verifier"))
-    ],
-    [
-        "**Where the claim holds.** With one mean and std, A = (std_k / std) A_own + (mean_k - mean) / std. The second "
-        "term is equal for all rows of an agent and task, and its gradient is noise with expectation 0. The larger the "
-        "verifier's scale, the less of the solver's gradient is left (norm), and the less it points where its own "
-        "normalisation points (cosine).",
-        "**Where it does not.** The amplification is at most n / n_k, the number of all rows divided by those of agent "
-        "k. In a team of two that act about equally often it cannot raise a gradient norm much, let alone make a "
-        "spike. Spikes come from the other side: if one of n_k rewards differs, the advantage of its row is "
-        "(n_k - 1) / sqrt(n_k) with normalisation per agent, however small the difference, and a rare action has a "
-        "large gradient. Spikes as in the paper need an agent with few of the rows and a mean far from the others, "
-        "which this team does not have.",
-    ],
-)
-
-DR_MAS_EQUAL = normalisations(
-    "dr-mas-equal",
-    "Dr. MAS: rewards on one scale",
-    "The same team, in which both agents are rewarded with 0 or 1, and the verifier with -1 or 1 in addition.",
-    ["marl.algorithm.options.weights.team=1.0", "marl.algorithm.options.weights.role=1.0"],
-)
+from tests.benchmarks.results.measures import AREA, GREEDY, SAMPLING, Measure, gain, last, mean
 
 AT_GRPO = Claim(
     name="at-grpo",
@@ -295,4 +186,4 @@ PRETRAINED = Claim(
     ],
 )
 
-CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, SHARP, MAGRPO, MARS2, SELF_PLAY, PRETRAINED)
+CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE, SHARP, MAGRPO, MARS2, SELF_PLAY, PRETRAINED)

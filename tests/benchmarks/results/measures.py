@@ -54,6 +54,11 @@ def area(run: Run) -> float:
     return statistics.fmean(column(run, SUCCESS)[1:])
 
 
+def largest(policy: str) -> Callable[[Run], float]:
+    """Largest gradient norm of a policy over the steps."""
+    return lambda run: max(column(run, f"policy/{policy}/grad_norm"))
+
+
 def spikes(policy: str) -> Callable[[Run], float]:
     """Largest gradient norm of a policy, divided by the median over the steps."""
 
