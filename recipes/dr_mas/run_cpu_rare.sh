@@ -9,6 +9,6 @@ exec "$here/run_cpu.sh" \
     '~marl.algorithm.options.weights.role' \
     '~marl.agents.verifier.reward' \
     '+marl.agents.reviser={policy: reviser}' \
-    marl.policies.solver.tiny.good=0.9 \
-    '+marl.policies.reviser.tiny={steps: 300, good: 0.3}' \
+    'marl.policies.solver.tiny={steps: 2000, good: 0.95}' \
+    '+marl.policies.reviser.tiny={steps: 1000, good: 0.3}' \
     "$@"
