@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import signal
@@ -381,6 +382,13 @@ def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -
 def test_other_errors_are_their_last_line() -> None:
     assert one_line(KeyError()) == "KeyError: no message"
     assert one_line(RuntimeError("first\n  last  \n")) == "RuntimeError: last"
+
+
+def test_a_ray_that_does_not_start_in_time_has_a_remedy() -> None:
+    from ray._private import node
+
+    (words,) = re.findall(r'"The current node (timed out during startup)\. This "', inspect.getsource(node))
+    assert one_line(Exception(words)).endswith("the machine is too busy. End other programs and start the run again")
 
 
 def test_phases_overlap_and_the_one_that_failed_stays(events: list[dict[str, Any]]) -> None:
