@@ -181,8 +181,9 @@ PRETRAINED = Claim(
     measures=[GREEDY, SAMPLING, Measure("gain", "gain over step 0, greedy", gain("validation/success"), percent=True)],
     comparisons=[Comparison("Training raises the success of a pretrained team", "gain", "24 steps")],
     notes=[
-        "These runs are those of [Benchmarks](benchmarks.md#two-pretrained-models), of an earlier version, on two "
-        "cores with AMX. Without AMX (AMD EPYC), two such runs side by side took 250 s a step instead of 32."
+        "Seeds 0 to 2 are the runs of [Benchmarks](benchmarks.md#two-pretrained-models), of an earlier version, on two "
+        "cores with AMX: 32 s a step. Seeds 3 and 4 ran on two cores with AVX-512 and without AMX: 77 s a step (median "
+        "of seed 4, which ran alone on the machine)."
     ],
 )
 
