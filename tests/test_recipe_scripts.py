@@ -272,6 +272,7 @@ def differs(script: Path, base: Path) -> dict[str, tuple[Any, Any]]:
 
 COMPARED = {"comparison", "metrics"}
 SINGLE = {"team", "workflow"}
+RARE = {"rewards", "task options", "team", "workflow"}
 DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_executor_alone": {"team"},
     "at_grpo/cpu_planner_alone": {"team"},
@@ -287,6 +288,8 @@ DIFFERS: dict[str, set[str]] = {
     **{f"at_grpo/{setting}_single": {*COMPARED, *SINGLE, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_{which}": {"team"} for setting in ("math", "plan_path") for which in ("8b", "lora")},
     "dr_mas/cpu_own_mean": {"comparison"},
+    "dr_mas/cpu_rare": RARE,
+    "dr_mas/cpu_rare_grpo": {*RARE, "comparison"},
     "dr_mas/cpu_shared": {"team"},
     "dr_mas/cpu_shared_grpo": {"comparison", "team"},
     "dr_mas/cpu_single": {"comparison", "rewards", *SINGLE},
@@ -395,6 +398,11 @@ def test_global_normalisation_of_dr_mas(setting: str) -> None:
         assert of(f"dr_mas/{setting}_{one}")["group"] == ["uid"]
         assert "amplification" in of(f"dr_mas/{setting}_{one}")["metrics"]
     assert of(f"dr_mas/{setting}_trajectory_mean")["sample"] == "session_mean"
+
+
+def test_an_agent_that_acts_rarely_of_dr_mas() -> None:
+    blind, base = (RECIPES / "dr_mas" / f"run_cpu_{name}.sh" for name in ("rare_grpo", "rare"))
+    assert {aspect(name) for name in differs(blind, base)} == {"comparison"}
 
 
 @pytest.mark.parametrize("setting", ["cpu", "multi_hop"])
