@@ -26,7 +26,7 @@ from tests.benchmarks.results.claim import Arm, Claim, Comparison
 from tests.benchmarks.results.claims import CLAIMS
 from tests.benchmarks.results.gradients import advantages, ratios
 from tests.benchmarks.results.marginal import correlations, truths
-from tests.benchmarks.results.measures import GREEDY, Measure, area, gain, last, mean, spikes
+from tests.benchmarks.results.measures import GREEDY, Measure, area, gain, largest, last, log10, mean, spikes
 
 ROOT = Path(__file__).parents[1]
 CLAIM = Claim(
@@ -185,6 +185,8 @@ def test_measures_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = Run(tmp_path)
     assert spikes("p")(run) == pytest.approx(8.0 / 1.5)
+    assert largest("p")(run) == 8.0
+    assert log10(largest("p"))(run) == pytest.approx(3 * math.log10(2))
     assert mean("policy/p/grad_norm")(run) == 3.0
     assert gain("validation/success")(run) == pytest.approx(0.5)
     assert last("validation/success")(run) == 0.6

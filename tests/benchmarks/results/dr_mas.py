@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, steps
 from tests.benchmarks.results.gradients import ratio
-from tests.benchmarks.results.measures import AREA, GREEDY, Measure, largest, mean, spikes
+from tests.benchmarks.results.measures import AREA, GREEDY, Measure, largest, log10, mean, spikes
 
 NORMALISED = (
     "with one mean and std for all agents, the second moment of agent k's gradient is scaled by its amplification "
@@ -131,13 +131,16 @@ DR_MAS_RARE = Claim(
         GREEDY,
         AREA,
         *(Measure(f"largest-{name}", f"largest gradient norm, {name}", largest(name)) for name in TEAM),
+        *(Measure(f"log-{name}", f"log10 of the largest norm, {name}", log10(largest(name))) for name in TEAM),
         *(agent(name, "amplification", f"amplification, {name}") for name in TEAM),
         *(agent(name, "amplification/shift", f"of which shift, {name}") for name in TEAM),
+        *(agent(name, "second_moment", f"mean of A^2, as trained, {name}") for name in TEAM),
+        agent("reviser", "rows", "rows of the reviser per step"),
     ],
     comparisons=[
         Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
         *(
-            Comparison(f"The {name}'s largest gradient is smaller", f"largest-{name}", "per agent", "global", "lower")
+            Comparison(f"The {name}'s largest gradient is smaller", f"log-{name}", "per agent", "global", "lower")
             for name in TEAM
         ),
         Comparison(

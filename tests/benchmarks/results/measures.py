@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ def area(run: Run) -> float:
 def largest(policy: str) -> Callable[[Run], float]:
     """Largest gradient norm of a policy over the steps."""
     return lambda run: max(column(run, f"policy/{policy}/grad_norm"))
+
+
+def log10(of: Callable[[Run], float]) -> Callable[[Run], float]:
+    """The decimal logarithm of a measure of several orders of magnitude, whose means and intervals mean little."""
+    return lambda run: math.log10(of(run))
 
 
 def spikes(policy: str) -> Callable[[Run], float]:
