@@ -1,4 +1,4 @@
-"""A pretrained language model, with all its weights and as an adapter: trained, exported, evaluated.
+"""A pretrained language model, with all its weights and as an adapter, beside a tiny one: trained, exported, evaluated.
 
 The actions of step 2 were sampled with the weights of checkpoint 1. The servers compute in bfloat16 where the CPU has
 instructions for it, and then receive the adapter merged.
@@ -28,6 +28,12 @@ class Digits(TaskSet):
     def score(self, task, answer):  # half of all texts, so that the episodes of a task differ
         return float(sum(map(ord, answer)) % 2)
 
+    def vocabulary(self):
+        return ["digits", *"0123456789"]
+
+    def demonstrations(self, agent, count, seed, good):
+        return [(f"digits {n % 10} {n // 10 % 10}", str(n % 10)) for n in range(count)]
+
 class Each(Workflow):
     async def run(self, task, team):
         return "".join([(await team[agent].act(task.prompt)).text for agent in team.agents])
@@ -48,9 +54,11 @@ marl:
   agents:
     full: {policy: full, instructions: Say it.}
     lora: {policy: lora, instructions: Say it.}
+    tiny: {policy: tiny}
   policies:
     full: {model: {path: smollm2-135m}, actor: {optim: {lr: 2.0e-5}}}
     lora: {model: {path: smollm2-135m, lora_rank: 8, lora_alpha: 16}, actor: {optim: {lr: 1.0e-3}}}
+    tiny: {tiny: {steps: 20}}
 data: {train_batch_size: 2, max_prompt_length: 48, max_response_length: 6}
 actor_rollout_ref:
   actor: {ppo_mini_batch_size: 2}
@@ -70,7 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 def test_every_policy_learns(run: Finished) -> None:
     assert run.code == 0, run.output
-    for name in ("full", "lora"):
+    for name in ("full", "lora", "tiny"):
         assert all(line[f"policy/{name}/grad_norm"] > 0 for line in run.lines(f"policy/{name}/grad_norm"))
 
 
