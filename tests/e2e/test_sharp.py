@@ -61,7 +61,7 @@ def test_a_credit_is_what_the_team_would_have_lost(stage: Stage, steps: list[lis
     mean = {worker: fmean(credit[worker] for credit in credits) for worker in WORKERS}
     assert mean["reader"] > 0.05
     assert abs(mean["idler"]) < 0.05
-    assert mean["gossip"] < mean["reader"] - 0.05  # below 0 in the long run; a mean of 384 has a standard error of 0.02
+    assert mean["gossip"] < min(0.0, mean["reader"] - 0.1)  # a mean has a standard error of 0.02
 
 
 def test_a_credit_is_of_the_worker_that_was_masked(steps: list[list[Row]]) -> None:
