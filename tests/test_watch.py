@@ -387,8 +387,9 @@ def test_other_errors_are_their_last_line() -> None:
 def test_a_ray_that_does_not_start_in_time_has_a_remedy() -> None:
     from ray._private import node
 
-    (words,) = re.findall(r'"The current node (timed out during startup)\. This "', inspect.getsource(node))
+    (words,) = re.findall(r'"(The current node timed out during startup)\. This "', inspect.getsource(node))
     assert one_line(Exception(words)).endswith("the machine is too busy. End other programs and start the run again")
+    assert one_line(Exception("my server timed out during startup")) == "Exception: my server timed out during startup"
 
 
 def test_phases_overlap_and_the_one_that_failed_stays(events: list[dict[str, Any]]) -> None:

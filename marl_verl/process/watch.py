@@ -263,7 +263,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free = "Free some space, or lower marl.checkpoint.keep, marl.run.journal_tasks or marl.run.keep_rows"
         return f"{format_error(error)}: the disk or a quota is full. {free}"
-    if "timed out during startup" in str(error):  # of `ray.init`
+    if "The current node timed out during startup" in str(error):  # of `ray.init`
         return "Ray did not start within 30 s: the machine is too busy. End other programs and start the run again"
     lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
