@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from marl_verl import Episode, Turn
     from marl_verl.episode import Team
 
-SOLVER, VERIFIER, REVISER = AGENTS = ("solver", "verifier", "reviser")
+SOLVER, VERIFIER, REVISER = "solver", "verifier", "reviser"
 DIGITS = tuple("0123456789")
 APPROVE, REJECT, UNSURE = "approve", "reject", "unsure"
 PRIZES = ("gold", "silver", "pearl", "ruby")
@@ -77,21 +77,21 @@ class SecondGuessTasks(TaskSet):
         and reviser name the first box, whatever was rejected; the careless verifier approves, or is unsure, which is no
         verdict. The reviser sees rejections only.
         """
-        if agent not in AGENTS:
-            raise unknown("agent of second-guess", agent, AGENTS)
+        if agent not in _SHOWN:
+            raise unknown("agent of second-guess", agent, _SHOWN)
         rng = random.Random(f"second-guess demonstrations {agent} {seed}")
-        show = {SOLVER: _solver_shown, VERIFIER: _verifier_shown, REVISER: _reviser_shown}[agent]
         pairs: list[tuple[str, str]] = []
         while len(pairs) < count:
             task = self._draw(rng, "train")
             if task is not None:
-                pairs.append(show(task, rng, rng.random() < good))
+                pairs.append(_SHOWN[agent](task, rng, rng.random() < good))
         return pairs
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""
         boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
         place, prize = rng.choice(PLACES), rng.choice(PRIZES)
+        # with 0.5 nothing is drawn, so that a seed keeps its tasks
         if self.likely > 0.5 and rng.random() < 2 * self.likely - 1:
             place = PLACES[0]
         things[place] = prize
@@ -119,6 +119,10 @@ def _verifier_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, st
     box = rng.choice([*candidates(task), *task.data["boxes"], NOTHING])
     careless = APPROVE if rng.random() < 0.7 else UNSURE
     return verifier_sees(task, box), right_verdict(task, box) if good else careless
+
+
+_SHOWN = {SOLVER: _solver_shown, VERIFIER: _verifier_shown, REVISER: _reviser_shown}
+"""Agent -> how a task is shown to it, with a right or a careless answer."""
 
 
 def _text(answer: Any) -> str:
