@@ -119,8 +119,9 @@ DR_MAS_RARE = Claim(
     setting=(
         "[Second-guess with a reviser](../recipes/dr_mas/README.md): a third agent makes the second guess. The prize "
         "is in the second box in 19 of 20 tasks, which the solver knows from its warm-up, so that few guesses are "
-        "rejected. All agents are rewarded with the team's success, 0 or 1. The reviser has few of the rows, and its "
-        "mean is far from that of the others, because its episodes fail more often."
+        "rejected. All agents are rewarded with the team's success, 0 or 1, less 0.1 for an invalid action. The "
+        "reviser has few of the rows, and its mean is far from that of the others, because its episodes fail more "
+        "often."
     ),
     arms=[
         Arm("per agent", ["recipes/dr_mas/run_cpu_rare.sh"]),
