@@ -47,6 +47,33 @@ def test_an_advantage_by_itself_is_one_of_the_sum_of_components() -> None:
     assert result.reward.tolist() == [1.0 + r["rewards"]["team"] for r in ROWS]
 
 
+@pytest.mark.parametrize("of_role", ["a", "b", "ab"])
+@pytest.mark.parametrize("name", ["my-rloo", "tool", "grpo"])
+def test_a_component_may_belong_to_some_agents_only(name: str, of_role: str) -> None:
+    """README's algorithm, also where one agent has a role reward; a tool that no agent has called."""
+    leave_one_out = Advantage(group=("uid", "agent"), baseline="leave-one-out", norm_by_std=False)
+    method = {
+        "my-rloo": Algorithm(rewards=Mix(team=1.0, role=0.5), advantage=leave_one_out),
+        "tool": Algorithm(rewards=Mix(team=1.0, role=0.5, tool=1.0), advantage=leave_one_out),
+        "grpo": algorithm("grpo", group="agent"),
+    }[name]
+    rows = [
+        {
+            **r,
+            "rewards": {"role": float(r["index"])} if r["agent"] in of_role else {},
+            "team_reward": 1.0 * r["session"],
+        }
+        for r in ROWS
+    ]
+    expected = [r["team_reward"] + (0.5 if name != "grpo" else 1.0) * r["rewards"].get("role", 0.0) for r in rows]
+    assert check_algorithm(method, rows).reward.tolist() == expected
+
+
+def test_a_component_that_no_row_has_is_unknown() -> None:
+    with pytest.raises(MarlError, match="unknown reward component 'rule'"):
+        check_algorithm(Algorithm(rewards=Mix(team=1.0, rule=0.2)), ROWS)
+
+
 def test_a_tree_keeps_its_nodes() -> None:
     """Turns of one group whose parents are in another: taking these away would make it no tree."""
     rows = [

@@ -90,11 +90,19 @@ def check_algorithm(
 
 def _lines(algorithm: Algorithm, rows: Sequence[Row]) -> list[str]:
     """The numbers of each row as text."""
-    numbers = _numbers(algorithm.compute(RowTable.from_rows(rows)))
+    numbers = _numbers(algorithm.compute(RowTable.from_rows(rows, _declared(algorithm, rows))))
     return [
         f"row {row}: " + ", ".join(f"{name} {values[row]!r}" for name, values in numbers.items())
         for row in range(len(rows))
     ]
+
+
+def _declared(algorithm: Algorithm, rows: Sequence[Row]) -> frozenset[str]:
+    """The components of a run with these rows: those of any row, and those that the mix requires. A group may have
+    none of them, such as that of an agent without a role reward."""
+    table = RowTable.from_rows(rows)
+    team = () if np.isnan(table.team_reward).all() else ("team",)
+    return frozenset((*table.present, *team, *algorithm.rewards.required()))
 
 
 class _Check:
@@ -102,8 +110,13 @@ class _Check:
 
     def __init__(self, algorithm: Algorithm, rows: list[dict[str, Any]], random: Random) -> None:
         self.algorithm, self.rows, self.random = algorithm, rows, random
-        self.table = RowTable.from_rows(rows)
+        self.declared = _declared(algorithm, rows)
+        self.table = RowTable.from_rows(rows, self.declared)
         self.result = algorithm.compute(self.table)
+
+    def again(self, rows: Sequence[Row]) -> AdvantageResult:
+        """The result for other rows of the same run."""
+        return self.algorithm.compute(RowTable.from_rows(rows, self.declared))
 
     def explained(self) -> None:
         """All numbers are finite and satisfy the equation."""
@@ -131,7 +144,7 @@ class _Check:
     def permuted(self) -> None:
         """Permuting the rows permutes the results."""
         order = self.random.sample(range(len(self.rows)), len(self.rows))
-        again = self.algorithm.compute(RowTable.from_rows([self.rows[row] for row in order]))
+        again = self.again([self.rows[row] for row in order])
         self.same(again, np.argsort(order), np.arange(len(self.rows)), "with the rows in another order")
 
     def padded(self) -> None:
@@ -140,7 +153,7 @@ class _Check:
         real = np.ones(len(self.rows) + count, dtype=np.bool_)
         real[self.random.sample(range(len(real)), count)] = False
         left = iter(self.rows)
-        again = self.algorithm.compute(RowTable.from_rows([next(left) if row else self.junk() for row in real]))
+        again = self.again([next(left) if row else self.junk() for row in real])
         self.same(again, np.flatnonzero(real), np.arange(len(self.rows)), "with padding rows")
         for name, values in _numbers(again).items():
             values = values[~real]
@@ -166,10 +179,10 @@ class _Check:
             inside = np.isin(np.arange(len(tasks)), mine) if reach == "group" else near
             for value in OTHERS:
                 changed = [row if i else _rewarded(row, value) for row, i in zip(self.rows, inside, strict=True)]
-                again = self.algorithm.compute(RowTable.from_rows(changed))
+                again = self.again(changed)
                 self.same(again, mine, mine, f"with rewards of rows outside its {reach} changed to {value}")
             there = np.flatnonzero(near if tree else inside)  # a tree without a node's parent is invalid
-            again = self.algorithm.compute(RowTable.from_rows([self.rows[row] for row in there]))
+            again = self.again([self.rows[row] for row in there])
             self.same(again, np.searchsorted(there, mine), mine, f"without rows outside its {reach}")
 
     def same(self, again: AdvantageResult, at: IntArray, rows: IntArray, when: str) -> None:

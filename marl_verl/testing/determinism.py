@@ -19,7 +19,7 @@ from marl_verl.tasks.base import Task
 from marl_verl.testing.given import both, must
 from marl_verl.testing.hash_seeds import elsewhere
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
-from marl_verl.testing.time_limit import SECONDS, time_limit
+from marl_verl.testing.time_limit import SECONDS, phase, time_limit
 from marl_verl.testing.unrecorded import no_mcp_calls
 
 
@@ -41,13 +41,14 @@ def check_workflow(
 
     Args:
         may_not_act: agents of the policy that need not act on this task with these replies.
-        seconds: time limit of the check; it works in the main thread only.
+        seconds: time limit of the check, without imports; it works in the main thread only.
 
     Returns:
         The first run, finished.
 
     Raises:
-        AssertionError: agents of the policy never acted, or the answer (or a proposal) is an action, not its text.
+        AssertionError: agents of the policy never acted, or the answer (or a proposal) is an action, not its text, or
+            the check exceeds `seconds`: in which of these runs, and where.
         ReplayMismatch: an effect differs between runs.
         WorkflowError: the workflow failed.
         MarlError: workflow, task or policy is of the wrong type, or `may_not_act` names an agent without a script.
@@ -106,6 +107,7 @@ async def replayable(
     acted: set[str] = set()
 
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
+        phase(what or "in its first run")
         context = ScriptedContext(workflow, task, policy, delay=shuffled(shuffle))
         again = await _scripted(context, seed, journal, strict)
         acted.update(act.agent for _, act, _ in context.asked)
@@ -117,6 +119,7 @@ async def replayable(
 
     first = await run("")
     whole = first.journal
+    phase("replayed")
     with no_mcp_calls(f"{name}, replayed"):
         again = await replay(workflow, task, policy.agents, whole)
     _same(first, again, f"{name}, replayed")
@@ -127,6 +130,7 @@ async def replayable(
         await run(f"restarted from {count} records", whole.prefix(count))
     for shuffle in range(orders):
         await run("with actions arriving in another order", shuffle=shuffle)
+    phase("")
     return first, acted
 
 

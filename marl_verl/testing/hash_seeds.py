@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import math
 import os
 import pickle
 import subprocess
@@ -23,6 +24,7 @@ import cloudpickle
 
 from marl_verl.errors import MarlWarning
 from marl_verl.plugins import installed
+from marl_verl.testing.time_limit import paused, seconds_left, time_limit
 
 VARIABLE = "PYTHONHASHSEED"
 OTHERS = 2  # processes: a set of two texts has the same order in all three with a probability of 1/4
@@ -32,19 +34,22 @@ CODE = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from ma
 def elsewhere(compute: Callable[[], Any], what: str) -> list[tuple[str, Any]]:
     """[(setting of a process, the result of `compute` there)] for each process; results must be plain data.
 
-    A computation that cannot be sent, or fails there, is a MarlWarning that begins with `what`.
+    A computation that cannot be sent, or fails there, is a MarlWarning that begins with `what`. AssertionError if it
+    exceeds the time that the check of this process has left, in which their imports do not count.
     """
     try:
-        payload = _packed(compute)
+        with paused():
+            payload = _packed(compute)
     except Exception as error:  # noqa: BLE001  objects of the user, which may hold anything
         return _warned(what, error)
     others = _processes()
     try:
-        for _, process in others:
+        for setting, process in others:
             assert process.stdin is not None
-            pickle.dump(payload, process.stdin)
+            pickle.dump((payload, f"{what}, with {setting}", seconds_left()), process.stdin)
             process.stdin.flush()
-        replies = [(setting, pickle.load(process.stdout)) for setting, process in others]  # type: ignore[arg-type]
+        with paused():
+            replies = [(setting, pickle.load(process.stdout)) for setting, process in others]  # type: ignore[arg-type]
     except (OSError, EOFError, pickle.PickleError) as error:
         _stop()
         return _warned(what, error)
@@ -52,6 +57,9 @@ def elsewhere(compute: Callable[[], Any], what: str) -> list[tuple[str, Any]]:
         _stop()
         raise
     for _, (right, reply) in replies:
+        if right is None:
+            _stop()  # what hangs may have threads
+            raise AssertionError(reply)
         if not right:
             return _warned(what, reply)
     return [(setting, reply) for setting, (_, reply) in replies]
@@ -69,15 +77,25 @@ def serve() -> None:
     os.dup2(2, 1)  # what the user's code prints
     while True:
         try:
-            payload = pickle.load(sys.stdin.buffer)
+            payload, what, seconds = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        try:
-            found = True, cloudpickle.loads(payload)()
-        except BaseException as error:  # noqa: BLE001  whatever the user's code raises
-            found = False, f"{type(error).__name__}: {error}"
-        pickle.dump(found, reply)
+        pickle.dump(_computed(payload, what, seconds), reply)
         reply.flush()
+
+
+def _computed(payload: bytes, what: str, seconds: float | None) -> tuple[bool | None, Any]:
+    """(True, the result), (False, why it failed), or (None, where it was when its time was up)."""
+    failed: tuple[bool, str]
+    try:
+        with time_limit(what, math.inf if seconds is None else seconds):
+            try:
+                return True, cloudpickle.loads(payload)()
+            except BaseException as error:  # noqa: BLE001  whatever the user's code raises
+                failed = False, f"{type(error).__name__}: {error}"
+    except AssertionError as error:
+        return None, str(error)
+    return failed
 
 
 def _packed(compute: Callable[[], Any]) -> bytes:
