@@ -21,18 +21,20 @@ _AFTER = re.compile(
 """Instructions that sets in verl's form add to a problem; removed, since workflows have their own."""
 
 
-def final(solution: str) -> str:
-    """The final answer of a solution; a text without a marked answer is the answer itself."""
-    if "####" in solution:
-        return solution.rpartition("####")[2].strip()
-    return boxed(solution) or solution.strip()
+def final(solution: str) -> str | None:
+    """The answer that a solution marks, by "####" or a box; None without a mark."""
+    return (solution.rpartition("####")[2].strip() if "####" in solution else boxed(solution)) or None
 
 
-def plain(problem: str, *answers: str) -> Callable[[Fields], Task]:
-    """Rows with a problem, and an answer in the first of `answers` that a row has."""
+def plain(problem: str, answer: str, *solution: str) -> Callable[[Fields], Task]:
+    """Rows with a problem and an answer, which may be marked in a solution; without an answer, that of the solution."""
 
     def task(row: Fields) -> Task:
-        return _task(row.text(problem), final(row.text(*answers)))
+        text = row.text(answer, *solution)
+        marked = final(text)
+        if marked is None and answer not in row:
+            raise LeftOut("without a marked answer")
+        return _task(row.text(problem), marked or text)
 
     return task
 

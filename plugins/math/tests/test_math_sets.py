@@ -146,3 +146,12 @@ def test_problems_with_images_and_proofs_are_counted(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, [OLYMPIAD, image, proof])))
     with pytest.warns(MarlWarning, match="1 tasks; rows left out: 1 with images, 1 proofs"):
         assert len(MathTasks(test="olympiadbench").read(path, "test")) == 1
+
+
+def test_a_solution_without_a_marked_answer_is_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    solutions = ["so $\\boxed 2$.", "It is two.", "2\n#### 1,000"]
+    path.write_text("\n".join(json.dumps({"problem": text, "solution": text}) for text in solutions))
+    with pytest.warns(MarlWarning, match="2 tasks; rows left out: 1 without a marked answer"):
+        tasks = MathTasks(test="math").read(path, "test")
+    assert [task.data["answer"] for task in tasks] == ["2", "1,000"]

@@ -14,8 +14,11 @@ TOLERANCE = 0.01
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, articles and repeated white space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, without punctuation, articles and repeated white space. A text of nothing else keeps its articles
+    ("A"), or its punctuation ("+")."""
+    text = text.lower()
+    words = text.translate(_PUNCTUATION)
+    return next((" ".join(kept.split()) for kept in (_ARTICLES.sub(" ", words), words, text) if kept.strip()), "")
 
 
 def exact_match(answer: str, truth: str) -> float:

@@ -59,7 +59,18 @@ def test_normal_forms_yes_and_no_and_numbers() -> None:
 def test_laws_of_the_metrics(one: str, other: str) -> None:
     assert f1(one, other) == f1(other, one)
     assert exact_match(one, other) <= f1(one, other) <= 1.0
-    assert exact_match(one, one) == float(bool(normalised(one)))
+    assert exact_match(one, one) == float(bool(one.strip()))
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "right"),
+    [
+        *(("A", "a", 1), ("The", "the", 1), ("a an", "A  AN", 1), ("+", "+", 1), ("A", "the", 0), ("+", "-", 0)),
+        *(("", "A", 0), ("...", "A", 0), ("A.", "a", 1), ("A", "A cello", 0), ("a cello", "The cello", 1)),
+    ],
+)
+def test_an_answer_of_articles_or_punctuation_equals_itself_only(answer: str, truth: str, right: int) -> None:
+    assert exact_match(answer, truth) == exact_match(truth, answer) == right
 
 
 @pytest.mark.parametrize("data", [{}, {"answers": []}, {"answers": "x"}, {"answers": [3]}, {"answer": 5}])
