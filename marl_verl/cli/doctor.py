@@ -1,12 +1,14 @@
-"""`marl-verl doctor [--json] [--quick]`: check whether runs can work on this machine, and suggest fixes."""
+"""`marl-verl doctor [--json] [--quick] [--fix]`: check whether runs can work on this machine, and suggest fixes."""
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from marl_verl.doctor import Finding
 from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.unusable import remove, unusable
 from marl_verl.process.progress import Display
 from marl_verl.process.terminal import harmless, show
 
@@ -15,9 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check Python, packages, GPUs, memory, disk and plugins. Exit code 1 if a run cannot work."
     parser.add_argument("--json", action="store_true", help="print a JSON list, one record per finding")
     parser.add_argument("--quick", action="store_true", help="skip loading torch, vLLM and verl, which takes seconds")
+    fix = "first uninstall packages that do not load on a CPU (CUDA builds of torchvision and the like)"
+    parser.add_argument("--fix", action="store_true", help=fix)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.fix:
+        names = [] if has_accelerator() else unusable()
+        remove(names)
+        print(f"uninstalled, unusable on this machine: {', '.join(names) or 'nothing'}", file=sys.stderr)
     if options.json:
         found = list(findings(options.quick, lambda _: None))
         show(json.dumps([asdict(each) for each in found], indent=2))

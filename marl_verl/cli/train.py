@@ -5,6 +5,7 @@ from pathlib import Path
 
 from marl_verl.api import train
 from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.cli.recipes import example
 from marl_verl.errors import MarlError
 
 
@@ -25,6 +26,6 @@ def run(options: argparse.Namespace) -> int:
     if options.resume is not None:
         recipe, overrides = None, [str(word) for word in (recipe, *overrides) if word is not None]
     elif recipe is None:
-        raise MarlError("no recipe is given: e.g. marl-verl train recipes/quickstart/split_plan_path.yaml")
+        raise MarlError(f"no recipe is given: e.g. marl-verl train {example()}")
     train(recipe, overrides, plugins=options.plugin, resume=options.resume, dry_run=options.dry_run)
     return 0

@@ -15,6 +15,7 @@ from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgen
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
+from marl_verl.platforms.unusable import check_torchvision
 from marl_verl.sandbox import AUTO, Sandbox
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.team import TeamConfig
@@ -160,6 +161,7 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
         raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB")
     if on_gpu(config):
         return
+    check_torchvision()
     inside = [policy for policy in team.policies.values() if not policy.external]
     needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
     available = psutil.virtual_memory().available

@@ -15,6 +15,7 @@ from typing import Any
 
 from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.unusable import unusable
 from marl_verl.plugins import VARIABLE, installed
 
 LIBRARY_SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
@@ -55,7 +56,9 @@ def library(name: str, out: str, wrong: str) -> Finding:
     check = f"import {name}"
     if wrong:
         first, _, _ = LIBRARIES[name].partition(";")
-        do = f'python -c "{first}"   # shows the whole error; `make install` repairs an installation'
+        do = f'python -c "{first}"   # shows the whole error'
+        if not has_accelerator() and (names := unusable()):
+            do = f"marl-verl doctor --fix   # removes {', '.join(names)}, unusable on a CPU"
         return error(check, f"{name} does not load: {wrong:.300}", do)
     if name != "torch":
         return ok(check, f"{name} loads")

@@ -110,7 +110,7 @@ def torch() -> Iterator[Finding]:
         do = 'pip install --force-reinstall "marl-verl[vllm]"'
         yield error("torch build", f"torch {version} is the CPU build, but there is a GPU", do)
     elif not has_accelerator() and "+cu" in version:
-        do = "make install   # in the repository: installs the CPU build of torch"
+        do = 'uv pip install --torch-backend=cpu --reinstall-package torch "marl-verl[cpu]"'
         yield warning("torch build", f"torch {version} is a CUDA build, several GB that are unused without a GPU", do)
 
 

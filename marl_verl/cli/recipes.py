@@ -1,0 +1,72 @@
+"""`marl-verl recipes [NAME] [--copy DIR]`: list the bundled recipes, or copy them to a folder of one's own."""
+
+import argparse
+import re
+import shutil
+from pathlib import Path
+
+import marl_verl
+from marl_verl.errors import MarlError, unknown
+from marl_verl.process.terminal import show
+
+EXAMPLES = """
+A recipe is a YAML file, and scripts with its variants; a script takes overrides, as `marl-verl train` does.
+
+  marl-verl recipes sharp --copy .
+  sharp/run_cpu.sh trainer.total_training_steps=3
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "List the folders of recipes, or the files of one folder; or copy them."
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a folder of recipes, e.g. sharp (default: all)")
+    parser.add_argument("--copy", type=Path, metavar="DIR", help="copy the folder to DIR/NAME, which must be new")
+
+
+def run(options: argparse.Namespace) -> int:
+    folders = {path.name: path for path in sorted(bundled().iterdir()) if path.is_dir()}
+    if options.name is not None and options.name not in folders:
+        raise unknown("folder of recipes", options.name, folders)
+    chosen = folders if options.name is None else {options.name: folders[options.name]}
+    if options.copy is not None:
+        for name, folder in chosen.items():
+            show(str(_copied(folder, options.copy.expanduser() / name)))
+    elif options.name is None:
+        for name, folder in folders.items():
+            show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')))}")
+        show("\nmarl-verl recipes NAME lists the scripts of a folder; --copy DIR copies it.")
+    else:
+        files = [path for path in sorted(chosen[options.name].iterdir()) if path.suffix in (".sh", ".yaml")]
+        width = max(len(path.name) for path in files)
+        for path in files:
+            show(f"{path.name:<{width}}  {_purpose(path)}".rstrip())
+    return 0
+
+
+def bundled() -> Path:
+    """The folder of recipes: in an installed package, else that of the clone."""
+    package = Path(marl_verl.__file__).parent
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parent / "recipes"
+
+
+def example() -> str:
+    """The path of the demo's recipe, relative to the working directory where it is below it."""
+    path = bundled() / "quickstart" / "split_plan_path.yaml"
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _copied(folder: Path, target: Path) -> Path:
+    """Copy a folder of recipes. MarlError if the target exists."""
+    if target.exists() or target.is_symlink():
+        raise MarlError(f"'{target}' exists: choose another folder with --copy")
+    ignore = shutil.ignore_patterns("__pycache__", "runs")
+    shutil.copytree(folder, target, ignore=ignore)
+    return target
+
+
+def _purpose(path: Path) -> str:
+    """The first sentence of a file's first comment."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comments = [line.lstrip("# ") for line in lines if line.startswith("# ")]
+    return re.split(r"(?<=\.) ", " ".join(comments))[0] if comments else ""
