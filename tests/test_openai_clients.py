@@ -64,8 +64,9 @@ class Chats(Workflow):
     async def run(self, task: Task, team: Any) -> str:
         asked: Any = [{"role": "user", "content": task.prompt}]
         whole = await team.openai("solver").chat.completions.create(model="gpt-5", messages=asked)
+        said: Any = [whole.choices[0].message, {"role": "user", "content": "right?"}]
         judged = await team.openai().chat.completions.create(
-            model="judge", messages=[{"role": "developer", "content": "brief"}, whole.choices[0].message], max_tokens=3
+            model="judge", messages=[{"role": "developer", "content": "brief"}, *said], max_tokens=3
         )
         return f"{whole.choices[0].message.content} {judged.choices[0].message.content}"
 
@@ -75,15 +76,18 @@ def test_a_workflow_of_clients_is_replayable() -> None:
     assert run.answer == "4 yes"
     judged = run.turns[1][0]
     assert judged.parameters == {"max_tokens": 3}
-    assert judged.observation == ({"role": "system", "content": "brief"}, {"role": "assistant", "content": "4"})
+    brief, draft = {"role": "system", "content": "brief"}, {"role": "assistant", "content": "4"}
+    assert judged.observation == (brief, draft, {"role": "user", "content": "right?"})
 
 
 def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
     async def do(team: Any) -> Any:
         client = team.openai("solver")
         first = await client.chat.completions.create(model="m", messages=ASK, tools=[ADD], tool_choice="auto")
+        message = first.choices[0].message
+        result: Any = {"role": "tool", "content": "4", "tool_call_id": message.tool_calls[0].id}
         second = await client.chat.completions.create(
-            model="m", messages=[*ASK, first.choices[0].message], stop="END", seed=3, user="me", temperature=1.0
+            model="m", messages=[*ASK, message, result], stop="END", seed=3, user="me", temperature=1.0
         )
         return [each.model_dump() for each in (first, second)]
 

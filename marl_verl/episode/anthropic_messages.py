@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode.chat_completions import Request, RequestError, request, usage
+from marl_verl.episode.chat_completions import server_sent, usage
 from marl_verl.episode.messages import Message
+from marl_verl.episode.requests import Request, RequestError, check_keys, request
 from marl_verl.episode.turn import Action
 
 KEYS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
@@ -17,6 +18,7 @@ ENDS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /messages. RequestError if it is invalid or not supported."""
+    check_keys(body, {*KEYS, "messages", "system", "tools", "tool_choice", "output_config"})
     messages: list[Message] = []
     if system := body.get("system"):
         messages.append({"role": "system", "content": system})
@@ -28,19 +30,40 @@ def read(body: Mapping[str, Any]) -> Request:
     parameters: dict[str, Any] = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
     if body.get("tools"):
         parameters["tools"] = [_tool(tool) for tool in body["tools"]]
-    if isinstance(choice := body.get("tool_choice"), Mapping):
-        named = {"type": "function", "function": {"name": choice.get("name")}}
-        parameters["tool_choice"] = named if choice.get("type") == "tool" else CHOICES.get(str(choice.get("type")))
+    if choice := body.get("tool_choice") or {}:
+        parameters |= _choice(choice)
+    output = body.get("output_config") or {}
+    check_keys(output, {"format"}, "output_config.")
+    if wanted := output.get("format"):
+        named = {"name": "answer", "schema": wanted.get("schema")}
+        parameters["response_format"] = {"type": wanted.get("type"), "json_schema": named}
+    if messages and messages[-1]["role"] == "assistant":
+        why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
+        raise RequestError(why, "messages")
     return request(body, messages, parameters)
+
+
+def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """`tool_choice` as parameters of an act."""
+    check_keys(choice, {"type", "name", "disable_parallel_tool_use"}, "tool_choice.")
+    kind = choice.get("type")
+    if kind not in (*CHOICES, "tool"):
+        raise RequestError(
+            f"'tool_choice' must be of type {', '.join(CHOICES)} or tool, got {kind!r:.60}", "tool_choice"
+        )
+    named = {"type": "function", "function": {"name": choice.get("name")}}
+    alone = bool(choice.get("disable_parallel_tool_use"))
+    return {"tool_choice": named if kind == "tool" else CHOICES[kind], "parallel_tool_calls": not alone}
 
 
 def _tool(tool: Any) -> dict[str, Any]:
     if not isinstance(tool, Mapping) or tool.get("type", "custom") != "custom":
         kind = tool.get("type") if isinstance(tool, Mapping) else tool
         raise RequestError(f"a tool of type {kind!r} is not supported: tools must be of type custom", "tools")
+    kept = ("description", "strict")
+    check_keys(tool, {*kept, "type", "name", "input_schema", "eager_input_streaming"}, "tools.")
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema") or {}}
-    described = {"description": tool["description"]} if tool.get("description") else {}
-    return {"type": "function", "function": {**function, **described}}
+    return {"type": "function", "function": {**function, **{key: tool[key] for key in kept if tool.get(key)}}}
 
 
 def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
@@ -67,9 +90,9 @@ def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
         messages.append({**found, "content": text or ""})
 
 
-def response(id: str, model: str, action: Action) -> dict[str, Any]:
+def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
     """A message with the action's reasoning, text and tool calls as content blocks."""
-    content: list[dict[str, Any]] = []
+    (action,), content = actions, list[dict[str, Any]]()
     if action.reasoning:
         content.append({"type": "thinking", "thinking": action.reasoning, "signature": ""})
     if action.text or not action.tool_calls:
@@ -77,13 +100,18 @@ def response(id: str, model: str, action: Action) -> dict[str, Any]:
     for call in action.tool_calls:
         made = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
         content.append({**made, "input": json.loads(call["function"]["arguments"])})
-    asked, sampled = usage([action])
+    before, sampled = usage(actions)
     why = "tool_calls" if action.tool_calls else str(action.stop_reason)
     return {
-        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": model, "content": content},
+        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": asked.model, "content": content},
         **{"stop_reason": ENDS.get(why, "end_turn"), "stop_sequence": None},
-        "usage": {"input_tokens": asked, "output_tokens": sampled},
+        "usage": {"input_tokens": before, "output_tokens": sampled},
     }
+
+
+def stream(whole: Mapping[str, Any], asked: Request) -> bytes:
+    """The message as server-sent events."""
+    return server_sent(events(whole), named=True)
 
 
 def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

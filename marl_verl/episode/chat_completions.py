@@ -7,89 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from marl_verl.episode.messages import Message, Parameters, as_observation, as_parameters
+from marl_verl.episode.messages import PARAMETERS, Message
+from marl_verl.episode.requests import Request, RequestError, check_keys, request
 from marl_verl.episode.turn import Action
 
-KEYS = {
-    **{key: key for key in ("tools", "tool_choice", "response_format", "stop", "max_tokens", "temperature", "top_p")},
-    "max_completion_tokens": "max_tokens",
-}
-"""Keys of a request that change what is sampled -> parameters of an act."""
-
-REFUSED = (
-    *("functions", "function_call", "logprobs", "top_logprobs", "audio", "logit_bias", "prediction"),
-    *("presence_penalty", "frequency_penalty", "web_search_options"),
-)
-"""Keys that would change the sampling or the response in ways that are not supported; other keys have no effect."""
+KEYS = {**{key: key for key in PARAMETERS}, "max_completion_tokens": "max_tokens"}
+"""Keys of a request -> parameters of an act."""
 
 MOST_CHOICES = 64
 
 
-class RequestError(Exception):
-    """A request that OpenAI's API would refuse; `param` is the key that is wrong."""
-
-    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None) -> None:
-        super().__init__(message)
-        self.param, self.status, self.code = param, status, code
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The response body in OpenAI's format."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request of `n` acts with the same messages; `model` is the key that names the agent, and `usage` whether a
-    stream ends with it."""
-
-    model: str
-    messages: tuple[Message, ...]
-    parameters: Parameters
-    n: int = 1
-    stream: bool = False
-    usage: bool = False
-
-
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /chat/completions. RequestError if it is invalid or not supported."""
-    if used := [key for key in REFUSED if body.get(key)]:
-        raise RequestError(f"'{used[0]}' is not supported: an act has only {', '.join(KEYS)}", used[0])
-    n = body.get("n") or 1
+    check_keys(body, {*KEYS, "messages", "n"})
+    n = 1 if body.get("n") is None else body["n"]
     if not isinstance(n, int) or not 1 <= n <= MOST_CHOICES:
         raise RequestError(f"'n' must be a whole number from 1 to {MOST_CHOICES}, got {n!r}", "n")
-    return request(
-        body, body.get("messages"), {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}, n
-    )
-
-
-def request(body: Mapping[str, Any], messages: Any, parameters: Parameters, n: int = 1) -> Request:
-    """A checked request. RequestError for wrong messages or parameters."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str):
-        raise RequestError("'messages' must be a list", "messages")
-    try:
-        observation = as_observation([_cleaned(message) for message in messages])
-    except TypeError as error:
-        raise RequestError(str(error), "messages") from error
-    try:
-        found = as_parameters(parameters)
-    except TypeError as error:
-        raise RequestError(str(error), str(error).split("'")[1] if "'" in str(error) else None) from error
-    options = body.get("stream_options")
-    with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    return Request(str(body.get("model") or ""), observation, found or {}, n, bool(body.get("stream")), with_usage)
-
-
-def _cleaned(message: Any) -> Any:
-    """A message without the empty keys that clients add (`refusal`, `annotations`, ...); developer is system."""
-    if not isinstance(message, Mapping):
-        return message
-    kept = {key: value for key, value in message.items() if value or key in ("role", "content")}
-    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
+    parameters = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
+    return request(body, body.get("messages"), parameters)
 
 
 def usage(actions: Sequence[Action]) -> tuple[int, int]:
@@ -97,9 +34,9 @@ def usage(actions: Sequence[Action]) -> tuple[int, int]:
     return len(actions[0].prompt_ids), sum(action.length for action in actions)
 
 
-def response(id: str, model: str, actions: Sequence[Action]) -> dict[str, Any]:
+def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
     """A chat completion with one choice per action."""
-    asked, sampled = usage(actions)
+    before, sampled = usage(actions)
     choices = []
     for index, action in enumerate(actions):
         why = "tool_calls" if action.tool_calls else "length" if action.stop_reason == "length" else "stop"
@@ -111,9 +48,9 @@ def response(id: str, model: str, actions: Sequence[Action]) -> dict[str, Any]:
         "id": f"chatcmpl-{id}",
         "object": "chat.completion",
         "created": 0,
-        "model": model,
+        "model": asked.model,
         "choices": choices,
-        "usage": {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled},
+        "usage": {"prompt_tokens": before, "completion_tokens": sampled, "total_tokens": before + sampled},
     }
 
 
@@ -132,7 +69,12 @@ def chunks(completion: Mapping[str, Any], with_usage: bool) -> Iterator[dict[str
         yield {**head, "choices": [], "usage": used}
 
 
-def stream(events: Iterator[dict[str, Any]], named: bool = False) -> bytes:
+def stream(completion: Mapping[str, Any], asked: Request) -> bytes:
+    """The completion as server-sent events."""
+    return server_sent(chunks(completion, asked.usage))
+
+
+def server_sent(events: Iterator[dict[str, Any]], named: bool = False) -> bytes:
     """Server-sent events; `named`: with an `event` line, and without the final [DONE]."""
     lines = [(f"event: {each['type']}\n" if named else "") + f"data: {json.dumps(each)}\n\n" for each in events]
     return "".join([*lines, *([] if named else ["data: [DONE]\n\n"])]).encode()

@@ -11,6 +11,7 @@ The content is always a text: text parts are joined by line breaks, as vLLM does
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,10 @@ Parameters = dict[str, Any]
 
 TEXTS = ("name", "tool_call_id", "reasoning_content")  # optional keys with a text
 PARTS = ("text", "input_text", "output_text")  # types of text parts
-PARAMETERS = ("tools", "tool_choice", "response_format", "stop", "max_tokens", "temperature", "top_p")
+PARAMETERS = (
+    *("tools", "tool_choice", "parallel_tool_calls", "response_format"),
+    *("stop", "max_tokens", "temperature", "top_p"),
+)
 NO_IMAGES = "a run trains on token ids, and rows have no pixel values: describe the {} in text"
 
 
@@ -98,15 +102,18 @@ def as_parameters(given: Parameters) -> Parameters | None:
     for key, default in (("tools", []), ("tool_choice", "auto"), ("response_format", {"type": "text"}), ("stop", [])):
         if found.get(key) == default:
             del found[key]
+    if found.get("parallel_tool_calls") is True or "tools" not in found:
+        found.pop("parallel_tool_calls", None)
     for key in found.keys() - set(PARAMETERS):
         raise TypeError(f"unknown parameter '{key}': {nearest(key, PARAMETERS)}")
     for key, what, right in (
         ("tools", "a list of functions in OpenAI's format", _are_tools),
         ("tool_choice", "auto, none, required or a function of `tools`", lambda value: _is_choice(value, found)),
         ("response_format", "of type text, json_object or json_schema with a schema", _is_format),
-        ("max_tokens", "a positive whole number", lambda n: isinstance(n, int) and n > 0),
-        ("temperature", "a number of at least 0", lambda x: isinstance(x, int | float) and x >= 0),
-        ("top_p", "a number in (0, 1]", lambda x: isinstance(x, int | float) and 0 < x <= 1),
+        ("parallel_tool_calls", "true or false", lambda value: value is False),
+        ("max_tokens", "a positive whole number", lambda n: _is_number(n) and isinstance(n, int) and n > 0),
+        ("temperature", "a number of at least 0", lambda x: _is_number(x) and 0 <= x < math.inf),
+        ("top_p", "a number in (0, 1]", lambda x: _is_number(x) and 0 < x <= 1),
         ("stop", "a text or a list of texts", _are_texts),
     ):
         if key in found and not right(found[key]):
@@ -116,7 +123,13 @@ def as_parameters(given: Parameters) -> Parameters | None:
     return json.loads(json.dumps(found)) if found else None
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _are_tools(tools: Any) -> bool:
+    if not isinstance(tools, Sequence):
+        return False
     functions = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
     return all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in functions)
 

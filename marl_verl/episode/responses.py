@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode.chat_completions import Request, RequestError, request, usage
+from marl_verl.episode.chat_completions import server_sent, usage
 from marl_verl.episode.messages import Message
+from marl_verl.episode.requests import Request, RequestError, check_keys, request
 from marl_verl.episode.turn import Action
 
-KEYS = {"max_output_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p"}
-REFUSED = ("previous_response_id", "conversation", "background", "prompt", "top_logprobs", "max_tool_calls")
-"""State and work on OpenAI's side: a workflow sends the whole conversation with each request."""
+KEYS = {
+    **{key: key for key in ("temperature", "top_p", "stop")},
+    "max_output_tokens": "max_tokens",
+}
+STATE = ("previous_response_id", "conversation", "prompt")
+"""Keys that need OpenAI's memory: a workflow sends the whole conversation with each request."""
 
 
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /responses. RequestError if it is invalid or not supported."""
-    if used := [key for key in REFUSED if body.get(key)]:
+    if used := [key for key in STATE if body.get(key)]:
         raise RequestError(f"'{used[0]}' is not supported: send the whole input with each request", used[0])
+    asked = {*KEYS, *STATE, "input", "instructions", "tools", "tool_choice", "text", "reasoning", "include"}
+    check_keys(body, asked)
+    if "message.output_text.logprobs" in (body.get("include") or ()):
+        raise RequestError("'include' of log-probabilities is not supported", "include")
+    text, thinking = body.get("text") or {}, body.get("reasoning") or {}
+    check_keys(text, {"format"}, "text.")
+    check_keys(thinking, {"summary", "generate_summary"}, "reasoning.")  # the response has the whole reasoning
     messages: list[Message] = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
-    given = body.get("input")
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    if not isinstance(given, list):
+    items = body.get("input")
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list):
         raise RequestError("'input' must be a text or a list of items", "input")
-    for item in given:
+    for item in items:
         _add(messages, item)
     parameters: dict[str, Any] = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
     if body.get("tools"):
@@ -32,11 +43,11 @@ def read(body: Mapping[str, Any]) -> Request:
     if (choice := body.get("tool_choice")) is not None:
         named = isinstance(choice, Mapping) and choice.get("type") == "function"
         parameters["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice
-    if (wanted := (body.get("text") or {}).get("format")) is not None:
+    if (wanted := text.get("format")) is not None:
         schema = {key: value for key, value in wanted.items() if key != "type"}
         of_schema = wanted.get("type") == "json_schema"
         parameters["response_format"] = {"type": "json_schema", "json_schema": schema} if of_schema else wanted
-    return request(body, messages, parameters)
+    return request(body, messages, parameters, "input")
 
 
 def _tool(tool: Any) -> dict[str, Any]:
@@ -46,6 +57,7 @@ def _tool(tool: Any) -> dict[str, Any]:
             f"a tool of type {kind!r} is not supported: tools must be functions of the workflow", "tools"
         )
     kept = ("name", "description", "parameters", "strict")
+    check_keys(tool, {"type", *kept}, "tools.")
     return {"type": "function", "function": {key: tool[key] for key in kept if tool.get(key) is not None}}
 
 
@@ -74,9 +86,9 @@ def _add(messages: list[Message], item: Any) -> None:
         raise RequestError(f"an input item of type {kind!r} is not supported", "input")
 
 
-def response(id: str, model: str, action: Action, asked: Request) -> dict[str, Any]:
+def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
     """A response with the action's reasoning, text and function calls as output items."""
-    output: list[dict[str, Any]] = []
+    (action,), output = actions, list[dict[str, Any]]()
     if action.reasoning:
         thought = {"type": "reasoning_text", "text": action.reasoning}
         output.append({"type": "reasoning", "id": f"rs_{id}", "summary": [], "content": [thought]})
@@ -90,7 +102,14 @@ def response(id: str, model: str, action: Action, asked: Request) -> dict[str, A
     cut = action.stop_reason == "length"
     before, sampled = usage([action])
     return {
-        **{"id": f"resp_{id}", "object": "response", "created_at": 0, "model": model, "output": output, "error": None},
+        **{
+            "id": f"resp_{id}",
+            "object": "response",
+            "created_at": 0,
+            "model": asked.model,
+            "output": output,
+            "error": None,
+        },
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
@@ -103,6 +122,11 @@ def response(id: str, model: str, action: Action, asked: Request) -> dict[str, A
             "total_tokens": before + sampled,
         },
     }
+
+
+def stream(whole: Mapping[str, Any], asked: Request) -> bytes:
+    """The response as server-sent events."""
+    return server_sent(events(whole), named=True)
 
 
 def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -12,18 +12,18 @@ run's own loop a synchronous client cannot wait without blocking every run, so i
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import httpx
 
 from marl_verl.episode import anthropic_messages, chat_completions, responses
-from marl_verl.episode.chat_completions import Request, RequestError
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lengths import ContextLengthExceeded
+from marl_verl.episode.requests import Request, RequestError, parse
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
 
@@ -53,6 +53,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         slot: of the acts, for a client that makes requests while others of the same agent are in progress.
         loop: that of the run.
         counts: (agent, slot) -> requests so far, shared by all transports of a run, so that ids are unique.
+        ignored: keys of requests, or parameters of acts, that are dropped.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         slot: str | None,
         counts: dict[tuple[str, str | None], int],
         loop: asyncio.AbstractEventLoop,
+        ignored: Sequence[str] = (),
     ) -> None:
         self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
-        self._loop = loop
+        self._loop, self._ignored = loop, ignored
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
@@ -98,44 +100,24 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         if method == "GET" and path.endswith("/models"):
             listed = [{"id": name, "object": "model", "created": 0, "owned_by": "team"} for name in self._agents]
             return {"object": "list", "data": listed}
-        api = next((api for end, api in APIS.items() if method == "POST" and path.endswith(end)), None)
+        api: Any = next((api for end, api in APIS.items() if method == "POST" and path.endswith(end)), None)
         if api is None:
             what = f"{method} {path} is not supported: a team has {', '.join(APIS)} and /models"
             raise RequestError(what, status=404, code="not_found")
+        asked = self._read(api, body)
+        agent = await self._who(asked)
+        id = self._id(agent)
+        whole: dict[str, Any] = api.response(id, asked, await self._acts(agent, asked))
+        return api.stream(whole, asked) if asked.stream else whole
+
+    def _read(self, api: Any, body: bytes) -> Request:
+        keys = parse(body, self._ignored)
         try:
-            asked = json.loads(body)
-        except ValueError as error:
-            raise RequestError(f"the body is not JSON: {error}") from error
-        return await api(self, asked)
-
-    async def _chat(self, body: dict[str, Any]) -> Content:
-        asked = chat_completions.read(body)
-        agent = await self._who(asked)
-        id = self._id(agent)
-        found = chat_completions.response(id, asked.model, await self._acts(agent, asked))
-        if asked.stream:
-            return chat_completions.stream(chat_completions.chunks(found, asked.usage))
-        return found
-
-    async def _responses(self, body: dict[str, Any]) -> Content:
-        asked = responses.read(body)
-        agent = await self._who(asked)
-        id = self._id(agent)
-        (action,) = await self._acts(agent, asked)
-        found = responses.response(id, asked.model, action, asked)
-        if asked.stream:
-            return chat_completions.stream(responses.events(found), named=True)
-        return found
-
-    async def _messages(self, body: dict[str, Any]) -> Content:
-        asked = anthropic_messages.read(body)
-        agent = await self._who(asked)
-        id = self._id(agent)
-        (action,) = await self._acts(agent, asked)
-        found = anthropic_messages.response(id, asked.model, action)
-        if asked.stream:
-            return chat_completions.stream(anthropic_messages.events(found), named=True)
-        return found
+            asked: Request = api.read(keys)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RequestError(f"the request has a value of a wrong type: {error}") from error
+        kept = {name: value for name, value in asked.parameters.items() if name not in self._ignored}
+        return replace(asked, parameters=kept)
 
     async def _acts(self, agent: str, asked: Request) -> list[Action]:
         """The actions of a request, one per choice, each in a slot of its own."""
@@ -166,10 +148,10 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         return "-".join([agent, *([self._slot] if self._slot else []), str(number)])
 
 
-APIS: dict[str, Callable[[TeamTransport, dict[str, Any]], Coroutine[Any, Any, Content]]] = {
-    "/chat/completions": TeamTransport._chat,
-    "/responses": TeamTransport._responses,
-    "/messages": TeamTransport._messages,
+APIS: Mapping[str, Any] = {
+    "/chat/completions": chat_completions,
+    "/responses": responses,
+    "/messages": anthropic_messages,
 }
 
 

@@ -136,10 +136,12 @@ class Action:
 
 
 def with_ids(act: Act, action: Action) -> Action:
-    """The action with ids of its tool calls that are unique in the episode, and equal on every replay."""
+    """The action with ids of its tool calls that are unique in the episode, and equal on every replay; only its first
+    call if the act excludes parallel ones."""
+    most = 1 if (act.parameters or {}).get("parallel_tool_calls") is False else None
     calls = [
         {**call, "id": hashlib.blake2b(f"{act} {n}".encode(), digest_size=5).hexdigest()[:9]}  # 9: as Mistral demands
-        for n, call in enumerate(action.tool_calls)
+        for n, call in enumerate(action.tool_calls[:most])
     ]
     return replace(action, tool_calls=calls) if calls else action
 

@@ -20,8 +20,8 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from marl_verl.episode.chat_completions import Request, RequestError
 from marl_verl.episode.messages import Message, Observation
+from marl_verl.episode.requests import Request, RequestError
 from marl_verl.episode.transport import FINAL, Acts, TeamTransport, refused
 from marl_verl.episode.turn import Action
 from marl_verl.errors import MarlError, nearest
@@ -80,22 +80,17 @@ def _parsed(call: Mapping[str, Any]) -> Any:
 
 
 class EpisodeTransport(TeamTransport):
-    """Answers the requests of one agent of an episode; concurrent ones have slots of their own.
-
-    Args:
-        ignored: parameters of requests that are dropped.
-    """
+    """Answers the requests of one agent of an episode; concurrent ones have slots of their own."""
 
     def __init__(self, run: Acts, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
-        super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop())
-        self._talks, self._ignored = Conversations(), ignored
+        super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop(), ignored)
+        self._talks = Conversations()
 
     async def _acts(self, agent: str, asked: Request) -> list[Action]:
         return await self._in_slots(agent, asked, self._talks.slot(asked.messages))
 
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        parameters = {key: value for key, value in asked.parameters.items() if key not in self._ignored}
-        action = await self._run.act(agent, asked.messages, slot, **parameters)
+        action = await super()._act(agent, asked, slot)
         self._talks.answered(slot, asked.messages, action)
         return action
 

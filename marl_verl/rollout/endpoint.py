@@ -28,6 +28,7 @@ from marl_verl.team import Endpoint
 RETRIES = 5
 """About 15 s in total with the package's backoff (0.5 s, doubled each time, unless the server specifies it)."""
 REACH_SECONDS = 10.0
+PASSED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 LISTED = 10
 """Maximum number of model names in an error message."""
 
@@ -96,7 +97,7 @@ class EndpointClient:
                 stop=list(stop) or omit,
                 # OpenAI rejects this field; vLLM and others accept it
                 extra_body={"top_k": top_k} if top_k > 0 else None,
-                **{name: (parameters or {}).get(name, omit) for name in ("tools", "tool_choice", "response_format")},
+                **{name: (parameters or {}).get(name, omit) for name in PASSED},
             )
             text, stop_reason, calls, reasoning = _reply(completion)
         taken, tokens = time.monotonic() - begun, _tokens(completion)

@@ -1,0 +1,222 @@
+"""Bodies of requests: a key that would change a prompt, a sampling or a response is honoured or refused by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from marl_verl.episode import Run, Workflow
+from marl_verl.sampling import drive
+from marl_verl.tasks.base import Task
+from marl_verl.testing import ScriptedPolicy
+from marl_verl.testing.scripted import ScriptedContext
+
+TASK = Task("t", "2 + 2?")
+USER = {"role": "user", "content": "2 + 2?"}
+FUNCTION = {"name": "add", "parameters": {"type": "object"}}
+CHAT, RESPONSES, MESSAGES = APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+LEAST: dict[str, dict[str, Any]] = {
+    CHAT: {"model": "m", "messages": [USER]},
+    RESPONSES: {"model": "m", "input": [USER]},
+    MESSAGES: {"model": "m", "messages": [USER], "max_tokens": 9},
+}
+TOOLS: dict[str, Any] = {
+    CHAT: [{"type": "function", "function": FUNCTION}],
+    RESPONSES: [{"type": "function", **FUNCTION}],
+    MESSAGES: [{"name": "add", "input_schema": {"type": "object"}}],
+}
+TWO = {"content": "", "tool_calls": [{"name": "add", "arguments": {"a": n}} for n in (1, 2)]}
+
+ANYWHERE = {  # vLLM's, and those of other servers
+    **{"chat_template_kwargs": {"enable_thinking": False}, "top_k": 1, "min_p": 0.5, "repetition_penalty": 1.3},
+    **{"min_tokens": 8, "stop_token_ids": [1], "ignore_eos": True, "add_generation_prompt": False, "bad_words": ["x"]},
+    **{"allowed_token_ids": [1], "include_stop_str_in_output": True, "structured_outputs": {"choice": ["yes"]}},
+    **{"continue_final_message": True, "truncate_prompt_tokens": 4, "thinking_token_budget": 0, "echo": True},
+    **{"skip_special_tokens": False, "documents": [{"text": "x"}], "chat_template": "x", "length_penalty": 2},
+    **{"logit_bias": {"1": 5}, "presence_penalty": 0.1, "frequency_penalty": 0.5, "logprobs": True, "mirostat": 0},
+    **{"repetition_detection": {"max_pattern_size": 2}, "vllm_xargs": {"x": 1}, "n_best": 2, "enable_thinking": False},
+    **{"return_token_ids": True, "prompt_logprobs": 0, "top_logprobs": 2, "include_reasoning": False, "temprature": 1},
+}
+OF_ONE = {
+    CHAT: {"reasoning_effort": "none", "verbosity": "low", "modalities": ["audio"], "prediction": {"content": "x"}},
+    RESPONSES: {
+        **{"reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "truncation": "auto", "max_tool_calls": 1},
+        **{"parallel_tool_calls": False, "include": ["message.output_text.logprobs"], "background": True, "n": 2},
+    },
+    MESSAGES: {
+        **{"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "low"}, "n": 2},
+        **{"tool_choice": {"type": "tools"}, "mcp_servers": [{"name": "x"}], "context_management": {"edits": []}},
+    },
+}
+HARMLESS = {
+    **{"user": "me", "metadata": {"a": "b"}, "seed": 3, "store": True, "service_tier": "auto", "priority": 1},
+    **{
+        "safety_identifier": "x",
+        "prompt_cache_key": "x",
+        "cache_salt": "x",
+        "request_id": "r",
+        "top_k": -1,
+        "min_p": 0,
+    },
+    **{"repetition_penalty": 1.0, "frequency_penalty": 0.0, "logprobs": False, "add_generation_prompt": True},
+    **{"chat_template_kwargs": {}, "ignore_eos": False, "stop_token_ids": [], "documents": None, "tools": [], "n": 1},
+}
+
+
+class Posts(Workflow):
+    """Sends bodies to the transport; its answer is (status, body) of each."""
+
+    bodies: Any
+    ignored: Any
+
+    async def run(self, task: Task, team: Any) -> Any:
+        transport = team.transport("solver")
+        transport._ignored = self.ignored
+        found = []
+        async with httpx.AsyncClient(transport=transport) as client:
+            for path, body in [*self.bodies, (CHAT, LEAST[CHAT])]:
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                reply = await client.post(f"http://any{path}", content=content)
+                found.append((reply.status_code, reply.json()))
+        return found
+
+
+def post(*bodies: tuple[str, Any], replies: Any = "4", ignored: Any = ()) -> tuple[list[Any], list[Any]]:
+    """([(status, body)], acts) of requests."""
+    workflow = Posts.__new__(Posts)
+    object.__setattr__(workflow, "bodies", bodies)
+    object.__setattr__(workflow, "ignored", ignored)
+
+    async def go() -> Any:
+        context = ScriptedContext(workflow, TASK, ScriptedPolicy({"solver": replies}))
+        async with Run(workflow, TASK, ["solver"]) as run:
+            await drive(run, lambda act: context.act(act, 0))
+        return run.answer[:-1], [act for act, _ in run.turns][:-1]
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_key_with_influence_is_refused_by_its_name(path: str) -> None:
+    keys = ANYWHERE | OF_ONE[path]
+    found, acts = post(*[(path, LEAST[path] | {key: value}) for key, value in keys.items()])
+    assert not acts
+    for key, (status, body) in zip(keys, found, strict=True):
+        assert status == 400, key
+        assert key in body["error"]["message"]
+        assert "x-should-retry" not in body
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_key_without_influence_is_accepted(path: str) -> None:
+    ((status, body),), (act,) = post((path, LEAST[path] | HARMLESS))
+    assert status == 200, body
+    assert act.parameters == ({"max_tokens": 9} if path == MESSAGES else None)
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_an_ignored_key_is_dropped(path: str) -> None:
+    ignored = ("top_k", "temprature", "verbosity", "effort", "thinking", "temperature", "max_tokens")
+    keys = {"top_k": 3, "temprature": 1, "temperature": 0.5, **({"thinking": {}} if path == MESSAGES else {})}
+    keys |= {"text": {"verbosity": "low"}, "reasoning": {"effort": "low"}} if path == RESPONSES else {}
+    ((status, body),), (act,) = post((path, LEAST[path] | keys), ignored=ignored)
+    assert status == 200, body
+    assert act.parameters is None
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_no_last_message_is_silently_taken_for_a_whole_one(path: str) -> None:
+    """Anthropic's API continues it, which is refused; OpenAI's begin a new message, unless a key of vLLM is set."""
+    key = "input" if path == RESPONSES else "messages"
+    begun = LEAST[path] | {key: [USER, {"role": "assistant", "content": "The answer is ("}]}
+    others = [{"continue_final_message": True}, {"add_generation_prompt": False, "continue_final_message": True}]
+    found, acts = post(*[(path, begun | keys) for keys in [{}, *others]])
+    assert [status for status, _ in found] == [400 if path == MESSAGES else 200, 400, 400]
+    if path == MESSAGES:
+        assert "(prefill) is not supported" in found[0][1]["error"]["message"]
+    else:
+        assert [message["role"] for message in acts[0].observation] == ["user", "assistant"]
+    prefix = {"role": "assistant", "content": "(", "prefix": True}  # of Mistral and DeepSeek
+    if path == CHAT:
+        assert [status for status, _ in post((path, LEAST[path] | {key: [USER, prefix]}))[0]] == [400]
+
+
+def test_without_parallel_calls_only_the_first_one_is_made() -> None:
+    chat = LEAST[CHAT] | {"tools": TOOLS[CHAT]}
+    claude = LEAST[MESSAGES] | {"tools": TOOLS[MESSAGES]}
+    alone = {"type": "auto", "disable_parallel_tool_use": True}
+    bodies = [chat, chat | {"parallel_tool_calls": False}, claude, claude | {"tool_choice": alone}]
+    found, acts = post(*zip((CHAT, CHAT, MESSAGES, MESSAGES), bodies, strict=True), replies=TWO)
+    assert [len(body["choices"][0]["message"]["tool_calls"]) for _, body in found[:2]] == [2, 1]
+    assert [sum(block["type"] == "tool_use" for block in body["content"]) for _, body in found[2:]] == [2, 1]
+    assert [act.parameters.get("parallel_tool_calls") for act in acts] == [None, False, None, False]
+    ids = [body["choices"][0]["message"]["tool_calls"][0]["id"] for _, body in found[:2]]
+    assert acts[1].parameters["tools"] == TOOLS[CHAT]
+    assert len(set(ids)) == 2
+
+
+def test_anthropics_json_schema_is_a_response_format() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    wanted = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    (status, _), *_ = post((MESSAGES, LEAST[MESSAGES] | wanted))[0]
+    assert status == 200
+    (act,) = post((MESSAGES, LEAST[MESSAGES] | wanted))[1]
+    assert act.parameters["response_format"]["json_schema"]["schema"] == schema
+
+
+DEEP = 20_000
+MALFORMED: dict[str, list[Any]] = {
+    CHAT: [
+        *(
+            {"messages": messages}
+            for messages in (None, 5, "x", {}, [], [5], [None], [{"role": 1}], [{"content": "x"}])
+        ),
+        *({"tools": tools} for tools in (5, ["x"], [{"function": 5}], [{"function": {"name": 5}}])),
+        *({"response_format": value} for value in (5, {"type": "json_schema", "json_schema": 5})),
+        *({"n": n} for n in (0, 65, "x", 1.5)),
+        *({"temperature": value} for value in ("x", True, -1, [1])),
+        *({"max_tokens": value} for value in (0, 1.5, True, "9")),
+        *(
+            {"tools": TOOLS[CHAT], "tool_choice": value}
+            for value in (5, "x", {"function": "add"}, {"type": "function"})
+        ),
+        *({"stop": value} for value in (5, "", [5], {})),
+    ],
+    RESPONSES: [
+        *({"input": value} for value in (None, 5, {}, [], [5], [{"type": "x"}], [{"role": "user", "content": [5]}])),
+        *({"text": value} for value in (5, {"format": 5}, {"format": {"type": "x"}})),
+        *({"tool_choice": value} for value in (5, {"type": "function"}, {"type": "x"})),
+        *({"tools": value} for value in (5, [5], [{"type": "function"}])),
+        *({"reasoning": 5}, {"instructions": {"a": 1}}, {"include": 5}),
+        {"input": [USER, {"type": "reasoning", "content": [{"type": "reasoning_text"}]}]},
+    ],
+    MESSAGES: [
+        *(
+            {"messages": value}
+            for value in (None, 5, {}, [], [5], [{"role": "user"}], [{"role": "user", "content": 5}])
+        ),
+        *({"messages": [{"role": "user", "content": [value]}]} for value in (5, {}, {"type": "image"})),
+        *({"tool_choice": value} for value in (5, "auto", {"type": 5})),
+        *({"tools": value} for value in (5, [5], [{"name": 5}])),
+        *({"output_config": value} for value in (5, {"format": 5}, {"format": {"type": "x"}})),
+        *({"system": 5}, {"max_tokens": "x"}, {"stop_sequences": 5}),
+    ],
+}
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_malformed_body_is_400(path: str) -> None:
+    anything = [b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff", b"[" * DEEP + b"]" * DEEP]
+    anything += [b'{"a":' * DEEP + b"1" + b"}" * DEEP, b"[" * 500 + b"]" * 500]
+    whole = json.dumps(LEAST[path]).encode()
+    anything += [whole.replace(b"2 + 2?", half) for half in (rb"\ud83d", rb"\uDC00")]
+    anything += [whole[:-1] + b', "temperature": %b}' % number for number in (b"NaN", b"Infinity", b"1e999")]
+    bodies = [*anything, *(LEAST[path] | keys for keys in MALFORMED[path])]
+    found, acts = post(*[(path, body) for body in bodies])
+    wrong = [(body, reply) for body, reply in zip(bodies, found, strict=True) if reply[0] != 400]
+    assert not wrong
+    assert not acts
