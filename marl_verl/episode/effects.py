@@ -22,7 +22,7 @@ from marl_verl.episode.errors import (
 )
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
 from marl_verl.episode.lengths import TooLong, refusal
-from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters
+from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, restored
 from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
@@ -126,6 +126,17 @@ class Effects:
         if waits := [each for each in found.values() if isinstance(each, Wait)]:
             await self._resolved(waits)
         return {agent: each.future.result() if isinstance(each, Wait) else each for agent, each in found.items()}
+
+    def as_sampled(self, agent: str, observation: Observation, slot: str | None) -> Observation:
+        """An observation whose replies of this lane are as they were sampled, where they differ by outer white space:
+        the tokens of a conversation are then the beginning of its next prompt."""
+        messages = list(observation)
+        for record in self._records:
+            if isinstance(record, ActRecord) and record.act.agent == agent and _lane(record.act) == slot:
+                at = len(record.act.observation)
+                if at < len(messages) and tuple(messages[:at]) == record.act.observation:
+                    messages[at] = restored(messages[at], record.action.message)
+        return tuple(messages)
 
     async def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
         """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy."""
@@ -244,6 +255,9 @@ class Effects:
                     self._given_up.add(wait.act.key)
                     self._waiting.pop(wait.act.key, None)
                     wait.future.cancel()
+                    lane = wait.act.agent, _lane(wait.act)
+                    if self._lanes[lane] == wait.act.turn + 1:  # no turn: the next act of the lane takes its place
+                        self._lanes[lane] -= 1
             raise
 
     def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None, given: Parameters) -> Action | Wait:
@@ -329,3 +343,8 @@ class Effects:
             self._driver.set_result(None)
         else:
             self._watch.uninterrupted(self._driver.set_result, None)
+
+
+def _lane(act: Act) -> str | None:
+    """The slot name of an act's lane."""
+    return None if act.slot.isdigit() else act.slot.partition("#")[0]

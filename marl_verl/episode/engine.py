@@ -111,11 +111,12 @@ class Run(Effects):
         Raises:
             ValueError: the act is not pending (already resolved, or never reached).
         """
-        wait = self._waiting.pop(act.key, None)
-        if wait is None:
+        wait = self._waiting.get(act.key)
+        if wait is None or (act.key in self._given_up and wait.act.seen != act.seen):
             if self._closed or self.finished or act.key in self._given_up:
                 return
             raise ValueError(f"the run is not waiting for {act}")
+        del self._waiting[act.key]
         if not wait.future.done():
             self._news += 1
             self._arrived = True

@@ -156,6 +156,33 @@ def _are_texts(value: Any) -> bool:
     return isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
 
 
+def compared(message: Mapping[str, Any]) -> str:
+    """A message as a text that is equal for a reply and for what a client makes of it: without the reasoning, which
+    some leave out, without outer white space, and with the arguments of calls as values."""
+    kept = {key: value for key, value in message.items() if key not in ("reasoning_content", "tool_calls")}
+    if message["role"] == "assistant":
+        kept["content"] = message["content"].strip()
+    if calls := message.get("tool_calls"):
+        kept["tool_calls"] = [(call["id"], call["function"]["name"], _value(call)) for call in calls]
+    return json.dumps(kept, sort_keys=True)
+
+
+def _value(call: Mapping[str, Any]) -> Any:
+    try:
+        return json.loads(call["function"]["arguments"])
+    except (ValueError, RecursionError):
+        return call["function"]["arguments"]
+
+
+def restored(message: Message, reply: Message) -> Message:
+    """A message of a client as the reply that it repeats, with the white space that was sampled; itself if it repeats
+    another one, or other reasoning."""
+    thoughts = [each.get("reasoning_content", "").strip() for each in (message, reply)]
+    if message == reply or (thoughts[0] and thoughts[0] != thoughts[1]) or compared(message) != compared(reply):
+        return message
+    return {key: value for key, value in reply.items() if key != "reasoning_content" or thoughts[0]}
+
+
 def message_text(message: Mapping[str, Any]) -> str:
     """A message as one text for people: its reasoning, content and tool calls."""
     lines = [f"(thinks) {message['reasoning_content']}"] if "reasoning_content" in message else []

@@ -41,6 +41,7 @@ IN_LOOP = (
 class Acts(Protocol):
     """The effects of a run that the transport uses."""
 
+    def as_sampled(self, agent: str, observation: Any, slot: str | None) -> Any: ...
     async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
     async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
 
@@ -131,7 +132,8 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         return list(await asyncio.gather(*acts))
 
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        return await self._run.act(agent, asked.messages, slot, **asked.parameters)
+        messages = self._run.as_sampled(agent, asked.messages, slot)
+        return await self._run.act(agent, messages, slot, **asked.parameters)
 
     async def _who(self, asked: Request) -> str:
         """The agent of a request. RequestError or ContextLengthExceeded if it cannot act on it."""

@@ -17,10 +17,10 @@ import json
 import secrets
 import socket
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode.messages import Message, Observation
+from marl_verl.episode.messages import Message, compared
 from marl_verl.episode.requests import Request, RequestError
 from marl_verl.episode.transport import FINAL, Acts, TeamTransport, refused
 from marl_verl.episode.turn import Action
@@ -42,56 +42,57 @@ class Conversations:
         self._ends: dict[bytes, str | None] = {}  # key of a conversation up to its last reply -> its slot
         self._begun = 0
 
-    def slot(self, messages: Observation) -> str | None:
-        """The slot of a request."""
-        for key in reversed(_keys(messages)):
+    def slot(self, keys: Sequence[bytes]) -> tuple[str | None, bytes]:
+        """(the slot of a request, the key of what it continues). `keys`: of its messages."""
+        for key in reversed(keys):
             if key in self._ends:  # it goes on, so nothing else continues it from here
-                return self._ends.pop(key)
+                return self._ends.pop(key), key
         self._begun += 1
-        return None if self._begun == 1 else f"conversation-{self._begun}"
+        return None if self._begun == 1 else f"conversation-{self._begun}", keys[-1]
 
-    def answered(self, slot: str | None, messages: Observation, action: Action) -> None:
-        """Remember how a conversation may go on."""
-        self._ends[_keys((*messages, action.message))[-1]] = slot
+    def continues(self, key: bytes, slot: str | None) -> None:
+        """Remember where a conversation may go on: after a reply, or again with a request that was given up."""
+        self._ends[key] = slot
 
 
-def _keys(messages: Observation) -> list[bytes]:
+def _keys(messages: Sequence[Message]) -> list[bytes]:
     """A digest of the first message, the first two, and so on."""
-    digest, found = hashlib.blake2b(digest_size=16), []
+    digest, keys = hashlib.blake2b(digest_size=16), []
     for message in messages:
-        digest.update(json.dumps(_compared(message), sort_keys=True).encode())
-        found.append(digest.copy().digest())
-    return found
-
-
-def _compared(message: Message) -> Message:
-    """A message without what clients leave out or format anew when they send it again."""
-    kept = {key: value for key, value in message.items() if key not in ("reasoning_content", "tool_calls")}
-    if calls := message.get("tool_calls"):
-        kept["tool_calls"] = [(call["id"], call["function"]["name"], _parsed(call)) for call in calls]
-    return kept
-
-
-def _parsed(call: Mapping[str, Any]) -> Any:
-    try:
-        return json.loads(call["function"]["arguments"])
-    except ValueError:
-        return call["function"]["arguments"]
+        digest.update(compared(message).encode())
+        keys.append(digest.copy().digest())
+    return keys
 
 
 class EpisodeTransport(TeamTransport):
-    """Answers the requests of one agent of an episode; concurrent ones have slots of their own."""
+    """Answers the requests of one agent of an episode; concurrent ones have slots of their own.
+
+    A client that closes its connection gives its request up. If it asks the same again, this is the same turn.
+
+    Attributes:
+        unsent: (path, body) -> an answer that its client did not wait for.
+    """
 
     def __init__(self, run: Acts, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
         super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop(), ignored)
         self._talks = Conversations()
+        self._actions: dict[tuple[str | None, bytes, str], Action] = {}
+        self.unsent: dict[tuple[str, bytes], tuple[int, Any]] = {}
 
     async def _acts(self, agent: str, asked: Request) -> list[Action]:
-        return await self._in_slots(agent, asked, self._talks.slot(asked.messages))
+        slot, key = self._talks.slot(_keys(asked.messages))
+        try:
+            return await self._in_slots(agent, asked, slot)
+        except BaseException:
+            self._talks.continues(key, slot)
+            raise
 
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        action = await super()._act(agent, asked, slot)
-        self._talks.answered(slot, asked.messages, action)
+        key = (slot, _keys(asked.messages)[-1], json.dumps(asked.parameters, sort_keys=True))
+        action = self._actions.get(key)  # one of several choices of a request that was given up
+        if action is None:
+            action = self._actions[key] = await super()._act(agent, asked, slot)
+        self._talks.continues(_keys((*asked.messages, action.message))[-1], slot)
         return action
 
 
@@ -214,6 +215,8 @@ class Gateway:
         if transport is None:
             what = f"the team has no agent '{agent}': {nearest(agent, self._agents[token])}"
             return refused(path, RequestError(what, status=404, code="not_found"))
+        if (unsent := transport.unsent.pop((rest, body), None)) is not None:
+            return unsent
         act = asyncio.ensure_future(transport.answer(method, f"/{rest}", body))
         self._acts[token].add(act)
         gone = asyncio.ensure_future(receive())  # the client has closed the connection
@@ -224,6 +227,8 @@ class Gateway:
             for task in (act, gone):
                 task.cancel()
         if act.done() and not act.cancelled():
+            if gone.done() and not gone.cancelled():
+                transport.unsent[rest, body] = act.result()
             return act.result()
         return refused(path, RequestError("the episode has ended", status=410, code="episode_ended"))
 
