@@ -311,6 +311,7 @@ def test_a_stop_string_is_in_the_tokens_and_not_in_the_text(tmp_path: Path) -> N
     policy = client(tmp_path, [ids] * 5, stop=["EN"], bpe=True)
     action = asyncio.run(policy.answer(messages("user: 2"), {}, "r"))
     assert (action.text, action.stop_reason, action.response_ids) == ("so is 4 ", "stop", ids)
+    assert action.stop == "EN"
     assert answer(policy, stop=None) == ("so is 4 ", "stop")
     assert answer(policy, stop=["is", "END"]) == ("so ", "stop")  # the agent's, in place of the policy's
     assert answer(policy, stop=["never"]) == ("so is 4 END", "length")
@@ -322,7 +323,8 @@ def test_a_stop_string_is_in_the_tokens_and_not_in_the_text(tmp_path: Path) -> N
 def test_a_special_token_as_stop_string_is_a_stop_token(tmp_path: Path) -> None:
     turn = client(tmp_path, []).chat.special["<|turn|>"]
     policy = client(tmp_path, [[5, turn], [5, turn]], stop=["<|turn|>", "END"])
-    assert answer(policy)[1] == "stop"
+    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r"))
+    assert (action.stop_reason, action.stop) == ("stop", "<|turn|>")
     params = policy.client.asked[0]  # type: ignore[attr-defined]
     assert params["stop"] == ["END"]
     assert turn in params["stop_token_ids"]

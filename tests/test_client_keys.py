@@ -6,11 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+import anthropic
 import httpx
 import pytest
 
 from marl_verl.episode import Run, Workflow
-from marl_verl.sampling import drive
+from marl_verl.sampling import Independent, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.scripted import ScriptedContext
@@ -157,6 +158,39 @@ def test_without_parallel_calls_only_the_first_one_is_made() -> None:
     ids = [body["choices"][0]["message"]["tool_calls"][0]["id"] for _, body in found[:2]]
     assert acts[1].parameters["tools"] == TOOLS[CHAT]
     assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_stop_sequences_are_named(stream: bool) -> None:
+    texts = {
+        "4 END more": ("4 ", "stop_sequence", "END"),
+        "4": ("4", "end_turn", None),
+        "a|b": ("a", "stop_sequence", "|"),
+    }
+
+    class Asks(Workflow):
+        async def run(self, task: Task, team: Any) -> Any:
+            http = anthropic.DefaultAsyncHttpxClient(transport=team.transport("solver"))
+            client = anthropic.AsyncAnthropic(http_client=http, api_key="none", base_url="http://any")
+            asked: Any = {"model": "m", "max_tokens": 9, "messages": [USER], "stop_sequences": ["END", "|"]}
+            found = []
+            for _ in texts:
+                if stream:
+                    async with client.messages.stream(**asked) as events:
+                        message = await events.get_final_message()
+                else:
+                    message = await client.messages.create(**asked)
+                found.append([message.content[0].text, message.stop_reason, message.stop_sequence])
+            return found
+
+    async def go() -> Any:
+        context = ScriptedContext(Asks(), TASK, ScriptedPolicy({"solver": [*texts]}))
+        return await Independent(1).sample(context)
+
+    sample = asyncio.run(go())
+    assert not sample.failures, sample.failures[0].trace
+    (episode,) = sample.episodes
+    assert [tuple(each) for each in episode.answer] == [*texts.values()]
 
 
 def test_anthropics_json_schema_is_a_response_format() -> None:

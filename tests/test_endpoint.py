@@ -175,6 +175,17 @@ def test_an_action_has_text_and_length_and_no_token() -> None:
     assert action.seconds > 0
 
 
+def test_a_stop_text_that_the_server_names_is_kept() -> None:
+    reply = completion("4")
+    reply.body["choices"][0]["stop_reason"] = "END"
+    agent = AgentConfig("judge", "outside", sampling=Sampling(stop=["END"]))
+    with server(every=reply) as running:
+        (episode,) = sample(running.url, agent).episodes
+        assert answer(running.url).stop is None  # it asked for none
+    assert {turn.action.stop for turn in episode.turns} == {"END"}
+    assert decode_journal(encode_journal(episode.journal)) == episode.journal
+
+
 @pytest.mark.parametrize("text", ["", None])
 def test_an_empty_text_is_an_answer(text: str | None) -> None:
     with server(completion(text, tokens=0)) as running:

@@ -102,9 +102,10 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
         content.append({**made, "input": json.loads(call["function"]["arguments"])})
     before, sampled = usage(actions)
     why = "tool_calls" if action.tool_calls else str(action.stop_reason)
+    stop = action.stop if action.stop in asked.parameters.get("stop", ()) and not action.tool_calls else None
     return {
         **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": asked.model, "content": content},
-        **{"stop_reason": ENDS.get(why, "end_turn"), "stop_sequence": None},
+        **{"stop_reason": "stop_sequence" if stop else ENDS.get(why, "end_turn"), "stop_sequence": stop},
         "usage": {"input_tokens": before, "output_tokens": sampled},
     }
 
@@ -116,13 +117,13 @@ def stream(whole: Mapping[str, Any], asked: Request) -> bytes:
 
 def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The message as the events of a stream, each block at once."""
-    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None, "stop_sequence": None}}
     for index, block in enumerate(whole["content"]):
         begun, delta = _block(block)
         yield {"type": "content_block_start", "index": index, "content_block": {**block, **begun}}
         yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    end = {key: whole[key] for key in ("stop_reason", "stop_sequence")}
     yield {"type": "message_delta", "delta": end, "usage": whole["usage"]}
     yield {"type": "message_stop"}
 

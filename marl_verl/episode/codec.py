@@ -24,7 +24,7 @@ from marl_verl.episode.turn import Act, Action, Turn
 SCHEMA = 3  # version of the stored format: increment it with every change
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
-OPTIONAL = ("parameters", "tool_calls", "reasoning", "malformed", "outcomes")  # stored where set
+OPTIONAL = ("parameters", "tool_calls", "reasoning", "malformed", "stop", "outcomes")  # stored where set
 
 T = TypeVar("T")
 

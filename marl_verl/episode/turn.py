@@ -109,6 +109,7 @@ class Action:
         tool_calls: the tool calls that were parsed from it, in OpenAI's format; `text` is what stands beside them.
         reasoning: the reasoning that the policy's reasoning parser separated from `text`.
         malformed: why it is text only, though the model began a tool call; such an action is marked as invalid.
+        stop: the stop text that ended it, which is not in `text`; None if it ended by itself or at the limit.
     """
 
     text: str
@@ -122,6 +123,7 @@ class Action:
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     reasoning: str | None = None
     malformed: str | None = None
+    stop: str | None = None
 
     @property
     def message(self) -> Message:

@@ -189,7 +189,13 @@ def folded(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     return [{"role": "user", "content": "\n\n".join(texts)}, *rest] if texts else rest
 
 
+def first_stop(text: str, stop: Sequence[str]) -> str | None:
+    """The stop string that is complete first in a text, as vLLM has it; None without one."""
+    ends = {stop_text: at + len(stop_text) for stop_text in stop if (at := text.find(stop_text)) >= 0}
+    return min(ends, key=ends.__getitem__, default=None)
+
+
 def before_stop(text: str, stop: Sequence[str]) -> str | None:
-    """The text before the stop string that is complete first, as vLLM has it; None without one."""
-    found = [(at + len(each), at) for each in stop if (at := text.find(each)) >= 0]
-    return text[: min(found, key=lambda ends: ends[0])[1]] if found else None
+    """The text before the stop string that is complete first; None without one."""
+    first = first_stop(text, stop)
+    return None if first is None else text[: text.find(first)]

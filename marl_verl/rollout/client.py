@@ -17,7 +17,7 @@ from marl_verl.config.server_names import first_replica_rank
 from marl_verl.episode import Action, Message
 from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError
-from marl_verl.models.chat import Chat, before_stop
+from marl_verl.models.chat import Chat, before_stop, first_stop
 from marl_verl.models.parsers import Parsers, structured_outputs
 from marl_verl.rollout.context import ObservationTooLong, default_sampling
 
@@ -166,6 +166,7 @@ class PolicyClient:
             tool_calls=as_tool_calls(parsed.calls),
             reasoning=parsed.reasoning,
             malformed=parsed.malformed,
+            stop=first_stop(text, stop) or (self.chat.tokenizer.decode(ids[-1:]) if ids[-1] in tokens else None),
         )
 
 

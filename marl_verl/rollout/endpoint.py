@@ -100,9 +100,16 @@ class EndpointClient:
                 **{name: (parameters or {}).get(name, omit) for name in PASSED},
             )
             text, stop_reason, calls, reasoning = _reply(completion)
+            ended = getattr(completion.choices[0], "stop_reason", None)  # of vLLM: the stop text
         taken, tokens = time.monotonic() - begun, _tokens(completion)
         return Action(
-            text=text, stop_reason=stop_reason, seconds=taken, tokens=tokens, tool_calls=calls, reasoning=reasoning
+            text=text,
+            stop_reason=stop_reason,
+            seconds=taken,
+            tokens=tokens,
+            tool_calls=calls,
+            reasoning=reasoning,
+            stop=ended if ended in stop else None,
         )
 
 

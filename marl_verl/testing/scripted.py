@@ -13,6 +13,7 @@ from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.messages import Observation, as_message, message_text
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
+from marl_verl.models.chat import first_stop
 from marl_verl.sampling import Candidate
 from marl_verl.sampling.context import BaseSamplingContext, RoleReward, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
@@ -33,11 +34,15 @@ def shown(act: Act) -> str:
 
 
 def scripted_action(act: Act, reply: Text) -> Action:
-    """An action with synthetic tokens: one id per byte of the text, log-probability -1."""
+    """An action with synthetic tokens: one id per byte of the text, log-probability -1; it ends at a stop text."""
     message = as_message({"role": "assistant", **({"content": reply} if isinstance(reply, str) else reply)})
+    if stop := first_stop(message["content"], (act.parameters or {}).get("stop", ())):
+        message["content"] = message["content"].partition(stop)[0]
     ids = list(message_text(message).encode())
     seen = "\n".join(message_text(each) for each in act.observation)
-    action = Action(message["content"], list(seen.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0)
+    action = Action(
+        message["content"], list(seen.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0, stop=stop
+    )
     calls, thought = message.get("tool_calls", []), message.get("reasoning_content")
     return with_ids(act, replace(action, tool_calls=calls, reasoning=thought)) if calls or thought else action
 
