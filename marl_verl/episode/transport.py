@@ -16,9 +16,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from marl_verl.episode import anthropic_messages, chat_completions, responses
 from marl_verl.episode.errors import WorkflowError
@@ -26,6 +24,9 @@ from marl_verl.episode.lengths import ContextLengthExceeded
 from marl_verl.episode.requests import Request, RequestError, parse
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
+
+if TYPE_CHECKING:
+    import httpx
 
 T = TypeVar("T")
 Content = dict[str, Any] | bytes  # a JSON body, or server-sent events
@@ -46,7 +47,29 @@ class Acts(Protocol):
     async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
 
 
-class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
+class Transport:
+    """A transport of httpx and of httpx2, whose clients refuse each other's classes."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TeamTransport(Transport):
     """Answers requests by acts of one run.
 
     Args:
