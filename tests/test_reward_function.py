@@ -89,6 +89,40 @@ def test_verls_own_key_does_the_same(key: str) -> None:
     assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "5")) == (2.0, True)
 
 
+BESIDE = {
+    "rewards/countdown.py": "from clean import text\nfrom shared.helpers import same\n"
+    "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
+    "    return [same(text(a), b) + bonus for a, b in zip(solution_strs, ground_truths)]\n",
+    "rewards/clean.py": "import json\nimport numpy\n\ndef text(answer):\n    return answer.strip()\n",
+    "shared/helpers.py": "from . import equal\ndef same(a, b):\n    return float(equal.equal(a, b))\n",  # no __init__
+    "shared/equal.py": "def equal(a, b):\n    return a == b\n",
+    "rewards/numpy.py": "raise RuntimeError('the installed one comes first')\n",
+    "rewards/unused.py": "raise RuntimeError('not imported')\n",
+}
+
+
+def test_a_function_as_users_of_verl_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of the script, with modules beside it and below the working directory, of a batch, with kwargs;
+    in another process and folder it works from the copies."""
+    for name, text in BESIDE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    given = config()
+    setting = {"path": "rewards/countdown.py", "name": "compute_score_batch", "reward_kwargs": {"bonus": 1}}
+    OmegaConf.update(given, "reward.custom_reward_function", setting)
+    files = use_reward_function(given, Path("mine").resolve())
+    modules = {"clean.py", "shared/helpers.py", "shared/equal.py"}
+    assert {file.name for file in files} == {"reward/countdown.py", *(f"reward/modules/{name}" for name in modules)}
+    plugins.copy_files(files, tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    plugins.use_files(plugins.files_of_run(tmp_path / "run"))
+    plugins.load()
+    tasks = build(FunctionScored, OmegaConf.to_container(given.marl.task.options), "marl.task.options")
+    for seconds in (None, 30.0):
+        assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), " 4 ", seconds)) == (2.0, True)
+
+
 def test_an_async_function_is_awaited() -> None:
     tasks = scored(config(reward="my_reward.py:later"))
     assert asyncio.run(judged(tasks, Task("t", "p"), "x")) == (0.25, False)
@@ -101,7 +135,10 @@ def test_an_async_function_is_awaited() -> None:
         ("my_reward.py:comptue_score", "has no function 'comptue_score': did you mean 'compute_score'"),
         ("my_reward.py:two", r"missing a required argument: 'solution'|Write `def two\(data_source, solution_str, "),
         ("my_reward.py:seen", "has no function 'seen'"),
-        ("my_rewards.py:compute_score", r"marl\.task\.reward: no plugin file .* did you mean '.*my_reward\.py'"),
+        (
+            "my_rewards.py:compute_score",
+            r"marl\.task\.reward: no file 'my_rewards\.py' in '.*mine' or '",
+        ),
         ("my_reward:compute_score", r"must be FILE\.py:FUNCTION such as my_reward\.py:compute_score"),
         ("my_reward.py:1", r"must be FILE\.py:FUNCTION"),
         (7, r"must be FILE\.py:FUNCTION"),

@@ -191,6 +191,8 @@ class _SyntheticWorkflow(Workflow):
 class _SyntheticTasks(TaskSet):
     """Task set whose scores differ between answers and sides (`scored`), and more between tasks."""
 
+    quick = True
+
     scored: tuple[str, ...] = ()
 
     def score(self, task: Task, answer: Any) -> float | dict[str, float]:

@@ -1,9 +1,11 @@
 """Scores from a user's function: `marl.task.reward: my_reward.py:compute_score`, or verl's custom reward settings.
 
     compute_score(data_source, solution_str, ground_truth, extra_info) -> a number, or {"score": a number}
+    compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos) -> a list of these
 
-The signature is verl's; all arguments are passed by name. Before a run starts, the settings become the task set
-`function-scored`, which wraps the recipe's own one. The file is copied into the run directory with its plugin files.
+The signatures are verl's; all arguments are passed by name, and a batch is one answer. Before a run starts, the
+settings become the task set `function-scored`, which wraps the recipe's own one. The file, and the modules beside it
+that it imports, are copied into the run directory with its plugin files.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from marl_verl.config.compose import parse_overrides
 from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import build
-from marl_verl.plugins.one_file import REWARDS, load_file, reward_file
+from marl_verl.plugins.one_file import REWARDS, load_file, reward_files
 from marl_verl.sampling.context import number
 from marl_verl.tasks.base import Split, Task, TaskSet
 
@@ -32,6 +34,7 @@ KEY = "marl.task.reward"
 VERL = ("reward.custom_reward_function", "custom_reward_function")
 TRY_SECONDS = 10.0
 ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+OF_A_BATCH = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
 
 class FunctionScored(TaskSet):
@@ -52,7 +55,7 @@ class FunctionScored(TaskSet):
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._fn = function(self.function, self.kwargs)
+        self._fn, self._batch = function(self.function, self.kwargs)
         known = plugins.load()
         base = TaskSet if self.task is None else known.get("tasks", self.task)
         self._base = build(base, self.options, "marl.task.options")
@@ -74,8 +77,18 @@ class FunctionScored(TaskSet):
             truth = task.data.get(name) if truth is None else truth
         text = answer if isinstance(answer, str) else json.dumps(plain(answer))
         given = (task.data.get("data_source", self.task), text, truth, task.data.get("extra_info", task.data))
-        found = self._fn(**{**dict(zip(ARGUMENTS, given, strict=True)), **self.kwargs})
-        return _awaited(found) if inspect.isawaitable(found) else _number(found)
+        names = OF_A_BATCH if self._batch else ARGUMENTS
+        values = [[value] for value in given] if self._batch else given
+        result = self._fn(**{**dict(zip(names, values, strict=True)), **self.kwargs})
+        return self._awaited(result) if inspect.isawaitable(result) else self._number(result)
+
+    async def _awaited(self, result: Any) -> Any:
+        return self._number(await result)
+
+    def _number(self, result: Any) -> Any:
+        """The score in what a function returned: a number, or a mapping with "score"; of a batch the first of these."""
+        first = result[0] if self._batch else result
+        return first.get("score") if isinstance(first, Mapping) else first
 
 
 def check_score(task_set: TaskSet, task: Task) -> None:
@@ -90,38 +103,37 @@ def check_score(task_set: TaskSet, task: Task) -> None:
         return
 
 
-async def _awaited(found: Any) -> Any:
-    return _number(await found)
+def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
+    """(the function FILE.py:NAME of the run's reward file, whether it takes a batch).
 
-
-def _number(found: Any) -> Any:
-    return found.get("score") if isinstance(found, Mapping) else found
-
-
-def function(text: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function FILE.py:NAME of the run's reward file. MarlError: no such function, or another signature."""
+    MarlError: no such function, or another signature.
+    """
     file, _, name = text.rpartition(":")
-    loaded = [each for each in plugins.files_in_use() if each.name == f"{REWARDS}{file}"]
+    loaded = [used for used in plugins.files_in_use() if used.name == f"{REWARDS}{file}"]
     if not loaded:
         raise MarlError(f"reward file '{file}' is not loaded: it is in '{REWARDS}' of a run's plugins. Give the run.")
     module = load_file(loaded[0])
-    found: Callable[..., Any] | None = getattr(module, name, None)
-    if not callable(found):
-        own = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise MarlError(f"reward file '{loaded[0].path}' has no function '{name}': {nearest(name, own)}")
-    try:
-        inspect.signature(found).bind(**{**dict.fromkeys(ARGUMENTS), **kwargs})
-    except TypeError as error:
-        right = f"def {name}({', '.join(ARGUMENTS)})"
-        what = f"reward function '{text}' cannot be called with verl's arguments: {error}"
-        raise MarlError(f"{what}. Write `{right}`.") from error
-    return found
+    reward: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(reward):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise MarlError(f"reward file '{loaded[0].path}' has no function '{name}': {nearest(name, functions)}")
+    signature, errors = inspect.signature(reward), []
+    for names in (ARGUMENTS, OF_A_BATCH):
+        try:
+            signature.bind(**{**dict.fromkeys(names), **kwargs})
+            return reward, names is OF_A_BATCH
+        except TypeError as error:
+            errors.append(error)
+    right = f"def {name}({', '.join(ARGUMENTS)})"
+    what = f"reward function '{text}' cannot be called with verl's arguments: {errors[0]}"
+    raise MarlError(f"{what}. Write `{right}`.") from errors[0]
 
 
 def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.PluginFile]:
-    """Replace the task set of a composed config by `FunctionScored` if a reward function is set. Returns its file.
+    """Replace the task set of a composed config by `FunctionScored` if a reward function is set. Returns its files.
 
-    `folder`: that of the recipe, to which paths are relative (else to the working directory). MarlError: two different
+    `folder`: that of the recipe, to which paths are relative (else to the working directory; verl's keys the other way
+    round). Its modules come with the file. MarlError: two different
     settings, or a file that cannot be read.
     """
     found = {key: setting for key in (KEY, *VERL) if (setting := _setting(config, key)) is not None}
@@ -131,9 +143,15 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
     for other, setting in others:
         if setting[:2] != (path, name):
             raise MarlError(f"'{key}' and '{other}' name different reward functions: remove one of them")
-    file, here = folder / Path(path).expanduser(), Path(path).expanduser().resolve()
+    places = (folder, Path.cwd()) if key == KEY else (Path.cwd(), folder)  # a verl script's are those of its shell
+    paths = [place / Path(path).expanduser() for place in places]
+    file = next((each for each in paths if each.is_file()), None)
+    if file is None:
+        near = [other.name for place in paths for other in place.parent.glob("*.py")]
+        where = " or ".join(f"'{place}'" for place in dict.fromkeys(map(str, places)))
+        raise MarlError(f"{key}: no file '{path}' in {where}: {nearest(Path(path).name, near)}")
     try:
-        read = reward_file(here if here.exists() and not file.exists() else file)
+        read = reward_files(file)
     except MarlError as error:
         raise MarlError(f"{key}: {error}") from error
     task = config.marl.task
@@ -144,7 +162,7 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
     for other in VERL:  # verl must not load it from this path again
         if OmegaConf.select(config, f"{other}.path") is not None:
             OmegaConf.update(config, f"{other}.path", None)
-    return [read]
+    return read
 
 
 def check_unchanged(overrides: Sequence[str]) -> None:

@@ -50,14 +50,14 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
     try:
         async with limit:
             # calling an async function only creates its coroutine, which needs no thread
-            return await _awaited(fn(*arguments) if _is_async(fn) else await in_thread(fn, arguments))
+            return await _awaited(fn(*arguments) if is_async(fn) else await in_thread(fn, arguments))
     except TimeoutError as error:
         if not limit.expired():
             raise  # raised by `fn` itself
         raise TimeoutError(f"it took longer than {seconds:g} s") from error
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
+def is_async(fn: Callable[..., Any]) -> bool:
     """Whether a function is an `async def`; also checks functools.partial and an object's `__call__`."""
     fn = getattr(fn, "func", fn)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004

@@ -7,6 +7,7 @@ evaluation, a replay and `explain` load (`files_of_run`).
 """
 
 import base64
+import functools
 import hashlib
 import importlib.abc
 import importlib.util
@@ -19,9 +20,13 @@ import types
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import cloudpickle
+
 from marl_verl.errors import MarlError, format_error, missing
+from marl_verl.plugins import beside
 from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
@@ -69,9 +74,14 @@ def read_files(paths: Iterable[Path]) -> list[PluginFile]:
     return [_read(name, path) for name, path in file_names(paths).items()]
 
 
-def reward_file(path: Path) -> PluginFile:
-    """Read a file with a reward function. MarlError as `read_files`."""
-    return _read(f"{REWARDS}{path.name}", path)
+def reward_files(path: Path) -> list[PluginFile]:
+    """Read a file with a reward function, and the modules beside it and in the working directory that it imports.
+
+    MarlError as `read_files`.
+    """
+    file = _read(f"{REWARDS}{path.name}", path)
+    modules = beside.local_modules(path, [path.parent, Path.cwd()])
+    return [file, *(_read(name, module) for name, module in modules.items())]
 
 
 def _read(name: str, path: Path) -> PluginFile:
@@ -124,8 +134,13 @@ def activate(files: Sequence[PluginFile]) -> bool:
 
 def files_in_use() -> list[PluginFile]:
     """The plugin files of this process."""
-    value = os.environ.get(FILES_VARIABLE, "")
-    return [PluginFile(**file) for file in json.loads(zlib.decompress(base64.b64decode(value)))] if value else []
+    return list(_unpacked(os.environ.get(FILES_VARIABLE, "")))
+
+
+@functools.lru_cache(maxsize=4)
+def _unpacked(value: str) -> tuple[PluginFile, ...]:
+    files = json.loads(zlib.decompress(base64.b64decode(value))) if value else []
+    return tuple(PluginFile(**file) for file in files)
 
 
 def load_file(file: PluginFile) -> types.ModuleType:
@@ -134,8 +149,11 @@ def load_file(file: PluginFile) -> types.ModuleType:
     name = f"{PACKAGE}.{stem}_{file.version}"
     if name in sys.modules:
         return sys.modules[name]
+    if file.name.startswith(beside.FOLDER):  # loaded where the reward file imports it
+        return types.ModuleType(name)
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
     package.__path__ = []
+    cloudpickle.register_pickle_by_value(package)  # a process that runs one of their functions has not loaded them
     loader = _Loader(file)
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
@@ -166,3 +184,29 @@ class _Loader(importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         return self.source_to_code(self.file.text, self.file.path)
+
+
+class _Beside(importlib.abc.MetaPathFinder):
+    """Finds the modules beside reward files that are in use, by their own names, after everything that is installed."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        files = {file.name: file for file in files_in_use() if file.name.startswith(beside.FOLDER)}
+        if not files or (source := beside.source_of(fullname, list(files))) is None:
+            return None
+        name, package = source
+        file = PluginFile(fullname, fullname, "") if name is None else files[name]
+        return importlib.util.spec_from_loader(fullname, _ByValue(file), is_package=package)
+
+
+class _ByValue(_Loader):
+    """Loads a module whose functions are pickled by value: other processes may not find it."""
+
+    def is_package(self, fullname: str) -> bool:
+        return bool(self.file.name.endswith("/__init__.py") or not self.file.text)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        super().exec_module(module)
+        cloudpickle.register_pickle_by_value(module)
+
+
+sys.meta_path.append(_Beside())

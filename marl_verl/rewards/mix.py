@@ -14,6 +14,7 @@ from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import check_type
+from marl_verl.tasks import quick
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig
 
@@ -113,11 +114,13 @@ def check_finite(table: RowTable) -> None:
             raise MarlError(f"reward '{name}' of {where} is {values[row]}")
 
 
+@quick
 def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: r = 1 if the action has text and was not cut off at the length limit, else 0."""
     return float(bool(turn.action.text.strip()) and turn.action.stop_reason != "length")
 
 
+@quick
 def returned(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward that the workflow returns with its answer: `{"text": "4", "rewards": {"solver": 0.5}}`; 0 for an
     agent that `rewards` does not name. MarlError without the mapping."""

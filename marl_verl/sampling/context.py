@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marl_verl.advantage.rows import RowTable
-from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow, perform
+from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
 from marl_verl.episode.messages import Observation
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError, shown
 from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling.base import SamplingContext
+from marl_verl.sampling.scoring import scored
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.sides import winner
 from marl_verl.team import AgentConfig, check_sides, sides_of
@@ -106,18 +107,22 @@ class BaseSamplingContext(SamplingContext):
     async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         """Set `invalid`; `role` if the agent has a role reward; and `tool` if the mix requires it and the agent made
         calls: the share of its calls in the episode that did not raise."""
-        tool = self.task_context.mix is not None and "tool" in self.task_context.mix.required()
+        turns = list(turns)
+        by_reward: dict[str, list[Turn]] = {}
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
-            name = self.task_context.agents[turn.agent].reward
-            if name is not None:
-                what = f"role reward '{name}' of agent '{turn.agent}'"
-                turn.rewards["role"] = await self._number(
-                    self.task_context.rewards[name], (self.task, turn, episode), what
-                )
-            calls = [call for call in run.journal.calls() if call.agent == turn.agent] if tool else []
-            if calls:
-                turn.rewards["tool"] = sum(call.raised is None for call in calls) / len(calls)
+            if (name := self.task_context.agents[turn.agent].reward) is not None:
+                by_reward.setdefault(name, []).append(turn)
+        for name, rewarded in by_reward.items():
+            fn, calls = self.task_context.rewards[name], [(self.task, turn, episode) for turn in rewarded]
+            for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
+                label = f"role reward '{name}' of agent '{turn.agent}'"
+                turn.rewards["role"] = _finite(value, label, getattr(fn, "__qualname__", fn))
+        if self.task_context.mix is not None and "tool" in self.task_context.mix.required():
+            for turn in turns:
+                calls_made = [call for call in run.journal.calls() if call.agent == turn.agent]
+                if calls_made:
+                    turn.rewards["tool"] = sum(call.raised is None for call in calls_made) / len(calls_made)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         if self.task_context.mix is None:
@@ -144,7 +149,8 @@ async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, 
     Raises:
         MarlError: the result is not a finite number; the message begins with `what`.
     """
-    return _finite(await perform(fn, arguments, seconds), what, getattr(fn, "__qualname__", fn))
+    (value,) = await scored(fn, [arguments], seconds)
+    return _finite(value, what, getattr(fn, "__qualname__", fn))
 
 
 def _finite(found: Any, what: str, name: Any) -> float:
@@ -159,7 +165,7 @@ def _finite(found: Any, what: str, name: Any) -> float:
 
 async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[Score, bool]:
     """(score, success) of an answer. A task set that does not override `success` is called only once."""
-    found, name = await perform(tasks.score, (task, answer), seconds), tasks.score.__qualname__
+    (found,), name = await scored(tasks.score, [(task, answer)], seconds), tasks.score.__qualname__
     value: Score
     if isinstance(found, Mapping):
         value = {str(side): _finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
@@ -167,7 +173,8 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
         value = _finite(found, "the score", name)
     if type(tasks).success is TaskSet.success:  # as there
         return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
-    return value, bool(await perform(tasks.success, (task, answer), seconds))
+    (success,) = await scored(tasks.success, [(task, answer)], seconds)
+    return value, bool(success)
 
 
 def by_side(score: Score, agents: Mapping[str, AgentConfig] | None = None) -> tuple[float, dict[str, float]]:

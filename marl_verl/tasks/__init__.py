@@ -2,7 +2,7 @@
 
 from marl_verl.tasks.base import Split, Task, TaskSet, distinct, held_out
 from marl_verl.tasks.fields import Fields
-from marl_verl.tasks.limited import Limited
+from marl_verl.tasks.limited import Limited, quick
 from marl_verl.tasks.public import LeftOut, PublicSet, PublicTasks, task_id
 from marl_verl.tasks.task_files import read_rows, read_tasks, write_tasks
 from marl_verl.tasks.texts import clipped, tagged, verdict
@@ -19,6 +19,7 @@ __all__ = [
     "clipped",
     "distinct",
     "held_out",
+    "quick",
     "read_rows",
     "read_tasks",
     "tagged",

@@ -21,7 +21,12 @@ TRIES = 10_000  # consecutive draws without a new task after which generation fa
 
 
 class TaskSet(Options):
-    """A family of tasks and their scoring. Annotated attributes are its options in config (`marl.task.options`)."""
+    """A family of tasks and their scoring. Annotated attributes are its options in config (`marl.task.options`).
+
+    Scores run in a process of their own, which a time limit can end; `quick = True` declares that this is not needed.
+    """
+
+    quick: ClassVar[bool] = False
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Generate `count` tasks of a split, deterministic in the seed; no task of "test" may be in "train"."""
@@ -82,6 +87,7 @@ class DrawnTasks(TaskSet):
     """Base of the bundled task sets: random tasks, and demonstrations for the tiny models of its two agents. The
     `vocabulary` contains every word of an observation or an answer."""
 
+    quick = True
     name: ClassVar[str]
     agents: ClassVar[tuple[str, str]]
 

@@ -61,6 +61,8 @@ class VerlRows(TaskSet):
         own_score: whether verl's functions score; false if a reward function does.
     """
 
+    quick = True
+
     train_files: list[str] = field(default_factory=list)
     val_files: list[str] = field(default_factory=list)
     prompt_key: str = "prompt"

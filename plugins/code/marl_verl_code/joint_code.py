@@ -42,6 +42,8 @@ class JointCode(PublicTasks):
         megabytes: memory limit.
     """
 
+    quick = True
+
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
     enough: float = 1.0
     seconds: float = 10.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
 from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out
+from marl_verl.tasks import Split, distinct, held_out, quick
 
 if TYPE_CHECKING:
     from marl_verl import Episode, Turn
@@ -42,6 +42,8 @@ class SecondGuessTasks(TaskSet):
     Options:
         likely: probability that the prize is in the second box, 0.5 to 1.
     """
+
+    quick = True
 
     likely: float = 0.5
 
@@ -197,6 +199,7 @@ class SecondGuess(Workflow):
             rejected.append(answer)
 
 
+@quick
 def second_guess_verdict(task: Task, turn: Turn, episode: Episode) -> float:
     """r = 1 if the verdict is right, else -1, also if it cannot be parsed."""
     right = APPROVE if turn.observation[-1]["content"].split()[-1] in PRIZES else REJECT

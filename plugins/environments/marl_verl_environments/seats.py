@@ -13,7 +13,7 @@ from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import NonNegative, Positive
-from marl_verl.tasks import Split, held_out
+from marl_verl.tasks import Split, held_out, quick
 
 TEST = 4  # one seed in four is a seed of test tasks
 SEEDS = 1 << 31
@@ -44,6 +44,8 @@ class SeatedTasks(TaskSet):
         side: seat whose outcome is the team reward; null: the mean of all seats.
         sides: the side of each seat, for agents that compete: the score of a side is the mean outcome of its seats.
     """
+
+    quick = True
 
     env: str
     arguments: Mapping[str, Any] | None = None
@@ -141,6 +143,7 @@ def outcomes_in(answer: Any) -> list[float]:
     return [float(each) for each in found]
 
 
+@quick
 def player_outcome(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: the outcome of the agent's seat (of several seats, the mean), on each of its turns."""
     found = outcomes_in(episode.answer)
@@ -148,11 +151,13 @@ def player_outcome(task: Task, turn: Turn, episode: Episode) -> float:
     return sum(mine) / len(mine)
 
 
+@quick
 def player_legal(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: -1 for an illegal move, else 0."""
     return 0.0 if turn.invalid is None else -1.0
 
 
+@quick
 def player_outcome_legal(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: the sum of `player_outcome` and `player_legal`."""
     return player_outcome(task, turn, episode) + player_legal(task, turn, episode)

@@ -15,7 +15,7 @@ from marl_verl import Task, TaskSet
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, nearest
 from marl_verl.gateway import Endpoints, ExternalWorkflow
-from marl_verl.tasks import Split, held_out
+from marl_verl.tasks import Split, held_out, quick
 from marl_verl_environments.packages import required
 
 TEST = 4  # one task in four is held out
@@ -31,6 +31,8 @@ class VerifiersTasks(TaskSet):
         env: the id of the environment: an installed module that exports a `Taskset`.
         arguments: the environment's config, such as {taskset: {...}, agent: {max_turns: 3}}.
     """
+
+    quick = True
 
     env: str
     arguments: Mapping[str, Any] | None = None
@@ -83,6 +85,7 @@ class Verifiers(ExternalWorkflow):
         return {"reward": sum(rewards.values()), "rewards": rewards}
 
 
+@quick
 def seat_reward(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of the agent's own seat, on each of its turns."""
     return float(episode.answer["rewards"].get(turn.agent, 0.0))

@@ -34,6 +34,8 @@ class Cover(TaskSet):
         items: number of items in a list, and the number of agents that can cover it (2 to 8).
     """
 
+    quick = True
+
     items: int = 2
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from marl_verl import Task
 from marl_verl.episode import Episode, Turn
+from marl_verl.tasks import quick
 from marl_verl_games import log
 from marl_verl_games.game import Game, Played, executed, play
 from marl_verl_games.plan_path_rewards import FAILED_PROGRAM, NO_MOVES
@@ -36,21 +37,25 @@ STEP, REFUSED, ON, OFF, WIN, LOSS = -0.01, -0.05, 1.0, -0.5, 10.0, -5.0
 SUDOKU_REFUSED, SUDOKU_WIN, SUDOKU_LOSS = -0.1, 1.0, -1.0
 
 
+@quick
 def sokoban(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of one act in Sokoban; MarlError as `log.line_of`."""
     return _sokoban(task, turn, episode, NO_MOVES)
 
 
+@quick
 def sokoban_program(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of a tool caller's program in Sokoban; MarlError as `log.line_of`."""
     return _sokoban(task, turn, episode, FAILED_PROGRAM)
 
 
+@quick
 def sudoku(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of one act in Sudoku; MarlError as `log.line_of`."""
     return _sudoku(task, turn, episode, NO_MOVES)
 
 
+@quick
 def sudoku_program(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of a tool caller's program in Sudoku; MarlError as `log.line_of`."""
     return _sudoku(task, turn, episode, FAILED_PROGRAM)

@@ -28,6 +28,8 @@ class PlanPath(TaskSet):
         near, far: minimum and maximum length of a shortest walk; far 0: no maximum.
     """
 
+    quick = True
+
     size: int = 10
     wall_share: float = 0.22
     near: int = 1

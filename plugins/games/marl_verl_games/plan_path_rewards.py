@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from marl_verl import Task
 from marl_verl.episode import Episode, Turn
+from marl_verl.tasks import quick
 from marl_verl_games import log
 from marl_verl_games.board import Board
 
@@ -37,6 +38,7 @@ STEP, INVALID, GOAL, OPTIMAL, FAIL = -0.01, -0.1, 1.0, 0.5, -1.0
 PAY = 10.0
 
 
+@quick
 def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of one act on a board; -0.1 without moves.
 
@@ -46,11 +48,13 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     return _local(task, turn, episode, INVALID)
 
 
+@quick
 def plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     """`at_plan_path` with the authors' -2 for an answer without moves."""
     return _local(task, turn, episode, NO_MOVES)
 
 
+@quick
 def plan_path_program(task: Task, turn: Turn, episode: Episode) -> float:
     """`at_plan_path` with the authors' -1 for a program that prints no moves."""
     return _local(task, turn, episode, FAILED_PROGRAM)
@@ -71,6 +75,7 @@ def _local(task: Task, turn: Turn, episode: Episode, nothing: float) -> float:
     return reward + (FAIL if over else 0.0)
 
 
+@quick
 def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of one plan, on the board without walls.
 
@@ -87,6 +92,7 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
     return free.left(at) - free.left(walk.cell) + STEP * walk.taken + INVALID * walk.refused + GOAL * walk.reached
 
 
+@quick
 def at_bee_line_paid(task: Task, turn: Turn, episode: Episode) -> float:
     """`at_bee_line` plus the constant `PAY`."""
     return PAY + at_bee_line(task, turn, episode)

@@ -46,6 +46,8 @@ class ReasoningGym(TaskSet):
         dataset: name of a generator, e.g. chain_sum; all other options are those of its config class.
     """
 
+    quick = True
+
     dataset: str
 
     @classmethod

@@ -120,6 +120,8 @@ class SokobanTasks(TaskSet):
         near, far: minimum and maximum number of moves of a shortest solution; far 0: no maximum.
     """
 
+    quick = True
+
     size: int = 6
     boxes: int = 2
     near: int = 1

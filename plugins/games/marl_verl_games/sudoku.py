@@ -118,6 +118,8 @@ class SudokuTasks(TaskSet):
         min_empty, max_empty: number of empty cells (at most 12 for size 4, 54 for size 9).
     """
 
+    quick = True
+
     size: int = 4
     min_empty: int = 6
     max_empty: int = 10

@@ -41,6 +41,8 @@ class Rendezvous(TaskSet):
         length: letters of a place, and digits (1 to 4); 10 to the power of 2 `length` places.
     """
 
+    quick = True
+
     length: int = 2
 
     def __post_init__(self) -> None:

@@ -42,6 +42,8 @@ class SymbolTests(TaskSet):
             the other agent's skill an agent can learn.
     """
 
+    quick = True
+
     length: int = 3
     hidden: int = 1
     spill: float = 0.1

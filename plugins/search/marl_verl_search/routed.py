@@ -11,7 +11,7 @@ from typing import Literal
 
 from marl_verl import MarlError, Task
 from marl_verl.episode import Action, Episode, Team, Turn
-from marl_verl.tasks import clipped, tagged, verdict
+from marl_verl.tasks import clipped, quick, tagged, verdict
 from marl_verl_search.answers import normalised
 from marl_verl_search.source import Searching
 from marl_verl_search.tasks import answers_of
@@ -137,6 +137,7 @@ def alone_sees(task: Task, history: list[str]) -> str:
     return _sees(task, history, how)
 
 
+@quick
 def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `search-verdict`, -0.1 to 1: 1 if the verifier says yes where its observation has a right answer, or
     no where it has none, else 0; -0.1 without a verdict."""
@@ -146,6 +147,7 @@ def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
     return float((decision == YES) == _contains(str(turn.observation), task))
 
 
+@quick
 def search_hit(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `search-hit`, -0.1 to 1: 1 if this act's search found a text with a right answer, else 0; -0.1 for an
     act without a query."""

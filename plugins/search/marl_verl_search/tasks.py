@@ -23,6 +23,8 @@ class SearchTasks(PublicTasks):
         metric: the score, of the most similar right answer: `em`, exact match; `f1`, of words; `number`, within 1 %.
     """
 
+    quick = True
+
     sets: ClassVar = SETS
     metric: Literal["em", "f1", "number"] = "em"
 

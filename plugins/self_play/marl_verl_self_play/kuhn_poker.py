@@ -11,7 +11,7 @@ from typing import Any
 from marl_verl import Episode, Task, TaskSet, Turn, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError
-from marl_verl.tasks import Split
+from marl_verl.tasks import Split, quick
 from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, legal_moves, payoff
 
 PLAYERS = ("first", "second")
@@ -28,6 +28,8 @@ class KuhnPoker(TaskSet):
     The game has no other deals, so held-out tasks measure how the players play, not whether they generalise. Each
     side, `first` and `second`, scores its payoff in chips; the two add up to 0.
     """
+
+    quick = True
 
     sides = PLAYERS
 
@@ -103,6 +105,7 @@ class KuhnPokerGame(Workflow):
         return {"text": f"{one} {two}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
 
 
+@quick
 def legal_move(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: r = 1 if the workflow did not mark the action as invalid, else 0. For every game with such marks."""
     return float(turn.invalid is None)

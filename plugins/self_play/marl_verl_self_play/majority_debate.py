@@ -30,6 +30,8 @@ class MajorityDebate(TaskSet):
         length: letters in a list (3 to 9, odd).
     """
 
+    quick = True
+
     length: int = 7
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Action, Episode, Team, Turn
 from marl_verl.errors import MarlError, unknown
-from marl_verl.tasks import Split
+from marl_verl.tasks import Split, quick
 from marl_verl_self_play.arithmetic import PROBLEM, SIGNS, drawn, number, parsed, reserved, result
 
 PROPOSER, SOLVER = "proposer", "solver"
@@ -29,6 +29,8 @@ class ProposedArithmetic(TaskSet):
         terms: maximum number of digits in a problem (2 to 9).
         largest: largest digit (1 to 9).
     """
+
+    quick = True
 
     terms: int = 4
     largest: int = 9
@@ -176,16 +178,19 @@ def uncertainty(solved: float | None) -> float:
     return 0.0 if solved is None else 1.0 - 2.0 * abs(solved - 0.5)
 
 
+@quick
 def proposer_learnability(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: `learnability` of the proposed problem; 0 in an episode that is not finished."""
     return learnability(_solved(episode.answer)) if episode.finished else 0.0
 
 
+@quick
 def proposer_uncertainty(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: `uncertainty` of the proposed problem; 0 in an episode that is not finished."""
     return uncertainty(_solved(episode.answer)) if episode.finished else 0.0
 
 
+@quick
 def solver_correct(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward of one attempt: 1 if its result is right, else 0."""
     found = PROBLEM.search(str(turn.observation[-1]["content"]))

@@ -37,6 +37,8 @@ class ThreeLedgers(TaskSet):
         items: number of pages of each ledger (2 to 6).
     """
 
+    quick = True
+
     items: int = 6
 
     def __post_init__(self) -> None:

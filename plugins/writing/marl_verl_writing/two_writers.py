@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
-from marl_verl.tasks import PublicTasks
+from marl_verl.tasks import PublicTasks, quick
 from marl_verl_writing.levels import ARXIV, BANDS, TLDR, Bands, levels, structure
 from marl_verl_writing.sets import SETS
 
@@ -53,6 +53,8 @@ class JointWriting(PublicTasks):
         bands: parameters of the reward, "tldr" or "arxiv".
         enough: the reward (of 3) at which a validation counts the task as solved. Ours: the paper reports rewards.
     """
+
+    quick = True
 
     sets: ClassVar = SETS
     bands: Kind = "tldr"
@@ -150,11 +152,13 @@ def parts_of(answer: Any) -> tuple[str, str]:
     raise MarlError(f"joint-writing scores two parts, {{'one': text, 'two': text}}, got {answer!r:.60}")
 
 
+@quick
 def tldr_length(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `tldr-length`, 0 to 1: 1 if this part has 8 to 256 words, less outside (`length`)."""
     return length(turn.action.text, TLDR)
 
 
+@quick
 def arxiv_length(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `arxiv-length`, 0 to 1: 1 if this part has 128 to 256 words, less outside (`length`)."""
     return length(turn.action.text, ARXIV)

@@ -1,0 +1,175 @@
+"""Scores and role rewards of users: a limit ends them whatever they do, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marl_verl.episode import Journal
+from marl_verl.errors import MarlWarning
+from marl_verl.plugins.one_file import load_file, read_files
+from marl_verl.sampling import scoring
+from marl_verl.sampling.context import BaseSamplingContext, judged, number
+from marl_verl.sampling.scoring import scored
+from marl_verl.tasks import Task, TaskSet, quick
+from marl_verl.team import AgentConfig
+
+pytestmark = pytest.mark.slow
+TASK = Task("t", "p", {"answer": "4"})
+LIMIT = 1.0
+
+
+def number_of(fn: Any, answer: str = "", seconds: float | None = 30.0) -> float:
+    return asyncio.run(number(fn, (TASK, answer), "the score", seconds))
+
+
+def evaluated(task: Task, answer: str) -> float:
+    return float(eval(answer, {"__builtins__": None}) % 10)
+
+
+def spins(task: Task, answer: str) -> float:
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:  # noqa: BLE001 - as programs of users do
+            continue
+
+
+class Evaluated(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return evaluated(task, answer)
+
+    def success(self, task: Task, answer: Any) -> bool:
+        return bool(evaluated(task, answer) == 3.0)
+
+
+async def beside(work: Any) -> float:
+    """The longest pause of the event loop while `work` runs into its limit, and quick scores go on."""
+    pauses, done = [0.0], False
+
+    async def beat() -> None:
+        before = time.monotonic()
+        while not done:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            pauses.append(now - before)
+            before = now
+
+    beating = asyncio.create_task(beat())
+    stuck = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    assert await number(evaluated, (TASK, "1+2"), "the score", 60.0) == 3.0
+    with pytest.raises(TimeoutError, match="longer than 1 s"):
+        await stuck
+    done = True
+    await beating
+    return max(pauses)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: number(evaluated, (TASK, "9**9**9"), "the score", LIMIT),
+        lambda: number(spins, (TASK, ""), "the score", LIMIT),
+        lambda: judged(Evaluated(), TASK, "9**9**9", LIMIT),
+        lambda: scored(Evaluated().success, [(TASK, "9**9**9")], LIMIT),
+    ],
+    ids=["a power", "a loop that catches all", "a task set", "its success"],
+)
+def test_a_limit_ends_what_holds_the_interpreter(work: Any) -> None:
+    number_of(evaluated, "1")  # a process is there
+    assert asyncio.run(beside(work)) < 30.0, "one power takes minutes"
+
+
+def test_the_next_call_has_a_new_process() -> None:
+    with pytest.raises(TimeoutError):
+        number_of(evaluated, "9**9**9", LIMIT)
+    assert number_of(evaluated, "9**9 + 1") == 0.0
+
+
+def test_errors_are_those_of_the_function() -> None:
+    with pytest.raises(ZeroDivisionError, match="division by zero") as caught:
+        number_of(evaluated, "1/0")
+    assert "in evaluated" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        number_of(lambda task, answer: exit(3))
+    with pytest.raises(RuntimeError, match="ended with exit code 5"):
+        number_of(lambda task, answer: os._exit(5))
+    with pytest.raises(MemoryError):
+        number_of(lambda task, answer: len(b"x" * (scoring.MEMORY + 1)))
+
+
+def test_what_a_function_prints_is_no_reply() -> None:
+    assert number_of(lambda task, answer: len(os.write(1, b"ready") * "x" + str(print("5")))) == 9.0
+
+
+def test_an_awaitable_belongs_to_the_event_loop() -> None:
+    async def answered() -> float:
+        await asyncio.sleep(0)
+        return float(os.getpid())
+
+    def plain(task: Task, answer: str) -> Any:
+        return answered()
+
+    assert [number_of(plain), number_of(plain)] == 2 * [os.getpid()]
+
+
+def test_quick_functions_stay_here() -> None:
+    @quick
+    def here(task: Task, answer: str) -> float:
+        return float(os.getpid())
+
+    class Quick(Evaluated):
+        quick = True
+
+        def score(self, task: Task, answer: Any) -> float:
+            return float(os.getpid())
+
+    assert number_of(here) == number_of(Quick().score) == os.getpid()
+    assert number_of(lambda task, answer: float(os.getpid())) != os.getpid()
+    assert number_of(lambda task, answer: float(os.getpid()), seconds=None) == os.getpid()
+
+
+def test_what_cannot_be_pickled_stays_here_with_a_warning() -> None:
+    lock = threading.Lock()
+    with pytest.warns(MarlWarning, match="a time limit cannot end .*<lambda>: .* cannot be pickled"):
+        assert number_of(lambda task, answer: float(not lock.locked())) == 1.0
+
+
+def test_a_part_of_a_plugin_file_is_taken_along(tmp_path: Path) -> None:
+    text = "import os\nONE = 1\ndef score(task, answer):\n    return ONE + len(answer)\n"
+    (tmp_path / "parts.py").write_text(text)
+    module = load_file(read_files([tmp_path / "parts.py"])[0])
+    assert number_of(module.score, "abc") == 4.0
+
+
+def test_role_rewards_of_an_episode_are_one_request() -> None:
+    """Each turn has its own number; `invalid` is set before, and an agent without a role reward has none."""
+
+    def words(task: Task, turn: Any, episode: Any) -> float:
+        return float(len(turn.text) + 10 * episode.size + 100 * (turn.invalid is not None))
+
+    class Context(BaseSamplingContext):
+        def seed(self, session: int) -> int:
+            return 0
+
+    agents = {"a": AgentConfig("a", policy="p", reward="words"), "b": AgentConfig("b", policy="p")}
+    task_context: Any = SimpleNamespace(
+        agents=agents, rewards={"words": words}, mix=None, limits=SimpleNamespace(call_seconds=30.0), workflow=None
+    )
+    turns: list[Any] = [
+        SimpleNamespace(agent=agent, text=text, key=number, rewards={}, team_reward=1.0)
+        for number, (agent, text) in enumerate([("a", "x"), ("b", "yy"), ("a", "zzz")])
+    ]
+    context = Context.__new__(Context)
+    context.task_context, context.task, context.limits = task_context, TASK, task_context.limits
+    run: Any = SimpleNamespace(invalid={2: "why"}, journal=Journal())
+    asyncio.run(context._reward_turns(turns, SimpleNamespace(size=3), run))  # type: ignore[arg-type]
+    assert [turn.rewards for turn in turns] == [{"role": 31.0}, {}, {"role": 133.0}]
