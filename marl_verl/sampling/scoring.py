@@ -235,7 +235,8 @@ def _pickled(error: BaseException) -> bytes:
     """An exception; as a RuntimeError if it cannot be pickled, or would end or confuse an event loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         with contextlib.suppress(Exception):  # code of users
-            pickle.loads(reply := cloudpickle.dumps(("raised", error)))
+            reply: bytes = cloudpickle.dumps(("raised", error))
+            pickle.loads(reply)
             return reply
     return pickle.dumps(("raised", RuntimeError(format_error(error))))
 
