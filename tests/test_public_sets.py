@@ -28,6 +28,7 @@ class Quiz(PublicTasks):
     sets = {"quiz": PublicSet("somebody/quiz", _task, config="main", splits={"train": "train"})}
 
 
+FIELDS = "marl.task.options.fields={question: "
 ROWS = [{"Question": f"{n} + 1?", "answer": n + 1} for n in range(6)]
 QUIZ = Quiz(train="quiz", test="quiz")
 
@@ -116,6 +117,82 @@ def test_fields_of_other_types() -> None:
         with pytest.raises(MarlError) as error:
             read()
         assert message in str(error.value)
+
+
+SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?", "Equation": "2 + 1", "Answer": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "prompt", "answer"),
+    [
+        (SVAMP, {"question": ["Body", "Question"]}, "Ann has 2 eggs.\n\nAnd with one more?", "3.0"),
+        (SVAMP, {"question": "Question"}, "And with one more?", "3.0"),
+        ({"query": "1 + 1?", "gold": 2}, {"question": "query", "answer": "gold"}, "1 + 1?", "2"),
+        (
+            {"question": "2?", "choices": ["1", "2"], "answer": "2"},
+            {"question": ["question", "choices"]},
+            "2?\n\n1\n2",
+            "2",
+        ),
+        ({"question": "1 + 1?", "a.b": {"c": 2}}, {"answer": "a.b.c"}, None, "no field 'a.b.c'"),
+        ({"question": "1?", "reward_model": {"ground_truth": "2"}}, {"answer": "reward_model.ground_truth"}, "1?", "2"),
+        ({"question": "1?", "final_answer": 2, "answer": "2"}, {}, "1?", "2"),
+        ({"question": "1?", "context": "", "options": None, "answer": "2", "solution": "long"}, {}, "1?", "2"),
+        ({"question": "Ann has 2. And?", "body": "Ann has 2.", "answer": "2"}, {}, "Ann has 2. And?", "2"),
+        (
+            SVAMP,
+            {},
+            None,
+            f"column 'Body' is not read, and looks like a part of the question. Set {FIELDS}[Body, Question]}}",
+        ),
+        (SVAMP, {"question": "Bdy"}, None, "no field 'Bdy' (marl.task.options.fields.question): did you mean 'Body'?"),
+        (
+            SVAMP,
+            {"questoin": "Body"},
+            None,
+            "has 'questoin', which public set 'quiz' does not read: did you mean 'ques",
+        ),
+        ({"question": "1?", "choices": ["1", "2"], "answer": "2"}, {}, None, f"Set {FIELDS}[question, choices]}}, or"),
+        (
+            {"question": "1?", "Incorrect Answer 1": "3", "answer": "2"},
+            {},
+            None,
+            "column 'Incorrect Answer 1' is not read",
+        ),
+        ({"question": "1?", "answer": "long", "final_answer": 2}, {}, None, "fields={answer: final_answer}."),
+        (
+            {"question": "1?", "Correct Answer": "2"},
+            {},
+            None,
+            "Set marl.task.options.fields={answer: 'Correct Answer'}.",
+        ),
+    ],
+)
+def test_columns_are_read_as_fields_say_and_none_is_lost(
+    tmp_path: Path, row: dict[str, Any], fields: dict[str, Any], prompt: str | None, answer: str
+) -> None:
+    tasks = build(Quiz, {"train": "quiz", "fields": fields}, "o")
+    path = written(tmp_path / "t.jsonl", [row])
+    if prompt is None:
+        with pytest.raises(MarlError) as error:
+            tasks.read(path, "train")
+        assert answer in str(error.value)
+    else:
+        (task,) = tasks.read(path, "train")
+        assert (task.prompt, task.data) == (prompt, {"answer": answer})
+
+
+def test_fields_without_a_set(tmp_path: Path) -> None:
+    row = {"prompt": "1 + 1?", "answer": 2, "source": "x"}
+    path = written(tmp_path / "t.jsonl", [row, {**row, "id": 7, "data": {"level": 3}, "prompt": "1 + 2?"}])
+    with pytest.raises(MarlError, match=r"Or set marl\.task\.options\.fields=\{prompt: prompt, answer: answer\}"):
+        Quiz().read(path, "train")
+    first, second = Quiz(fields={"answer": "answer"}).read(path, "train")
+    assert (first.prompt, first.data, second.data) == ("1 + 1?", {"answer": 2}, {"level": 3, "answer": 2})
+    for lost, said in (({"answer": 2}, "fields={answer: answer}"), ({"context": "c"}, "{prompt: [prompt, context]}")):
+        with pytest.raises(MarlError) as error:
+            Quiz().read(written(path, [{"id": "a", "prompt": "p", **lost}]), "train")
+        assert said in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,32 @@ def test_columns_that_are_not_used_are_named_once(tmp_path: Path) -> None:
     assert "t.jsonl': columns level, source are not used. What a workflow or score needs must be in 'data'" in message
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"answer": 4}, "row 1: column 'answer' is not read, and looks like the answer. Write it into 'data'."),
+        (
+            {"context": "c"},
+            "column 'context' is not read, and looks like a part of the question. Write it into 'prompt'.",
+        ),
+        ({"data": {"answer": 4}, "solution": "long", "context": "", "final_answer": "4", "question": "p"}, None),
+        ({"data": {"digits": [1]}, "label": 3}, None),
+    ],
+)
+def test_a_column_that_looks_like_question_or_answer_is_not_dropped(
+    tmp_path: Path, row: dict[str, Any], message: str | None
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({"id": "a", "prompt": "p", **row}))
+    if message is None:
+        with pytest.warns(MarlWarning, match="are not used"):
+            assert read_tasks(path)
+    else:
+        with pytest.raises(MarlError) as error:
+            read_tasks(path)
+        assert message in str(error.value)
+
+
 def test_rows_of_verl_are_tasks(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     row = {

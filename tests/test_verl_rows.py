@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import datetime
+import decimal
 import importlib.util
 import json
 from pathlib import Path
@@ -24,7 +26,7 @@ from marl_verl.options import build
 from marl_verl.sampling.context import judged
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
-from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows
+from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows, asks_for_tool
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.workflows import Single
 
@@ -116,6 +118,18 @@ def changed(**columns: Any) -> dict[str, Any]:
     return {key: value for key, value in {**ROW, **columns}.items() if value is not ...}
 
 
+WRONG_TRUTHS = [
+    *((truth, f"got {truth!r}. Write it as '4'") for truth in (4, 4.0, ["4"], [4])),
+    *((truth, "'reward_model.ground_truth' must be a text") for truth in ([], ["4", "5"], [["4"]], {"a": 4}, True)),
+    *((text, "'reward_model.ground_truth' is empty") for text in ("", " \n")),
+    (None, "'reward_model.ground_truth' is missing"),
+    (float("nan"), "must be a text"),
+    *((text, "does not find it in the answer") for text in ("4 apples", "four")),
+    ("1,234", "Write it as '1234'"),
+    ("5 + 5 = 10\n#### 10", "Write it as '10'"),
+]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -131,6 +145,20 @@ def changed(**columns: Any) -> dict[str, Any]:
         (changed(reward_model=..., reward_modle={}), "has no 'reward_model': did you mean 'reward_modle'?"),
         (changed(reward_model="4"), "'reward_model' must be an object, got '4'"),
         (changed(reward_model={"style": "rule"}), "'reward_model.ground_truth' is missing"),
+        *((changed(reward_model={"ground_truth": truth}), message) for truth, message in WRONG_TRUTHS),
+        (changed(data_source="aime2024", reward_model={"ground_truth": 204}), "must be a text"),
+        (changed(data_source="math_dapo", reward_model={"ground_truth": "4\n5"}), "does not find it in the answer"),
+        (changed(data_source="lighteval/MATH", reward_model={"ground_truth": r"\boxed{4}"}), "does not find it"),
+        (
+            changed(data_source="searchR1_nq", reward_model={"ground_truth": {"target": [1990]}}),
+            "must be {target: a text",
+        ),
+        (changed(data_source="searchR1_nq", reward_model={"ground_truth": "Paris"}), "must be {target: a text"),
+        (changed(data_source="apps", reward_model={"ground_truth": ["4"]}), "must have lists 'inputs' and 'outputs'"),
+        ({"question": "1 + 1?", "answer": "#### 2"}, "marl.task.name=math marl.task.train_file="),
+        ({"question": "1 + 1?", "answer": "#### 2"}, "'marl.task.options.fields={prompt: question, answer: answer}'"),
+        ({"question": "?", "input_output": "{}"}, "marl.task.name=code-with-tests marl.task.train_file="),
+        ({"question": "?", "golden_answers": ["a"]}, "marl.task.name=search marl.task.train_file="),
         (changed(extra_info=[1]), "'extra_info' must be an object, got [1]"),
         (changed(images=[{"bytes": "x"}]), "has images: agents see text only"),
         (changed(data_source="openai/gsm8"), "for which verl has no score: did you mean 'openai/gsm8k'?"),
@@ -171,6 +199,43 @@ def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(MarlError, match=message):
         read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("truth", [b"4", decimal.Decimal("4"), datetime.date(2024, 1, 1), 4.0, [4]])
+def test_a_ground_truth_of_another_type_of_parquet_is_refused(tmp_path: Path, truth: Any) -> None:
+    with pytest.raises(MarlError, match=r"row 1: 'reward_model\.ground_truth' must be a text"):
+        read(write(tmp_path / "t.parquet", changed(reward_model={"ground_truth": truth})))
+
+
+def test_a_right_ground_truth_of_each_source_is_read(tmp_path: Path) -> None:
+    truths = {
+        **dict.fromkeys(("openai/gsm8k", "aime2024", "math_dapo", "lighteval/MATH", "HuggingFaceH4/MATH-500"), "-4.5"),
+        **dict.fromkeys(("math", "math_dapo_reasoning"), r"\frac{1}{2}"),
+        "searchR1_nq": {"target": ["Paris", "paris"]},
+        "searchR1_musique": {"target": "Paris"},
+    }
+    for source, truth in truths.items():
+        assert read(write(tmp_path / "t.jsonl", changed(data_source=source, reward_model={"ground_truth": truth})))
+    own = write(tmp_path / "t.jsonl", changed(data_source="mine", reward_model={"ground_truth": ["4"]}))
+    assert read(own, own_score=False)  # what a reward function of the user reads
+
+
+@pytest.mark.parametrize(
+    ("told", "asks"),
+    [
+        ("You should use the `calc_gsm8k_reward` tool after solving the question.", True),
+        ("You can call a search engine by <search> query </search>.", True),
+        ("You have access to the following functions: add(a, b)", True),
+        ("Bob uses a tool to cut 4 planks. How many tools are in the box?", False),
+        ("Solve it without using a calculator.", False),
+        ("Write the `add` function.", False),
+    ],
+)
+def test_prompts_that_tell_an_agent_to_call_a_tool(tmp_path: Path, told: str, asks: bool) -> None:
+    (task,) = read(write(tmp_path / "t.jsonl", changed(prompt=[{"role": "system", "content": told}, USER])))
+    assert (asks_for_tool(task) is not None) == asks
+    (task,) = read(write(tmp_path / "t.jsonl", changed(extra_info={"need_tools_kwargs": asks, "tools_kwargs": {}})))
+    assert (asks_for_tool(task) is not None) == asks
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.ranges import check_ranges
 from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
-from marl_verl.errors import MarlError, missing
+from marl_verl.errors import MarlError, missing, shown
 from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
 from marl_verl.platforms.unusable import check_torchvision
 from marl_verl.sandbox import AUTO, Sandbox
 from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.overlap import trained
+from marl_verl.tasks.verl_rows import asks_for_tool
 from marl_verl.team import TeamConfig
 
 DISK_BYTES = GIB = 1 << 30
@@ -100,12 +103,23 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
         (most, times), *_ = Counter(task.id for task in found).most_common(1)
         if times > 1:
             raise MarlError(f"{times} {split} tasks have the id '{most}': task ids must be unique")
-    if both := {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}:
-        why = "held-out tasks must not be trained on"
-        raise MarlError(f"{len(both)} tasks are in both splits, e.g. '{min(both)}': {why}")
+    files = any(config.marl.task[f"{split}_file"] is not None for split in tasks)
+    if both := trained(tasks["train"], tasks["test"], files):
+        what = f"{len(both)} tasks are in both splits, e.g. '{both[0].id}', {shown(both[0].prompt)}"
+        raise MarlError(f"{what}: held-out tasks must not be trained on")
     count, batch = len(tasks["train"]), config.data.train_batch_size
     if count < batch:
         raise MarlError(f"{count} training tasks are fewer than data.train_batch_size={batch}")
+
+
+def missing_tools(tasks: dict[Split, list[Task]], moves: Iterable[Iterable[Act]]) -> list[str]:
+    """A note if tasks tell an agent to call a tool, and no act of the rehearsal has one."""
+    asking = [(task, why) for found in tasks.values() for task in found if (why := asks_for_tool(task)) is not None]
+    if not asking or any((act.parameters or {}).get("tools") for acts in moves for act in acts):
+        return []
+    (task, why), *_ = asking
+    what = f"warning: {len(asking)} tasks tell the agent to call a tool, which no agent has: of '{task.id}' {why}"
+    return [f"{what}. Change the prompts, or give the agents tools in a workflow (docs/teams.md#tools-and-messages)."]
 
 
 def set_steps(config: DictConfig, tasks: int) -> None:

@@ -20,12 +20,13 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.config.unused import check_unused
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.process import private_network
 from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.prepare import COMPOSED
@@ -199,11 +200,10 @@ def _tasks(
     """The run's held-out tasks, or new ones if overrides change `marl.task`. MarlError for tasks of training."""
     if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
         tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
-        trained = {task.id for task in read_tasks(run / "data" / "train.jsonl")}
-        if both := trained & {task.id for task in tasks}:
-            raise MarlError(
-                f"{len(both)} of the tasks were used in training, e.g. '{min(both)}', so they are not held-out"
-            )
+        files = marl["task"]["test_file"] is not None
+        if both := trained(read_tasks(run / "data" / "train.jsonl"), tasks, files):
+            what = f"{len(both)} of the tasks were used in training, e.g. '{both[0].id}', {shown(both[0].prompt)}"
+            raise MarlError(f"{what}: they are not held-out")
     else:
         tasks = read_tasks(run / "data" / "test.jsonl")
     if not tasks:

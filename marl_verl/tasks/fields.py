@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.tasks.columns import instead, option
 
 
 class Fields:
@@ -14,10 +15,12 @@ class Fields:
 
     Attributes:
         where: file and row, the beginning of every error message.
+        read: name -> the column that was read under it.
     """
 
     def __init__(self, row: Mapping[str, Any], where: str) -> None:
         self.row, self.where = row, where
+        self.read: dict[str, str] = {}
         self._lower = {str(name).lower(): name for name in row}
 
     def __contains__(self, name: str) -> bool:
@@ -27,14 +30,17 @@ class Fields:
         """The value of a field. MarlError without one, or if it is null."""
         for name in names:
             if name in self:
-                return self.row[self._lower[name.lower()]]
+                self.read[name] = self._lower[name.lower()]
+                return self.row[self.read[name]]
         hint = nearest(names[0], map(str, self.row)) if self.row else "the row is empty"
-        raise MarlError(f"{self.where} has no field {' or '.join(map(repr, names))}: {hint}")
+        column = instead(self.row, names[0])
+        remedy = "" if column is None else f"{'' if hint.endswith('?') else '.'} Set {option({names[0]: column})}."
+        raise MarlError(f"{self.where} has no field {' or '.join(map(repr, names))}: {hint}{remedy}")
 
     def text(self, *names: str) -> str:
         """A field's text without white space around it; a number as text. MarlError if it is empty or no text."""
         value = self.value(*names)
-        if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+        if _is_text(value) and str(value).strip():
             return str(value).strip()
         raise self.wrong("must be a text", value, *names)
 
@@ -42,8 +48,7 @@ class Fields:
         """A field's list of texts; a single text or number as a list. MarlError if it is empty, or holds no texts."""
         value = self.value(*names)
         values = value if isinstance(value, list | tuple) else [value]
-        right = all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in values)
-        found = [str(each).strip() for each in values if str(each).strip()] if right else []
+        found = [str(text).strip() for text in values if str(text).strip()] if all(map(_is_text, values)) else []
         if not found:
             raise self.wrong("must be a text, or a list of texts", value, *names)
         return found
@@ -74,3 +79,8 @@ class Fields:
 
     def _name(self, *names: str) -> str:
         return next((str(self._lower[name.lower()]) for name in names if name in self), names[0])
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text or a number. NaN is none: it is what data frames write for a missing value."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl_verl.errors import MarlError, MarlWarning, unknown
+from marl_verl.errors import MarlError, MarlWarning, nearest, unknown
 from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.columns import KEY, PARTS, advice, lost, suggestion, with_fields
 from marl_verl.tasks.fields import Fields
 from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
@@ -56,14 +57,18 @@ class PublicTasks(TaskSet):
         train, test: name of the set of a split; null: `train_file` and `test_file` have rows with id, prompt, data.
         train_rows, test_rows: [first, end] from 0: only these tasks of the set, in its order; end null: to the last.
         most_words: tasks with a longer prompt are left out.
+        fields: name that a set reads -> the column of the rows, or a list of columns, whose texts are joined; `a.b` is
+            `b` in column `a`. Without a set: `prompt`, and names of `data`.
     """
 
     sets: ClassVar[Mapping[str, PublicSet]] = {}
+    answered: ClassVar[bool] = True  # whether a task's `data` has an `answer`
     train: str | None = None
     test: str | None = None
     train_rows: tuple[int, int | None] | None = None
     test_rows: tuple[int, int | None] | None = None
     most_words: int | None = None
+    fields: Mapping[str, str | list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for split in ("train", "test"):
@@ -91,32 +96,71 @@ class PublicTasks(TaskSet):
         return [tasks[index] for index in sorted(chosen)]
 
     def read(self, path: Path, split: Split) -> list[Task]:
-        """The tasks of a file with rows of the split's set, or with rows that are tasks."""
+        """The tasks of a file with rows of the split's set, of the columns `fields`, or with rows that are tasks."""
+        what = f"task file '{path}'"
         first = next((row for _, row in read_rows(path, "task file")), {})
-        if {"id", "prompt", "data"} <= set(first) or getattr(self, split) is None:
+        if self.fields or not ({"id", "prompt", "data"} <= set(first) or getattr(self, split) is None):
+            return self._tasks(read_rows(path, "task file"), split, what)
+        try:
+            tasks = read_tasks(path, fields=True)
+        except MarlError as error:
+            if "has no text '" not in str(error):
+                raise
+            known = f"If its rows are those of a public set, set marl.task.options.{split}: {', '.join(self.sets)}."
+            raise self._without(f"{error}.", first, known) from error
+        for task in tasks:
             try:
-                return self._part(read_tasks(path), split, f"task file '{path}'", Counter())
+                self.check(task)
             except MarlError as error:
-                if "has no text '" not in str(error):
-                    raise
-                how = f"If its rows are those of a public set, set marl.task.options.{split}"
-                raise MarlError(f"{error}. {how}: {', '.join(self.sets)}") from error
-        return self._tasks(read_rows(path, "task file"), split, f"task file '{path}'")
+                raise self._without(f"{what}: {error}.", first, "") from error
+        return self._part(tasks, split, what, Counter())
+
+    def check(self, task: Task) -> None:
+        """MarlError if a task of a file has no answer that could be scored."""
+
+    def row_task(self, row: Fields) -> Task:
+        """The task of a row without a set: `prompt`, its `data`, and the names of `fields` in it."""
+        prompt, data = row.text("prompt"), row.row.get("data")
+        values = {name: row.value(name) for name in self.fields if name not in ("id", "prompt")}
+        name = row.text("id") if "id" in self.fields else task_id("task", prompt)
+        return Task(name, prompt, {**(data if isinstance(data, dict) else {}), **values})
+
+    def _without(self, message: str, row: Mapping[str, Any], otherwise: str) -> MarlError:
+        """The error for rows that are no tasks, with the mapping to write."""
+        mapping = suggestion(row, "prompt", "answer") if self.answered else None
+        remedies = [otherwise, "" if mapping is None else f"{'Or set' if otherwise else 'Set'} {mapping}."]
+        return MarlError(" ".join(filter(None, [message, *remedies])))
 
     def _tasks(self, rows: Rows, split: Split, what: str) -> list[Task]:
         """The tasks of a set's rows, each once; a MarlWarning has the number of rows left out."""
-        task_of = self.sets[getattr(self, split)].task
+        name = getattr(self, split)
+        task_of = self.row_task if name is None else self.sets[name].task
         found: dict[str, Task] = {}
         left: Counter[str] = Counter()
         for number, row in rows:
+            where = f"{what}, row {number}"
+            fields = Fields(with_fields(row, self.fields, where) if self.fields else row, where)
             try:
-                task = task_of(Fields(row, f"{what}, row {number}"))
+                task = task_of(fields)
             except LeftOut as reason:
                 left[str(reason)] += 1
                 continue
+            self._check_read(row, fields, task, name)
             if (first := found.setdefault(task.id, task)) is not task:
                 left["repeated" if first.data == task.data else "repeated with other data"] += 1
         return self._part(list(found.values()), split, what, left)
+
+    def _check_read(self, row: Mapping[str, Any], fields: Fields, task: Task, name: str | None) -> None:
+        """MarlError if `fields` has a name that is not read, or a column is not read that looks as if it should be."""
+        for unread in self.fields:
+            if unread not in fields.read:
+                hint = nearest(unread, fields.read)
+                raise MarlError(f"{KEY} has '{unread}', which public set '{name}' does not read: {hint}")
+        if (column := lost(row, fields.read.values(), task, self.fields)) is not None:
+            what = f"{fields.where}: column '{column[1]}' is not read, and looks like {PARTS[column[0]]}"
+            raise MarlError(f"{what}. {advice(row, fields.read, *column)}")
+        if name is None:
+            self.check(task)
 
     def _part(self, tasks: list[Task], split: Split, what: str, left: Counter[str]) -> list[Task]:
         if (most := self.most_words) is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError, MarlWarning, missing, nearest
+from marl_verl.tasks.columns import PARTS, advice, lost
 from marl_verl.tasks.task import Task
 
 VERL = ("data_source", "reward_model", "extra_info")  # columns of verl's data sets that scoring needs
@@ -32,18 +33,26 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path, fields: bool = False) -> list[Task]:
     """Read the tasks of a file of `read_rows`. Columns that are not used are a MarlWarning, once.
+
+    Args:
+        fields: whether the task set has the option `fields`, which an error advises.
 
     Raises:
         MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt, a duplicate
-            id.
+            id, a column that is not used and looks like a part of the question or the answer.
     """
     found: dict[str, tuple[int, Task]] = {}
     unused: dict[str, None] = {}
     for number, row in read_rows(path, "task file"):
         unused |= dict.fromkeys(name for name in row if name not in USED)
         task = _task(row, path, number)
+        if (column := lost(row, USED, task, {})) is not None:
+            what = f"task file '{path}', row {number}: column '{column[1]}' is not read, and looks like"
+            here = f"Write it into '{'prompt' if column[0] == 'question' else 'data'}'."
+            remedy = advice(row, {"prompt": "prompt"}, *column) if fields else here
+            raise MarlError(f"{what} {PARTS[column[0]]}. {remedy}")
         first, _ = found.setdefault(task.id, (number, task))
         if first != number:
             raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is already the id of row {first}")

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import random
+import re
 import threading
 import warnings
 from collections import Counter
@@ -24,8 +25,10 @@ from typing import Any, Literal
 from marl_verl.errors import MarlError, MarlWarning, nearest, shown
 from marl_verl.options import Positive
 from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.columns import reader
 from marl_verl.tasks.task_files import read_rows
 from marl_verl.tasks.verl_programs import score_program, wrong_tests
+from marl_verl.tasks.verl_truth import wrong_truth
 
 COMPARED = (  # scored by comparing texts; besides these, every source that begins with "aime"
     *("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo"),
@@ -42,7 +45,15 @@ IMAGES = ("hiyouga/geometry3k",)
 MEDIA = ("images", "videos", "audios")
 USED = ("ability", "reward_model", "extra_info", *MEDIA)
 KEYS: Mapping[Split, str] = {"train": "data.train_files", "test": "data.val_files"}
+FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md)."
 OTHERWISE = "Give a function that scores these rows: marl.task.reward=my_reward.py:compute_score"
+_TOOL = re.compile(
+    r"<(?:tool_call|tools|search|code_interpreter|python)>|\btool calls?\b|`\w+` tool\b|\bcode interpreter\b"
+    r"|(?<!without )(?<!not )\b(?:call|calling|invoke|use|using|access to)\s+(?:(?:an?|the|these|this|following"
+    r"|external|provided|available|search|python)\s+)*(?:tools?|search engine|calculator|interpreter)\b"
+    r"|the following functions",
+    re.IGNORECASE,
+)
 Max = Literal[-1] | Positive
 
 
@@ -126,6 +137,10 @@ class VerlRows(TaskSet):
         unused: dict[str, None] = {}
         number = 0
         for number, row in read_rows(path, f"{key}:"):
+            if not {self.reward_fn_key, "reward_model"} & set(row):
+                split = "train" if key == KEYS["train"] else "test"
+                wanted = f"{key} '{path}', row {number} has neither '{self.reward_fn_key}' nor 'reward_model'"
+                raise MarlError(f"{wanted}: it is not in verl's form. {reader(row, split, path) or FORM}")
             unused |= dict.fromkeys(name for name in row if name not in (self.prompt_key, self.reward_fn_key, *USED))
             yield f"{key} '{path}', row {number}", f"{path.stem}-{number}", row
         if not number:
@@ -133,6 +148,13 @@ class VerlRows(TaskSet):
         if unused:
             what = f"{key} '{path}': columns {', '.join(map(str, unused))} are not used"
             warnings.warn(f"{what}. What a score needs must be in 'extra_info'.", MarlWarning, stacklevel=2)
+
+    def _wrong_truth(self, source: str, truth: Any) -> str | None:
+        if source not in PROGRAMS:
+            return wrong_truth(source, truth)
+        if self.sandbox_url and isinstance(truth, str | Mapping) and truth:
+            return None  # verl's server reads other forms, too
+        return wrong_tests(truth)
 
     def _task(self, row: Mapping[str, Any], place: str, name: str) -> Task:
         source, model = _of(row, self.reward_fn_key, str, place), _of(row, "reward_model", Mapping, place)
@@ -142,8 +164,7 @@ class VerlRows(TaskSet):
             raise MarlError(f"{place} has {media}: agents see text only. Use other rows, or train it with verl.")
         if self.own_score and (why := refusal(source)):
             raise MarlError(f"{place}: '{self.reward_fn_key}' is '{source}', {why}")
-        local = self.own_score and source in PROGRAMS and not self.sandbox_url
-        if local and (why := wrong_tests(model["ground_truth"])):
+        if self.own_score and (why := self._wrong_truth(source, model["ground_truth"])):
             raise MarlError(f"{place}: {why}")
         info = _of({"extra_info": {}, **row}, "extra_info", Mapping | None, place) or {}
         messages = _messages(_of(row, self.prompt_key, str | Sequence, place), f"{place}: '{self.prompt_key}'")
@@ -158,6 +179,17 @@ class VerlRows(TaskSet):
 def observation(task: Task) -> str | list[dict[str, str]]:
     """What an agent that is given a whole task sees: its messages, else its prompt."""
     return task.data.get("messages") or task.prompt
+
+
+def asks_for_tool(task: Task) -> str | None:
+    """What in a row of verl's form tells the agent to call a tool; None without it."""
+    if "reward_model" not in task.data:
+        return None
+    info = task.data.get("extra_info")
+    if isinstance(info, Mapping) and (info.get("need_tools_kwargs") or info.get("tools_kwargs")):
+        return "extra_info has arguments of tools"
+    asked = _TOOL.search(task.prompt)
+    return None if asked is None else f"the prompt has {shown(asked[0])}"
 
 
 def refusal(source: str) -> str | None:

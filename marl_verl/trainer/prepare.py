@@ -174,6 +174,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_tasks(tasks, config)
     checks.set_steps(config, len(tasks["train"]))
     moves = checks.rehearse(parts.workflow, tasks["train"][0], team)
+    notes += tuple(checks.missing_tools(tasks, moves))
     check_score(parts.task_set, tasks["train"][0])
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)

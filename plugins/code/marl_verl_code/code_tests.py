@@ -38,12 +38,17 @@ class CodeWithTests(PublicTasks):
     """
 
     sets: ClassVar = SETS
+    answered: ClassVar = False
     seconds: float = 6.0
     megabytes: int = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._limits()
+
+    def check(self, task: Task) -> None:
+        tests_of(task, "public")
+        tests_of(task, "private")
 
     async def score(self, task: Task, answer: Any) -> float:
         """1 when a program passes all tests, else 0. Stops at the first failure. An empty program scores 0.

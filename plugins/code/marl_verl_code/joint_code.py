@@ -45,6 +45,7 @@ class JointCode(PublicTasks):
     quick = True
 
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
+    answered: ClassVar = False
     enough: float = 1.0
     seconds: float = 10.0
     test_seconds: float = 3.0
@@ -55,6 +56,9 @@ class JointCode(PublicTasks):
         if not 0 < self.enough <= 1:
             raise MarlError(f"joint-code: enough must be above 0 and at most 1, got {self.enough}")
         self._limits()
+
+    def check(self, task: Task) -> None:
+        _tests_of(task)
 
     def score(self, task: Task, answer: Any) -> float:
         """The sum of the levels, 0 to 4. MarlError for another answer, or a task without entry or tests."""
@@ -126,9 +130,7 @@ def judged(task: Task, helper: str, main: str, limits: Budget) -> tuple[dict[str
     Raises:
         MarlError: the task has no entry or no tests.
     """
-    entry, setup, tests = entry_of(task), task.data.get("setup", ""), task.data.get("tests")
-    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
-        raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code needs")
+    entry, setup, tests = entry_of(task), task.data.get("setup", ""), _tests_of(task)
     program = joined(helper, main)
     outcomes: tuple[Outcome, ...] = ()
     if function(main, entry) is not None and compiles(program):
@@ -204,6 +206,14 @@ def entry_of(task: Task) -> str:
     if not isinstance(entry, str) or not entry.isidentifier() or entry == AUX:
         raise MarlError(f"task '{task.id}' has no 'entry' in its data, the name of a function other than '{AUX}'")
     return entry
+
+
+def _tests_of(task: Task) -> Sequence[str]:
+    entry_of(task)
+    tests = task.data.get("tests")
+    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
+        raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code needs")
+    return tests
 
 
 def _coders(names: Sequence[str], feedback: Feedback) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks import PublicTasks, Task
+from marl_verl.tasks import Fields, PublicTasks, Task
 from marl_verl_math.answers import boxed
 from marl_verl_math.matcher import same
 from marl_verl_math.sets import SETS
+from marl_verl_math.sets import final as marked
 
 Answers = list[list[str | None]]
 
@@ -24,6 +25,16 @@ class MathTasks(PublicTasks):
     quick = True
 
     sets: ClassVar = SETS
+
+    def check(self, task: Task) -> None:
+        truth(task)
+
+    def row_task(self, row: Fields) -> Task:
+        task = super().row_task(row)
+        if "answer" not in self.fields:
+            return task
+        text = row.text("answer")
+        return Task(task.id, task.prompt, {**task.data, "answer": marked(text) or text})
 
     async def score(self, task: Task, answer: Any) -> float:
         """1 if the final answer is equal to the task's, else 0. MarlError: another form of answer, or a task without
@@ -52,7 +63,13 @@ def checked(answer: Any) -> Answers:
 
 async def right(task: Task, answer: str | None) -> float:
     """1 for the task's answer, else 0. MarlError: the task has none."""
-    truth = task.data.get("answer")
-    if not isinstance(truth, str | int | float) or isinstance(truth, bool):
+    return float(answer is not None and await same(answer, truth(task)))
+
+
+def truth(task: Task) -> str:
+    """The task's answer. MarlError without one."""
+    answer = task.data.get("answer")
+    number = isinstance(answer, int | float) and not isinstance(answer, bool) and answer == answer
+    if not (number or (isinstance(answer, str) and answer.strip())):
         raise MarlError(f"task '{task.id}' has no answer: its data must be {{\"answer\": text}}, got {task.data!r:.60}")
-    return float(answer is not None and await same(answer, str(truth)))
+    return str(answer)

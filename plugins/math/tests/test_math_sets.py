@@ -155,3 +155,31 @@ def test_a_solution_without_a_marked_answer_is_no_answer(tmp_path: Path) -> None
     with pytest.warns(MarlWarning, match="2 tasks; rows left out: 1 without a marked answer"):
         tasks = MathTasks(test="math").read(path, "test")
     assert [task.data["answer"] for task in tasks] == ["2", "1,000"]
+
+
+@pytest.mark.parametrize("answer", [None, "", " ", ["4"], {"x": 1}, True, float("nan")])
+def test_a_task_without_an_answer_is_refused(tmp_path: Path, answer: Any) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"id": "a", "prompt": "2 + 2?", "data": {"answer": answer}}))
+    with pytest.raises(MarlError, match="task 'a' has no answer"):
+        MathTasks().read(path, "train")
+    path.write_text(json.dumps({"question": "2 + 2?", "answer": answer}))
+    with pytest.raises(MarlError, match="field 'answer'"):
+        MathTasks(train="gsm8k").read(path, "train")
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"), [("2 + 2 = 4\n#### 4", "4"), ("so $\\boxed{4}$", "4"), (4, "4"), (" 4 ", "4")]
+)
+def test_an_answer_of_another_column(tmp_path: Path, answer: Any, read: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"query": "2 + 2?", "target": answer}))
+    (task,) = MathTasks(fields={"prompt": "query", "answer": "target"}).read(path, "train")
+    assert (task.prompt, task.data) == ("2 + 2?", {"answer": read})
+    verl = {"data_source": "math", "prompt": [{"role": "user", "content": "2 + 2?"}]}
+    path.write_text(json.dumps({**verl, "reward_model": {"ground_truth": answer}, "extra_info": {"index": 1}}))
+    with pytest.raises(MarlError, match=r"fields=\{prompt: prompt, answer: reward_model\.ground_truth\}"):
+        MathTasks().read(path, "train")
+    fields = {"prompt": "prompt", "answer": "reward_model.ground_truth"}
+    (task,) = MathTasks(fields=fields).read(path, "train")
+    assert (task.prompt, task.data) == ("2 + 2?", {"answer": read})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks import PublicTasks, Task
+from marl_verl.tasks import Fields, PublicTasks, Task
 from marl_verl_search.answers import exact_match, f1, normalised, number
 from marl_verl_search.sets import SETS
 
@@ -27,6 +27,17 @@ class SearchTasks(PublicTasks):
 
     sets: ClassVar = SETS
     metric: Literal["em", "f1", "number"] = "em"
+
+    def check(self, task: Task) -> None:
+        answers_of(task)
+
+    def row_task(self, row: Fields) -> Task:
+        task = super().row_task(row)
+        return (
+            Task(task.id, task.prompt, {**task.data, "answers": row.texts("answer")})
+            if "answer" in self.fields
+            else task
+        )
 
     def score(self, task: Task, answer: Any) -> float:
         """0 to 1, by the metric. MarlError: the answer is not a text, or the task has no answers."""
@@ -46,7 +57,7 @@ def answers_of(task: Task) -> list[str]:
     """The right answers of a task. MarlError for another form of data."""
     data = task.data
     found = data.get("answers", [data.get("answer"), *(data.get("aliases") or [])])
-    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+    if not isinstance(found, list) or not found or not all(isinstance(text, str) and text.strip() for text in found):
         what = f"the data of task '{task.id}' must have a list of texts 'answers'"
         raise MarlError(f"{what} (or a text 'answer' and a list 'aliases'), it has {found!r:.60}")
     return found

@@ -57,6 +57,7 @@ class JointWriting(PublicTasks):
     quick = True
 
     sets: ClassVar = SETS
+    answered: ClassVar = False
     bands: Kind = "tldr"
     enough: float = 2.5
 

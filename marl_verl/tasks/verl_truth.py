@@ -1,0 +1,68 @@
+"""Whether a row's ground truth can be matched by verl's own score: the right answer must score 1.
+
+Uses verl internals: the files of `verl.utils.reward_score` that score by comparing texts, loaded without verl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from marl_verl.errors import shown
+
+WRITTEN = {"gsm8k": "#### {}", "math_reward": "\\boxed{{{}}}", "math_dapo": "Answer: {}"}
+"""File of verl -> how its score wants an answer to be written."""
+SEARCH = "searchR1_"
+
+
+def wrong_truth(source: str, truth: Any) -> str | None:
+    """Why no answer would be right by verl's comparison of texts; None if one would."""
+    key = "'reward_model.ground_truth'"
+    if source.startswith(SEARCH):
+        targets = truth.get("target") if isinstance(truth, Mapping) else None
+        texts = targets if isinstance(targets, list) else [targets]
+        right = texts and all(isinstance(text, str) and text.strip() for text in texts)
+        return None if right else f"{key} must be {{target: a text, or a list of texts}}, got {shown(truth)}"
+    if not isinstance(truth, str):
+        (inner,) = truth if isinstance(truth, list) and len(truth) == 1 else [truth]
+        number = isinstance(inner, int | float) and not isinstance(inner, bool) and math.isfinite(inner)
+        text = f"{inner:.15g}" if isinstance(inner, float) else str(inner)
+        remedy = f" Write it as {text!r}." if number or isinstance(inner, str) else ""
+        return f"{key} must be a text, with which verl compares the text of an answer, got {shown(truth)}.{remedy}"
+    if not truth.strip():
+        return f"{key} is empty: no answer would be right"
+    name = {"openai/gsm8k": "gsm8k"}.get(source, "math_reward" if "MATH" in source else "math_dapo")
+    answer = WRITTEN[name].format(truth)
+    if _score(name, answer, truth) >= 1:
+        return None
+    what = f"{key} is {shown(truth)}, and verl's score of '{source}' does not find it in the answer {shown(answer)}"
+    near = truth.rpartition("####")[2].replace(",", "").replace("$", "").strip()
+    better = name == "gsm8k" and near != truth and _score(name, WRITTEN[name].format(near), near) >= 1
+    return f"{what}. Write it as {near!r}." if better else f"{what}. Correct or remove the row."
+
+
+def _score(name: str, answer: str, truth: str) -> float:
+    with contextlib.redirect_stdout(io.StringIO()):  # verl prints what it cannot parse
+        score = _file(name).compute_score(answer, truth)
+    return float(score["score"] if isinstance(score, Mapping) else score)
+
+
+@functools.cache
+def _file(name: str) -> ModuleType:
+    package = importlib.util.find_spec("verl")
+    if package is None or package.origin is None:
+        raise ImportError("verl is not installed")
+    path = Path(package.origin).parent / "utils" / "reward_score" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"marl_verl_{name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"verl has no {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
