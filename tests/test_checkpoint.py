@@ -133,8 +133,10 @@ def test_complete_ones_are_found_oldest_first(tmp_path: Path) -> None:
     for name in ("step_20", "step_100", "step_3", ".writing-step_200", "step_best", ".old-step_8"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "team.json").write_text('{"step": 1}')
-    (tmp_path / "step_7").mkdir()  # no team file
-    assert [path.name for path in checkpoint.complete(tmp_path)] == ["step_3", "step_20", "step_100"]
+    (tmp_path / "step_7").mkdir()  # damaged, as its team file is missing: no older one takes its place silently
+    (tmp_path / "step_8").write_text("")
+    names = [path.name for path in checkpoint.complete(tmp_path)]
+    assert names == ["step_3", "step_7", "step_20", "step_100"]
 
 
 def test_one_that_is_being_replaced_counts_until_the_new_one_is_there(tmp_path: Path) -> None:

@@ -585,6 +585,21 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("closed", "status", "stdout", "stderr"),
+    [
+        ((1,), 2, b"", b"marl-verl: standard output is closed. To discard it, redirect it: 1>/dev/null\n"),
+        ((2,), 2, b"marl-verl: standard error is closed. To discard it, redirect it: 2>/dev/null\n", b""),
+        ((1, 2), 2, b"", b""),
+        ((0,), 2, b"", b"marl-verl: standard input is empty\n"),
+    ],
+)
+def test_a_closed_stream_is_named(closed: tuple[int, ...], status: int, stdout: bytes, stderr: bytes) -> None:
+    shell = f"exec {sys.executable} -m marl_verl.cli.main replay - {' '.join(f'{number}>&-' for number in closed)}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

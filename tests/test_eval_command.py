@@ -213,8 +213,7 @@ def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> N
 
 
 def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in (20, 40):
-        (run / "checkpoints" / f"step_{step}" / "team.json").unlink()
+    shutil.rmtree(run / "checkpoints")
     assert "has no complete checkpoint. --step 0 evaluates the team before training" in refused(str(run))
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--step", "0"]) == 0

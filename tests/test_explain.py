@@ -394,10 +394,10 @@ def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.Monkey
     assert "'rows.json/x' cannot be read: Not a directory" in refused("rows.json/x")
     assert "'.' is a folder: a run is explained with --run '.'" in refused(".")
 
-    def denied(path: Path) -> bytes:
+    def denied(path: Path, flags: int) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(os, "open", denied)
     assert "'rows.json' cannot be read: Permission denied" in refused("rows.json")
 
 

@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
+from marl_verl.checkpoint import folders
 from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import find_models, newest_snapshots
@@ -325,7 +326,7 @@ def test_snapshots_stay_while_a_checkpoint_names_them(tmp_path: Path) -> None:
     found.discard()
     assert {int(path.name[5:]) for path in snapshots.root.iterdir()} == {2, 4, 6, 8, 10}
     assert list(read(checkpoint, "player")) == ["0", "2", "4"]
-    (checkpoint / "team.json").unlink()
+    folders.discard(checkpoint)
     found.discard()
     assert {int(path.name[5:]) for path in snapshots.root.iterdir()} == {6, 8, 10}
 
@@ -415,7 +416,8 @@ def test_the_dry_run_counts_the_server_and_the_snapshots(tmp_path: Path) -> None
 
 def test_an_evaluation_serves_the_snapshot_or_merges_its_adapter(tmp_path: Path) -> None:
     model = {"path": "hub/model"}
-    OmegaConf.save({"policies": {"player": {"actor_rollout_ref": {"model": model}}}}, tmp_path / "config.yaml")
+    config = {"marl": {}, "policies": {"player": {"actor_rollout_ref": {"model": model}}}, "critics": {}}
+    OmegaConf.save(config, tmp_path / "config.yaml")
     snapshots = Snapshots(tmp_path, "player", model)
     snapshots.write(2, saves)
     snapshots.write(4, saves_adapter)

@@ -103,6 +103,15 @@ def test_a_part_that_does_not_return_one_number_per_row(make: Callable[[], Any],
         check_algorithm(part, ROWS)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [Advantage(baseline=GivenBaseline()), Advantage(std=GivenScale())])
+def test_a_baseline_or_scale_that_is_not_finite_is_named(part: Advantage, value: float) -> None:
+    """A scale of NaN would count as 1."""
+    GIVEN["value"] = [value] * 3 if isinstance(part.baseline, GivenBaseline) else [value]
+    with pytest.raises(MarlError, match=rf"`Given\w+\.compute` of 'given-\w+' returned {value} as value 0"):
+        Algorithm(advantage=part).compute(RowTable.from_rows(ROWS))
+
+
 def test_a_list_of_numbers_is_an_array() -> None:
     GIVEN["value"] = [1, 2, 4]
     assert check_algorithm(Algorithm(rewards=GivenMix()), ROWS).reward.tolist() == [1.0, 2.0, 4.0]

@@ -135,7 +135,7 @@ def numbers_or_nan(rows: Rows, key: str, column: Sequence[Any] | None = None) ->
     return np.array([math.nan if value is None else float(value) for value in values])
 
 
-def numbers_of(values: Any, n: int, what: str) -> FloatArray:
+def numbers_of(values: Any, n: int, what: str, finite: bool = False) -> FloatArray:
     """[n] the numbers that the part `what` computed. MarlError for anything else, which NumPy might broadcast."""
     try:
         found = np.asarray(values, dtype=np.float64)
@@ -143,6 +143,8 @@ def numbers_of(values: Any, n: int, what: str) -> FloatArray:
         raise MarlError(f"{what} must return an array of {n} numbers, got {shown(values)}") from error
     if found.shape != (n,):
         raise MarlError(f"{what} must return an array of {n} numbers, got shape {found.shape}: {shown(values)}")
+    if finite and (place := first_true(~np.isfinite(found))) is not None:
+        raise MarlError(f"{what} returned {found[place]} as value {place} of {n}. Return finite numbers.")
     return found
 
 

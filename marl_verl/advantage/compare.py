@@ -15,6 +15,8 @@ from marl_verl.advantage.part import Part
 from marl_verl.errors import MarlError
 
 SINGLETONS = ("zero", "raw", "batch")
+MODERATE = 1e100
+"""Returns below it are not the reason where a baseline or a scale is not finite."""
 
 
 def check_eps(eps: float) -> None:
@@ -124,16 +126,18 @@ def compare(
         spread: ids [S] of other groups for sigma, which is then the spread of value - b in these groups.
     """
 
+    moderate = bool((np.abs(value) < MODERATE).all())
+
     def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
-        b = numbers_of(baseline.compute(value, group), len(value), baseline.described)
+        b = numbers_of(baseline.compute(value, group), len(value), baseline.described, moderate)
         if std is None:
             return b, np.ones(len(value))
         deviation = value - b
         of, among = (value, group) if spread is None else (deviation, spread)
-        sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described)[among]
+        sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described, moderate)[among]
         # with sigma 0 a deviation is kept as it is, instead of being divided by eps
         scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
-        return b, np.where(scale > 0, scale, 1.0)
+        return b, np.where(scale <= 0, 1.0, scale)
 
     b, scale = within(group)
     if baseline.name == "none" and std is None:

@@ -24,8 +24,9 @@ from omegaconf import OmegaConf
 
 from marl_verl.checkpoint import weights
 from marl_verl.checkpoint.folders import complete, damage, is_full, step_of
-from marl_verl.config.stored import check_run, read_config, team_of
+from marl_verl.config.stored import check_run, read_resolved, team_of
 from marl_verl.errors import MarlError, nearest
+from marl_verl.files import read_json
 
 Kind = Literal["model", "adapter", "merged"]
 
@@ -65,7 +66,7 @@ class Source:
 def choose(run: Path, name: str | None, step: int | None) -> Source:
     """Find the given policy and checkpoint. MarlError if they do not exist, or the policy was not trained."""
     check_run(run, "config.yaml")
-    config = read_config(run / "config.yaml")
+    config = read_resolved(run)
     policy = _trained_policy(run, config, name)
     folder, part = _checkpoint(run, step), f"policies/{policy}/"
     if why := damage(folder, part):
@@ -276,7 +277,7 @@ def _set_dtype(folder: Path) -> None:
     """Correct the dtype in config.json, where verl always writes bfloat16, and remove the attention kernel of training,
     which may not be installed elsewhere."""
     path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_json(path)
     config.pop("torch_dtype", None)
     config.pop("attn_implementation", None)
     config["dtype"] = _content(folder)[1]

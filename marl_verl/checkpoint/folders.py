@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
+from marl_verl.files import MOST_DOCUMENT, read_bytes
 
 TEAM_FILE = "team.json"
 WRITING, REPLACED, OLD = ".writing-", ".replaced-", ".old-"
@@ -34,12 +35,12 @@ NOTHING_LEFT = 1 << 20
 
 
 def complete(root: Path) -> list[Path]:
-    """The complete checkpoints below a folder, oldest first. Changes nothing."""
+    """The checkpoints below a folder that were completed, oldest first, also damaged ones. Changes nothing."""
     found: dict[int, Path] = {}
     for prefix in ("", REPLACED):
         for path in root.glob(f"{prefix}step_*"):
             step = path.name.removeprefix(f"{prefix}step_")
-            if step.isdigit() and (path / TEAM_FILE).is_file():
+            if step.isdecimal() and path.is_dir():
                 found.setdefault(int(step), path)  # the replaced one counts until the new one exists
     return [found[step] for step in sorted(found)]
 
@@ -52,9 +53,9 @@ def step_of(folder: Path) -> int:
 def read(folder: Path) -> dict[str, Any]:
     """A checkpoint's team file: `step`, `files`, `fingerprint` and `plugins`. MarlError if it is unreadable."""
     try:
-        team: dict[str, Any] = json.loads((folder / TEAM_FILE).read_text(encoding="utf-8"))
+        team: dict[str, Any] = json.loads(read_bytes(folder / TEAM_FILE, MOST_DOCUMENT))
         team["step"] = int(team["step"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (MarlError, OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise MarlError(f"checkpoint '{folder}' is damaged: {TEAM_FILE} cannot be read ({error})") from error
     return team
 
@@ -67,7 +68,7 @@ def manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _described(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
-    return {"size": size} | ({"sha256": hashlib.sha256(path.read_bytes()).hexdigest()} if size < HASHED else {})
+    return {"size": size} | ({"sha256": hashlib.sha256(read_bytes(path)).hexdigest()} if size < HASHED else {})
 
 
 def damage(folder: Path, part: str = "") -> str | None:
@@ -76,7 +77,7 @@ def damage(folder: Path, part: str = "") -> str | None:
         team = read(folder)
     except MarlError as error:
         return f"{TEAM_FILE} cannot be read ({error.__cause__})"
-    if absent := sorted({"files", "fingerprint", "plugins"} - team.keys()):
+    if absent := [key for key in ("files", "fingerprint", "plugins") if not isinstance(team.get(key), dict)]:
         return f"{TEAM_FILE} has no {', '.join(absent)}"
     for name, saved in team["files"].items():
         if not name.startswith(part):
@@ -86,6 +87,10 @@ def damage(folder: Path, part: str = "") -> str | None:
         except OSError as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             return f"'{name}' is missing" if missing else f"'{name}' cannot be read ({error.strerror})"
+        except MarlError as error:
+            return str(error)
+        if not isinstance(saved, dict) or not isinstance(saved.get("size"), int):
+            return f"{TEAM_FILE} has no size of '{name}'"
         if now["size"] != saved["size"]:
             return f"'{name}' has {now['size']:,} bytes instead of {saved['size']:,}"
         if now.get("sha256") != saved.get("sha256"):

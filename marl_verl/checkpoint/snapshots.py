@@ -10,7 +10,6 @@ the pool or a complete checkpoint names it, so that every checkpoint can be resu
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.checkpoint import folders
 from marl_verl.checkpoint.export import Source, export
 from marl_verl.errors import MarlError
+from marl_verl.files import read_json
 
 FOLDER, MODEL, SAVED = "opponents", "model", "saved"
 NOT_WEIGHTS = ("optim_*", "extra_state_*")
@@ -123,5 +123,8 @@ def check(run: Path, checkpoint: Path, policies: Iterable[str]) -> None:
 
 def read(checkpoint: Path, policy: str) -> dict[str, Any]:
     """Step -> results of the snapshots that a checkpoint names, oldest first; step is a text."""
-    document = json.loads((checkpoint / FOLDER / f"{policy}.json").read_text(encoding="utf-8"))
-    return dict(document["snapshots"])
+    path = checkpoint / FOLDER / f"{policy}.json"
+    try:
+        return dict(read_json(path)["snapshots"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MarlError(f"checkpoint '{checkpoint}' is damaged: '{path}' cannot be read ({error})") from error

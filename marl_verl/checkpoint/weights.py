@@ -6,7 +6,6 @@ the rank's shard along one dimension. A policy with an adapter saves only the ad
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from marl_verl.checkpoint import pickles
 from marl_verl.errors import MarlError
+from marl_verl.files import read_json
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -60,7 +60,7 @@ def assembled(folder: Path) -> dict[str, Any]:
     from torch.distributed.tensor import DTensor
 
     try:
-        world = int(json.loads((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
+        world = int(read_json(folder / "fsdp_config.json")["world_size"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MarlError(
             f"'{folder}' was not saved by verl's FSDP backends: cannot read fsdp_config.json ({error})"
@@ -149,5 +149,5 @@ def lora(saved: Path) -> dict[str, Any] | None:
     path = saved / "lora_train_meta.json"
     if not path.is_file():
         return None
-    meta = json.loads(path.read_text(encoding="utf-8"))
+    meta = read_json(path)
     return {key: meta[key] for key in ("r", "lora_alpha", "task_type")}

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from marl_verl.errors import MarlError
+from marl_verl.files import read_bounded
 
 
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def check_file_arguments(options: argparse.Namespace, example: str) -> None:
 def file_content(options: argparse.Namespace) -> tuple[str, bytes]:
     """(name of FILE in error messages, its bytes)."""
     if options.file == "-":
-        return "standard input", sys.stdin.buffer.read()
+        return "standard input", read_bounded(sys.stdin.buffer, "standard input")
     from marl_verl.inspect.run_files import read_file  # here: `plugins` and `train` do not need it
 
     return read_file(options.command, Path(options.file))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_verl.errors import MarlError, MarlWarning, RunError, nearest, unknown
-from marl_verl.process.terminal import harmless, termination_as_interrupt
+from marl_verl.process.terminal import check_streams, harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
 COMMANDS = {
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def reported(work: Callable[[], int], debug: bool = False) -> int:
     """Run a function and return its exit code. Prints an error on one line; with `debug` also traceback or log end."""
     try:
+        check_streams()
         return _in_folder(work)
     except MarlError as error:
         with contextlib.suppress(OSError):  # standard error may be full

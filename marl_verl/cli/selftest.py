@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 import shutil
 import time
 from pathlib import Path
@@ -65,4 +66,4 @@ def run(options: argparse.Namespace) -> int:
 
 def _new_folder() -> Path:
     numbered = (Path(f"selftest-{number}") for number in itertools.count(1))
-    return next(folder for folder in numbered if not folder.exists())
+    return next(folder for folder in numbered if not os.path.lexists(folder))

@@ -30,7 +30,7 @@ def check_recipe(recipe: Path) -> None:
         raise MarlError(f"recipe '{recipe}' is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:  # a number of thousands of digits, a date that does not exist
         raise MarlError(f"recipe '{recipe}' is not YAML: {' '.join(str(error).split())}") from error
-    _check_size(content, recipe)
+    check_size(content, f"recipe '{recipe}'")
     defaults = content.get("defaults") if isinstance(content, dict) else None
     if not isinstance(defaults, list) or "marl_trainer" not in defaults:
         raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]'")
@@ -45,7 +45,7 @@ def check_recipe(recipe: Path) -> None:
             raise MarlError(f"{what}: rename it, or move recipe '{recipe.name}' to another folder")
 
 
-def _check_size(content: Any, recipe: Path) -> None:
+def check_size(content: Any, source: str, most: int = MOST_VALUES) -> None:
     """MarlError for YAML that is nested too deeply, or that becomes too large or endless by its aliases."""
     counts: dict[int, int] = {}
 
@@ -54,14 +54,14 @@ def _check_size(content: Any, recipe: Path) -> None:
         if not isinstance(node, dict | list):
             return 1
         if depth > MOST_LEVELS:
-            raise MarlError(f"recipe '{recipe}' is nested too deeply: more than {MOST_LEVELS} levels")
+            raise MarlError(f"{source} is nested too deeply: more than {MOST_LEVELS} levels")
         if id(node) not in counts:
             values = node.values() if isinstance(node, dict) else node
             counts[id(node)] = 1 + sum(count(each, depth + 1) for each in values)
         return counts[id(node)]
 
-    if (total := count(content, 0)) > MOST_VALUES:
-        raise MarlError(f"recipe '{recipe}' has {total:.0e} values, because of its aliases: at most {MOST_VALUES:,}")
+    if (total := count(content, 0)) > most:
+        raise MarlError(f"{source} has {total:.0e} values, because of its aliases: at most {most:,}")
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from marl_verl.errors import MarlError
 from marl_verl.evaluation.matrix import heading, matrix
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
+from marl_verl.files import read_bytes, read_json
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.platforms.active import on_gpu
 from marl_verl.process.packing import unpacked
@@ -46,7 +47,7 @@ class Evaluation:
     def episodes(self) -> Iterator[Episode]:
         """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks."""
         path = self.file.with_suffix(".jsonl")
-        file = EpisodeFile.parse(path.read_bytes(), f"'{path}'")
+        file = EpisodeFile.parse(read_bytes(path), f"'{path}'")
         return map(file.episode, file.episodes)
 
 
@@ -67,10 +68,10 @@ def launch(
         module, gpu = "marl_verl.evaluation.run", on_gpu(plan.config)
         private = bool(plan.config.marl.run.private_network)
         TrainerProcess(plan.folder, policies, module, log, lock, gpu, private).run(display, begun)
-        result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
+        result = read_json(plan.folder / RESULT)
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed
-            file.with_suffix(".jsonl").write_bytes(unpacked(episodes.read_bytes(), f"'{episodes}'"))
+            file.with_suffix(".jsonl").write_bytes(unpacked(read_bytes(episodes), f"'{episodes}'"))
         shutil.rmtree(plan.folder, ignore_errors=True)
     changes = {key: plan.settings[key] for key in ("swap", "untrained")}
     numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
@@ -111,8 +112,8 @@ def _free(plan: EvaluationPlan) -> Path:
 def _taken(path: Path, settings: dict[str, Any]) -> bool:
     """Whether a file has the result of another evaluation; a result with equal settings is replaced."""
     try:
-        return path.is_file() and bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
-    except (ValueError, KeyError, TypeError):
+        return path.is_file() and bool(read_json(path)["settings"] != settings)
+    except (MarlError, KeyError, TypeError):
         return True
 
 

@@ -13,9 +13,10 @@ from marl_verl.checkpoint.export import WEIGHTS, Source
 from marl_verl.checkpoint.folders import complete, damage, step_of
 from marl_verl.checkpoint.snapshots import Snapshots, read
 from marl_verl.config.policy_models import check_files
-from marl_verl.config.stored import read_config
+from marl_verl.config.stored import read_resolved
 from marl_verl.errors import MarlError, missing
 from marl_verl.evaluation.request import MODELS, Assignment, acting
+from marl_verl.files import read_bytes
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.models.chat import Chat
 from marl_verl.process.packing import unpacked
@@ -69,7 +70,7 @@ def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], ste
 
     Weights in a format that servers cannot load are marked for export below the evaluation's `folder`.
     """
-    config, found = read_config(run / "config.yaml"), Models()
+    config, found = read_resolved(run), Models()
     for name, assignment in acting(assignments).items():
         if assignment.weights == "trained":
             source = _trained(run, config, assignment.source, step)
@@ -132,7 +133,7 @@ def check_lengths(
     if not moved or not files:
         return
     path = files[max(files)]
-    episodes = EpisodeFile.parse(unpacked(path.read_bytes(), source := f"'{path}'"), source)
+    episodes = EpisodeFile.parse(unpacked(read_bytes(path), source := f"'{path}'"), source)
     for name, assignment in moved.items():
         observations = _observations(episodes, agents[name])
         if not observations:

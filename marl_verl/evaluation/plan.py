@@ -18,7 +18,7 @@ from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
-from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.config.unused import check_unused
 from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
@@ -29,7 +29,6 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.trainer.prepare import COMPOSED
 from marl_verl.trainer.settings import build_parts
 
 FOLDER = "evaluations"
@@ -115,7 +114,7 @@ def plan(
     files = plugins.files_of_run(run, plugin_files)
     plugins.use_files(files)
     plugins.load()
-    composed = with_overrides(read_config(run / COMPOSED), overrides)
+    composed = with_overrides(read_composed(run), overrides)
     marl = marl_section(composed)
     team = read_team(marl)
     chosen = chosen_steps(run, steps) if cross_play else (chosen_step(run, step),)

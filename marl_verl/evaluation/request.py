@@ -17,6 +17,7 @@ import msgspec
 
 from marl_verl.checkpoint.export import Source
 from marl_verl.errors import MarlError, nearest
+from marl_verl.files import read_bytes
 from marl_verl.process.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
@@ -80,7 +81,7 @@ class Request:
 
     @classmethod
     def read(cls, folder: Path) -> Request:
-        return msgspec.json.decode((folder / REQUEST).read_bytes(), type=cls, dec_hook=lambda kind, value: kind(value))
+        return msgspec.json.decode(read_bytes(folder / REQUEST), type=cls, dec_hook=lambda kind, value: kind(value))
 
 
 def parse_swap(given: str) -> Swap:

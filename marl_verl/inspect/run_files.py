@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from marl_verl import plugins
 from marl_verl.checkpoint.folders import complete, step_of
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
+from marl_verl.files import read_bytes, read_json, read_text
 from marl_verl.process.packing import unpacked
 from marl_verl.process.run_dir import RunDir
 
@@ -46,14 +46,14 @@ class Run(os.PathLike[str]):
     def metrics(self) -> list[dict[str, float]]:
         """metrics.jsonl: a record per training step and validation, with its `step`; see docs/algorithms.md."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+        lines = read_text(path).splitlines(keepends=True) if path.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     @property
     def summary(self) -> dict[str, Any] | None:
         """summary.json, e.g. `summary["success_after"]`; None until training has finished."""
         path = self.folder / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return read_json(path) if path.is_file() else None
 
     @property
     def config(self) -> DictConfig:
@@ -81,7 +81,7 @@ class Run(os.PathLike[str]):
     @property
     def rows(self) -> Mapping[int, dict[str, Any]]:
         """Step -> the document that `explain` takes: the rows of the step, and the advantages that training used."""
-        return _Steps(self._files.stored_rows(), lambda path: json.loads(gzip.decompress(path.read_bytes())))
+        return _Steps(self._files.stored_rows(), lambda path: json.loads(_content(path)[1]))
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -121,9 +121,14 @@ class _Steps(Mapping[int, T]):
 def _episodes(path: Path) -> list[Episode]:
     from marl_verl.journals.read import EpisodeFile  # here: `explain` does not need it and must start fast
 
-    source = f"'{path}'"
-    file = EpisodeFile.parse(unpacked(path.read_bytes(), source), source)
+    source, content = _content(path)
+    file = EpisodeFile.parse(content, source)
     return [file.episode(name) for name in file.episodes]
+
+
+def _content(path: Path) -> tuple[str, bytes]:
+    source = f"'{path}'"
+    return source, unpacked(read_bytes(path), source)
 
 
 def read_step(
@@ -147,7 +152,7 @@ def read_step(
 def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]:
     """(name for errors, bytes) of a file. MarlError if it cannot be read."""
     try:
-        return f"'{path}'", path.read_bytes()
+        return f"'{path}'", read_bytes(path, follow=run_of(path) is None)
     except FileNotFoundError as error:
         raise missing(what, path, path.parent.glob("*")) from error
     except IsADirectoryError as error:

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
+from marl_verl.files import read_json, read_text
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import RunDir
 
 
 def show(folder: Path, display: Display) -> None:
     """Print the table, draw curve.png, and suggest commands."""
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_json(folder / "summary.json")
     curve = draw_curve(folder)
     table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
     greedy, sampled = ["team success, greedy"], ["team success, sampled"]
@@ -106,7 +107,7 @@ def draw_curve(folder: Path) -> Path:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
     figure, axes = plt.subplots(figsize=(7, 4), dpi=120)
     for metric, label, style in (
         ("train/success", "training tasks, sampled", {"color": "tab:gray", "alpha": 0.5, "linewidth": 1}),

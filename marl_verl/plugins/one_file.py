@@ -26,6 +26,7 @@ from pathlib import Path
 import cloudpickle
 
 from marl_verl.errors import MarlError, format_error, missing
+from marl_verl.files import check_run_directory, read_bytes
 from marl_verl.plugins import beside
 from marl_verl.plugins.registry import Source
 
@@ -90,7 +91,7 @@ def _read(name: str, path: Path) -> PluginFile:
     if not path.is_file():
         raise missing("plugin file", path, path.parent.glob("*.py"))
     try:
-        return PluginFile(name, str(path), path.read_bytes().decode("utf-8-sig"))
+        return PluginFile(name, str(path), read_bytes(path, follow=True).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise MarlError(f"plugin file '{path}' is not UTF-8 text: {error}.") from error
     except OSError as error:
@@ -99,6 +100,7 @@ def _read(name: str, path: Path) -> PluginFile:
 
 def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
     """The copies in a run directory, and the files in `given`. MarlError as `read_files`, or for a changed copy."""
+    check_run_directory(run)
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     copies = {name: _read(name, path) for name, path in paths.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import re
 import statistics
 import threading
@@ -19,6 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
+
+from marl_verl.errors import MarlError
+from marl_verl.files import read_json
 
 SECONDS = {  # phase of a step -> its metric in seconds/
     "sampling": "gen",
@@ -174,7 +176,7 @@ def usual(folder: Path, policies: Sequence[str]) -> dict[str, float]:
 
 
 def _timing(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with contextlib.suppress(MarlError):
+        found = read_json(path)
         return found if isinstance(found, dict) else {}
     return {}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from marl_verl.errors import MarlError
+from marl_verl.files import read_bytes
 
 LOCK = ".lock"
 
@@ -23,7 +24,7 @@ def locked(folder: Path) -> Iterator[int]:
     Raises:
         MarlError: another process holds the lock; its process id is in the message.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,12 +45,12 @@ def is_running(folder: Path) -> bool:
     """Whether a process holds the run's lock; also True where that is unknown, e.g. on another machine."""
     path = folder / LOCK
     try:
-        inode, node = path.stat().st_ino, path.read_text(errors="replace").partition(" on ")[2].strip()
+        inode, node = path.stat().st_ino, read_bytes(path).decode(errors="replace").partition(" on ")[2].strip()
         # The list of locks, since a run that starts while this check holds even a shared lock would fail. Its devices
         # are not compared: those of some file systems differ from st_dev.
         held = Path("/proc/locks").read_text()
     except FileNotFoundError:
         return path.is_file()
-    except OSError:
+    except (OSError, MarlError):
         return True
     return node not in ("", os.uname().nodename) or re.search(rf"FLOCK .*:{inode} ", held) is not None

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from marl_verl.files import read_text
 from marl_verl.process.packing import packed
 
 EVENTS_VARIABLE = "MARL_VERL_EVENTS"
@@ -56,7 +57,7 @@ class RunDir:
         """Remove stored metrics and files of later steps, which a resumed run repeats."""
         path = self.folder / "metrics.jsonl"
         if path.is_file():
-            lines = path.read_text().splitlines(keepends=True)
+            lines = read_text(path).splitlines(keepends=True)
             path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
         for later, file in itertools.chain.from_iterable(map(self._files, ENDINGS)):
             if later > step:

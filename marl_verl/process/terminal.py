@@ -34,6 +34,23 @@ def termination_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def check_streams() -> None:
+    """Raise MarlError if standard output or standard error is closed: files that are opened would get its number, and
+    what processes print. A closed standard input becomes an empty one. Messages for one that is closed go to the other.
+    """
+    closed = [name for name, stream in (("output", sys.stdout), ("error", sys.stderr)) if stream is None]
+    if sys.stdin is None or closed:
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(descriptor, True)
+        os.close(descriptor)
+        sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+        sys.stdout = sys.stdout or sys.stderr or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = sys.stderr or sys.stdout
+    if closed:
+        other = "1>/dev/null" if closed[0] == "output" else "2>/dev/null"
+        raise MarlError(f"standard {closed[0]} is closed. To discard it, redirect it: {other}")
+
+
 def show(message: str) -> None:
     """Print to standard output. A closed pipe (`| head`) is not an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):

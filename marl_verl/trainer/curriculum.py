@@ -24,6 +24,7 @@ import numpy as np
 
 from marl_verl.advantage import FloatArray, IntArray
 from marl_verl.config.task_choice import CurriculumSettings
+from marl_verl.files import read_json
 
 POOLS = ("new", "hard", "medium", "easy")
 FILE = "tasks.json"
@@ -90,7 +91,7 @@ class Curriculum:
 
     def load(self, folder: Path) -> None:
         """Continue from saved statistics."""
-        saved: Mapping[str, Mapping[str, float]] = json.loads((folder / FILE).read_text(encoding="utf-8"))["tasks"]
+        saved: Mapping[str, Mapping[str, float]] = read_json(folder / FILE)["tasks"]
         for task, values in saved.items():
             number = self._number[task]
             self.rates[number], self.episodes[number] = values["rate"], values["episodes"]

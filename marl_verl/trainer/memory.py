@@ -7,6 +7,7 @@ from pathlib import Path
 
 from marl_verl.advantage import Memory, RowTable
 from marl_verl.algorithms import Algorithm
+from marl_verl.files import read_json
 
 FILE = "memory.json"
 
@@ -34,4 +35,4 @@ class AdvantageMemory:
 
     def load(self, folder: Path) -> None:
         """Continue from a saved memory."""
-        self.values = json.loads((folder / FILE).read_text(encoding="utf-8"))["values"]
+        self.values = read_json(folder / FILE)["values"]

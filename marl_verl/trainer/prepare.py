@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import filecmp
 import itertools
 import json
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -25,9 +27,10 @@ from marl_verl.config.policy_models import check_templates, pretrained_models, t
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
-from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
+from marl_verl.files import read_json
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.sizes import sizes
 from marl_verl.models.tiny import TinyModel, ensure_all
@@ -41,8 +44,6 @@ from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.settings import check_settings
 
 MOST_NAME = 200  # bytes of the name of a run directory: file systems allow 255, with the names of temporary files
-COMPOSED = "composed.yaml"
-"""The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
 
 @dataclass
@@ -100,7 +101,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
         MarlError: there is no run or no intact checkpoint; team, algorithm, plugins or tasks have changed; the run has
             all its steps; or an override is invalid.
     """
-    check_run(folder, COMPOSED)
+    check_run(folder, COMPOSED, "config.yaml")
     saved = folders.newest(folder)
     if saved is None:
         raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
@@ -111,7 +112,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plugins.use_files(files)
     if fingerprint.gone(team["plugins"]):  # the config cannot be checked without them
         fingerprint.refuse(fingerprint.plugin_changes(team["plugins"]), saved)
-    config = read_config(folder / COMPOSED)
+    config = read_composed(folder)
     began_with = _plugin_paths(config)
     check_unchanged(overrides)
     config = with_overrides(config, overrides)
@@ -155,7 +156,7 @@ def _check_same_tasks(plan: Plan) -> None:
     with tempfile.TemporaryDirectory() as folder:
         now = Path(folder) / "train.jsonl"
         write_tasks(plan.tasks["train"], now)
-        if before.is_file() and before.read_bytes() != now.read_bytes():
+        if before.is_file() and not filecmp.cmp(before, now, shallow=False):
             raise MarlError(
                 f"the training tasks differ from those in '{before}': the task file or the task set has changed. "
                 "Restore it to resume this run, or start a new run."
@@ -208,16 +209,17 @@ def _new_folder(config: DictConfig, stem: str) -> Path:
         what = f"the name of recipe '{shown(stem)}'" if name is None else f"'marl.run.name' {shown(str(name))}"
         raise MarlError(f"{what} has {size} bytes, but the name of a run directory may have {MOST_NAME}: shorten it")
     try:
-        parent.exists()
-    except OSError as error:
+        there = next(path for path in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(path))
+        os.stat(there)
+    except OSError as error:  # also a link that leads nowhere, and links in a circle
         raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: {error.strerror}") from error
     if name is None:
         numbered = (parent / f"{stem}-{number}" for number in itertools.count(1))
-        return next(folder for folder in numbered if not folder.exists())
+        return next(folder for folder in numbered if not os.path.lexists(folder))
     folder = parent / str(name)
     if str(name) in ("", ".", "..") or Path(str(name)).name != str(name) or not str(name).isprintable():
         raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
-    if folder.exists():
+    if os.path.lexists(folder):
         raise MarlError(f"run directory '{folder}' exists: choose another marl.run.name, or continue it with --resume")
     return folder
 
@@ -286,8 +288,8 @@ def _write(plan: Plan, composed: str) -> None:
         used = json.dumps(plugins.load().describe(content=True), indent=1)
         (new / "plugins.json").write_text(used + "\n", encoding="utf-8")
         earlier = folder / STARTS
-        starts = json.loads(earlier.read_text(encoding="utf-8")) if earlier.is_file() else []
-        starts.append({"arguments": plan.arguments, "machine": machine(), "packages": packages()})
+        starts = read_json(earlier) if earlier.is_file() else []
+        starts = [*starts, {"arguments": plan.arguments, "machine": machine(), "packages": packages()}]
         (new / STARTS).write_text(json.dumps(starts, indent=1) + "\n", encoding="utf-8")
         if plan.resumed:
             shutil.copytree(new, folder, dirs_exist_ok=True)

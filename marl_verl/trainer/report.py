@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl.checkpoint.folders import complete
 from marl_verl.checkpoint.weights import policy_change
+from marl_verl.files import read_json, read_text
 from marl_verl.team import PolicyConfig
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]
 def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     """Write summary.json to the run directory and return its content."""
     folder = trainer.run_dir.folder
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
     steps = [line for line in lines if "train/success" in line]
     validations = [line for line in lines if "validation/success" in line]
     first, last = validations[0], validations[-1]
@@ -42,7 +43,7 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     saved = complete(trainer.run_dir.checkpoints)
     newest = saved[-1] / "policies" if saved else None
     policies = {name: _policy(policy, trainer.config, newest) for name, policy in trainer.team.policies.items()}
-    timing = json.loads((folder / "timing.json").read_text()) if (folder / "timing.json").is_file() else {}
+    timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
     now = time.time()
     summary = {
         "success_before": first["validation/success"],

@@ -10,7 +10,7 @@ import netrc
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from omegaconf import ListConfig, OmegaConf
 
 from marl_verl.errors import MarlError, nearest
+from marl_verl.files import read_text
 
 TRACKERS = {
     **{"console": "", "file": "", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"},
@@ -98,10 +99,10 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
     if "wandb" in names:
         place = folder / "wandb"
         place.mkdir(exist_ok=True)
-        if not (place / "run_id").is_file():
-            (place / "run_id").write_text(uuid.uuid4().hex, encoding="utf-8")
+        with suppress(FileExistsError), (place / "run_id").open("x", encoding="utf-8") as file:
+            file.write(uuid.uuid4().hex)
         found |= {"WANDB_DIR": folder, "WANDB_CACHE_DIR": place / "cache"}  # W&B adds /wandb to the first one
-        found |= {"WANDB_RUN_ID": (place / "run_id").read_text(encoding="utf-8"), "WANDB_RESUME": "allow"}
+        found |= {"WANDB_RUN_ID": read_text(place / "run_id"), "WANDB_RESUME": "allow"}
         found["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
     if "mlflow" in names:
         # not its store of plain files, where `reward` and `reward/team` cannot both be metrics

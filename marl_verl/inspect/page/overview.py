@@ -19,6 +19,7 @@ from marl_verl.checkpoint.folders import complete, step_of
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import check_run, marl_section, read_config, team_of
 from marl_verl.errors import MarlError
+from marl_verl.files import read_json, read_text
 from marl_verl.inspect.page import curves, steps
 from marl_verl.inspect.run_files import PLACES, about, use_plugin_files
 from marl_verl.process.lock import is_running
@@ -127,7 +128,7 @@ def _metrics(path: Path) -> list[dict[str, float]]:
     if not path.exists():
         return []
     records = []
-    for number, line in enumerate(_text(path).splitlines(keepends=True), start=1):
+    for number, line in enumerate(read_text(path).splitlines(keepends=True), start=1):
         try:
             record = json.loads(line)
             if not isinstance(record, dict) or not isinstance(record.get("step"), int | float):
@@ -137,7 +138,7 @@ def _metrics(path: Path) -> list[dict[str, float]]:
             for value in record.values():
                 if isinstance(value, int):
                     float(value)  # OverflowError: more digits than a float can have
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             if not line.endswith("\n"):
                 break
             raise MarlError(f"'{path}' is damaged in line {number}: {error}") from error
@@ -148,10 +149,7 @@ def _metrics(path: Path) -> list[dict[str, float]]:
 def _json(path: Path, absent: Any) -> Any:
     if not path.exists():
         return absent
-    try:
-        found = json.loads(_text(path))
-    except ValueError as error:
-        raise MarlError(f"'{path}' is damaged: {error}") from error
+    found = read_json(path)
     if not isinstance(found, type(absent)) or not all(isinstance(each, dict) for each in found):
         raise MarlError(f"'{path}' is damaged: it must be a list of objects")
     return found
@@ -173,15 +171,6 @@ def _starts(path: Path) -> list[dict[str, Any]]:
     return starts
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MarlError(f"'{path}' cannot be read: {error}") from error
-
-
 def _algorithm(config: DictConfig) -> str:
     """Every option of the algorithm, with its default where the recipe does not set it; "" without its plugin."""
     try:
@@ -195,7 +184,7 @@ def _held_out(folder: Path, marl: dict[str, Any]) -> int:
     """The number of held-out tasks."""
     path = folder / "data" / "test.jsonl"
     if path.is_file():
-        return _text(path).count("\n")
+        return read_text(path).count("\n")
     return (marl.get("task") or {}).get("test_size") or 0
 
 

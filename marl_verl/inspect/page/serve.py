@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 from marl_verl.inspect.page import build, overview, steps
 from marl_verl.process.lock import is_running
 from marl_verl.process.run_dir import STARTS
@@ -68,9 +68,10 @@ class Server(ThreadingHTTPServer):
     def _step(self, query: str) -> dict[str, Any]:
         given = parse_qs(query)
         kind, step = given.get("kind", [""])[0], given.get("step", [""])[0]
-        if kind not in steps.KINDS or not (step.isdecimal() and int(step) in steps.stored(self.folder)[kind]):
-            raise MarlError(f"step '{step}' of kind '{kind}' is not stored")
-        return steps.read(self.folder, kind, int(step))
+        stored = {str(number): number for number in steps.stored(self.folder).get(kind, ())}
+        if step not in stored:
+            raise MarlError(f"step {shown(step)} of kind {shown(kind)} is not stored")
+        return steps.read(self.folder, kind, stored[step])
 
     def events(self) -> Iterator[str]:
         """The run each time that its files, or whether it runs, have changed, as Server-Sent Events; empty comments in
@@ -101,10 +102,12 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 60  # seconds to send a request, or to take part of a reply
+
     def do_GET(self) -> None:
-        server, url = cast(Server, self.server), urlsplit(self.path)
-        _, secret, *rest = [*url.path.split("/", 2), ""]
-        with contextlib.suppress(ConnectionError):  # the browser has been closed
+        server, (path, _, query) = cast(Server, self.server), self.path.partition("?")
+        _, secret, *rest = [*path.split("/", 2), ""]
+        with contextlib.suppress(ConnectionError, TimeoutError):  # the browser has been closed
             if not secrets.compare_digest(secret.encode(), server.secret.encode()):
                 self._send(
                     403, "text/plain; charset=utf-8", "the address is the one that marl-verl watch has printed\n"
@@ -114,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
                 for event in server.events():
                     self.wfile.write(event.encode())
             else:
-                self._send(*server.reply(rest[0], url.query))
+                self._send(*server.reply(rest[0], query))
 
     def _send(self, status: int, kind: str, content: str) -> None:
         self._begin(status, kind)

@@ -99,7 +99,7 @@ def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | Non
     source, content = read_file("explain", path, "step file")
     try:
         document = json.loads(unpacked(content, source))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MarlError(f"{source} is damaged: {error}") from error
     try:
         found = ExplainedRows(document, source, stored=True)
