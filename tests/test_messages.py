@@ -379,6 +379,35 @@ def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:
     assert action.tool_calls == with_ids(act, Action("", tool_calls=[CALL])).tool_calls
 
 
+@pytest.mark.parametrize(
+    ("finish", "tokens", "arguments", "why"),
+    [
+        ("length", 7, '{"a": 2}', "cut off"),
+        ("tool_calls", 9, '{"a": 2}', "cut off"),  # at the limit: a server may have parsed a part of a call
+        ("tool_calls", 7, '{"a": ', "no JSON object"),
+        ("tool_calls", 7, '{"a":' * 3000 + "1" + "}" * 3000, "no JSON object"),
+    ],
+)
+def test_a_call_of_an_endpoint_that_may_be_cut_off_is_malformed(
+    finish: str, tokens: int, arguments: str, why: str
+) -> None:
+    called = {"id": "theirs", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    choice = {"message": {"role": "assistant", "content": "so", "tool_calls": [called]}, "finish_reason": finish}
+    action = endpoint_answer({"choices": [{"index": 0, **choice}], "usage": {"completion_tokens": tokens}})
+    assert (action.text, action.tool_calls) == ("so", [])
+    assert why in str(action.malformed)
+    assert action.stop_reason == ("length" if why == "cut off" else finish)
+
+
+def endpoint_answer(body: dict[str, Any]) -> Action:
+    httpx2 = pytest.importorskip("httpx2", reason="openai before version 3")
+    whole = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", **body}
+    policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), Echo.sampling, max_tokens=9)
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=whole))
+    policy._client = policy._client.with_options(http_client=openai.DefaultAsyncHttpxClient(transport=transport))
+    return asyncio.run(policy.answer([{"role": "user", "content": "q"}], Echo.sampling, "r", {"tools": [ADD]}))
+
+
 def test_the_act_of_the_docs_runs() -> None:
     """The block of docs/teams.md with an act and its message."""
     page = (Path(__file__).parents[1] / "docs" / "teams.md").read_text()

@@ -101,7 +101,7 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
         made = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
         content.append({**made, "input": json.loads(call["function"]["arguments"])})
     before, sampled = usage(actions)
-    why = "tool_calls" if action.tool_calls else str(action.stop_reason)
+    why = "tool_calls" if action.tool_calls and action.stop_reason != "length" else str(action.stop_reason)
     stop = action.stop if action.stop in asked.parameters.get("stop", ()) and not action.tool_calls else None
     return {
         **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": asked.model, "content": content},

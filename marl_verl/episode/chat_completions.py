@@ -39,7 +39,7 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
     before, sampled = usage(actions)
     choices = []
     for index, action in enumerate(actions):
-        why = "tool_calls" if action.tool_calls else "length" if action.stop_reason == "length" else "stop"
+        why = "length" if action.stop_reason == "length" else "tool_calls" if action.tool_calls else "stop"
         message: Message = {**action.message, "refusal": None}
         if action.tool_calls and not action.text:
             message["content"] = None

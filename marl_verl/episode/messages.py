@@ -31,6 +31,7 @@ PARAMETERS = (
     *("tools", "tool_choice", "parallel_tool_calls", "response_format"),
     *("stop", "max_tokens", "temperature", "top_p"),
 )
+MOST_LEVELS = 100  # of nested JSON values
 NO_IMAGES = "a run trains on token ids, and rows have no pixel values: describe the {} in text"
 
 
@@ -88,6 +89,8 @@ def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise TypeError(f'a tool call must be {{"function": {{"name": text, "arguments": text}}}}, got {call!r}')
         arguments = function.get("arguments", {})
+        if not _is_shallow(arguments):
+            raise TypeError(f"the arguments of a call of {function['name']} have more than {MOST_LEVELS} levels")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         named = {"name": function["name"], "arguments": text}
         found.append({"id": str(call.get("id") or ""), "type": "function", "function": named})
@@ -118,6 +121,8 @@ def as_parameters(given: Parameters) -> Parameters | None:
     ):
         if key in found and not right(found[key]):
             raise TypeError(f"'{key}' must be {what}, got {found[key]!r:.200}")
+    if not _is_shallow(found):
+        raise TypeError(f"the parameters of a request have more than {MOST_LEVELS} levels")
     if isinstance(found.get("stop"), str):
         found["stop"] = [found["stop"]]
     return json.loads(json.dumps(found)) if found else None
@@ -169,8 +174,8 @@ def compared(message: Mapping[str, Any]) -> str:
 
 def _value(call: Mapping[str, Any]) -> Any:
     try:
-        return json.loads(call["function"]["arguments"])
-    except (ValueError, RecursionError):
+        return json_value(call["function"]["arguments"])
+    except ValueError:
         return call["function"]["arguments"]
 
 
@@ -191,3 +196,33 @@ def message_text(message: Mapping[str, Any]) -> str:
     ]
     content = [message["content"]] if message["content"] or not (lines or calls) else []
     return "\n".join([*lines, *content, *calls])
+
+
+def json_value(text: str | bytes, most: int = MOST_LEVELS) -> Any:
+    """The value of a JSON text of a model or a client.
+
+    Raises:
+        ValueError: no JSON (NaN and Infinity are none), or nested deeper than `most` levels.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError(f"more than {most} levels of nested values") from error
+    if not _is_shallow(value, most):
+        raise ValueError(f"more than {most} levels of nested values")
+    return value
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _is_shallow(value: Any, most: int = MOST_LEVELS) -> bool:
+    """Whether a value has at most `most` levels; deeper ones could exceed Python's stack in a later step."""
+    nested = [value]
+    for _ in range(most + 1):
+        nested = [part for part in nested if isinstance(part, Mapping | list | tuple)]
+        if not nested:
+            return True
+        nested = [inner for part in nested for inner in (part.values() if isinstance(part, Mapping) else part)]
+    return False

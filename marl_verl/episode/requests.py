@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_verl.episode.messages import Message, Parameters, as_observation, as_parameters
+from marl_verl.episode.messages import MOST_LEVELS, Message, Parameters, as_observation, as_parameters, json_value
 from marl_verl.errors import nearest
 
 NO_INFLUENCE = (
@@ -39,7 +39,7 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 }
 """Keys that a request may set to their default only."""
 
-DEEPEST = 100  # levels of a body
+DEEPEST = MOST_LEVELS + 20  # levels of a body, with those of a call inside
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -77,32 +77,18 @@ def parse(body: bytes, ignored: Collection[str] = ()) -> dict[str, Any]:
         RequestError: it is not a JSON object, or one that no client writes.
     """
     try:
-        keys = json.loads(body, parse_constant=_no_number)
+        keys = json_value(body, DEEPEST)
         if SURROGATE.search(body):
             json.dumps(keys, ensure_ascii=False).encode()  # half of a character cannot be tokenized
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     if not isinstance(keys, dict):
         raise RequestError(f"the body must be a JSON object, got {keys!r:.60}")
-    level: list[Any] = [keys]
-    for _ in range(DEEPEST):
-        level = [
-            child
-            for value in level
-            if isinstance(value, dict | list)
-            for child in (value.values() if isinstance(value, dict) else value)
-        ]
-    if level:
-        raise RequestError(f"the body has more than {DEEPEST} levels")
     return {key: _without(value, ignored) for key, value in keys.items() if key not in ignored}
 
 
 def _without(value: Any, ignored: Collection[str]) -> Any:
     return {key: child for key, child in value.items() if key not in ignored} if isinstance(value, dict) else value
-
-
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
 
 
 def check_keys(keys: Mapping[str, Any], read: Collection[str], where: str = "") -> None:

@@ -89,17 +89,18 @@ def _add(messages: list[Message], item: Any) -> None:
 def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
     """A response with the action's reasoning, text and function calls as output items."""
     (action,), output = actions, list[dict[str, Any]]()
+    cut = action.stop_reason == "length"
+    status = "incomplete" if cut else "completed"
     if action.reasoning:
         thought = {"type": "reasoning_text", "text": action.reasoning}
         output.append({"type": "reasoning", "id": f"rs_{id}", "summary": [], "content": [thought]})
     if action.text or not action.tool_calls:
         said = {"type": "output_text", "text": action.text, "annotations": [], "logprobs": []}
-        message = {"type": "message", "id": f"msg_{id}", "role": "assistant", "status": "completed"}
+        message = {"type": "message", "id": f"msg_{id}", "role": "assistant", "status": status}
         output.append({**message, "content": [said]})
     for call in action.tool_calls:
         made = {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "status": "completed"}
         output.append({**made, **call["function"]})
-    cut = action.stop_reason == "length"
     before, sampled = usage([action])
     return {
         **{
@@ -110,7 +111,7 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
             "output": output,
             "error": None,
         },
-        "status": "incomplete" if cut else "completed",
+        "status": status,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
         **{key: asked.parameters.get(key) for key in ("temperature", "top_p")},

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl_verl.episode import Observation
-from marl_verl.episode.messages import as_observation
+from marl_verl.episode.messages import as_observation, json_value
 from marl_verl.errors import MarlError, nearest
 from marl_verl.team import AgentConfig
 
@@ -166,7 +166,7 @@ def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = []
     for call in message["tool_calls"]:
         try:
-            arguments = json.loads(call["function"]["arguments"])
+            arguments = json_value(call["function"]["arguments"])
         except ValueError:
             arguments = call["function"]["arguments"]
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})

@@ -10,12 +10,14 @@ import ast
 import functools
 import importlib.util
 import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marl_verl.episode.messages import tool_names
+from marl_verl.episode.messages import json_value, tool_names
 from marl_verl.errors import MarlError, unknown
 
 FAMILIES = (
@@ -30,8 +32,23 @@ FAMILIES = (
     ('{"name": function name, "parameters"', "llama3_json"),
 )
 """(a text in the chat template, vLLM's parser of the model family), the most specific first."""
-BEGINS = {"mistral": "[TOOL_CALLS]", "llama3_json": "<|python_tag|>"}
-"""What begins a tool call, for parsers that do not say; a text with it and without a call is malformed."""
+BEGIN = re.compile(
+    r"<(?![^<>]*(?:end|END|close))(?!\w+\|>)"  # an opening tag, whose name has no space
+    r"[^\s<>/]{0,30}(?:(?:tool|function)s?[_▁](?:call|prefix)|invoke|action_start|START_ACTION|\|?python_)"
+    r"|<function[= ]|<\|open\|>(?:tools|call)|\[TOOL_CALLS\]|functools\["
+)
+"""What begins a tool call in the formats of vLLM's parsers; a text with it and without a call is malformed."""
+TAG = re.compile(r"<([\w:]+)")
+BARE = ('[{"name": "f", "arguments": {}}]', '{"name": "f", "parameters": {}}', "[f()]")
+"""Calls without a tag: a text that begins as one of those that the parser reads may be such a call, cut off."""
+STUBS = ("openai", "openai_gptoss")
+"""Names of vLLM's table that parse no text."""
+CUT = "a tool call that is cut off"
+UNREADABLE = (
+    *(ValueError, TypeError, LookupError, AttributeError, AssertionError, SyntaxError),
+    *(RecursionError, MemoryError, TimeoutError),
+)
+"""What some parsers raise for a call that they cannot read."""
 
 
 @dataclass(frozen=True)
@@ -51,56 +68,111 @@ class Parsers:
         tool, reasoning: names of vLLM's parsers. Without `tool` it is found by the text of the chat template; without
             `reasoning` the text is not split.
         whose: begins error messages.
+        options: variables of the chat template, such as `enable_thinking`, which reasoning parsers read.
     """
 
-    def __init__(self, tokenizer: Any, tool: str | None, reasoning: str | None, whose: str) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        tool: str | None,
+        reasoning: str | None,
+        whose: str,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         template = str(tokenizer.chat_template)
         self.tool = tool or next((name for text, name in FAMILIES if text in template), None)
-        self.reasoning, self.whose, self._words = reasoning, whose, tokenizer
+        self.reasoning, self.whose, self._words, self._options = reasoning, whose, tokenizer, dict(options or {})
         self._cached: Any = None
 
-    def parse(self, text: str, raw: str, parameters: Mapping[str, Any]) -> Parsed:
+    def parse(
+        self, text: str, raw: str, parameters: Mapping[str, Any], opening: str = "", cut: str | None = None
+    ) -> Parsed:
         """Parse a completion.
 
         Args:
             text: the completion without special tokens.
             raw: with special tokens, which some parsers need.
+            opening: the end of the prompt, where a template may have closed the reasoning.
+            cut: `raw` with the stop string, for a completion that no end token ended; a call that it does not close is
+                malformed. Calls that are closed before other text that is cut off are kept.
         """
-        if self.reasoning is None and not tool_names(parameters):
+        tools = tool_names(parameters)
+        if self.reasoning is None and not tools:
             return Parsed(text)
-        found = Parsed(text)
         request = _request(parameters)
-        if self.reasoning is not None:
-            from vllm.reasoning import ReasoningParserManager
-
-            parser = ReasoningParserManager.get_reasoning_parser(self.reasoning)(self._tokenizer())
-            thought, said = parser.extract_reasoning(raw, request)
+        parsed = Parsed(text)
+        if self.reasoning is not None and not restricts(parameters):  # a grammar leaves no room for reasoning
+            thought, raw = self._reasoning(raw, request, opening)
             special = [str(token) for token in self._words.all_special_tokens]
-            found, raw = Parsed(_without(said or "", special), _without(thought or "", special) or None), said or ""
+            parsed = Parsed(_without(raw, special), _without(thought, special) or None)
+            cut = None if cut is None else self._reasoning(cut, request, opening)[1]
         choice = parameters.get("tool_choice")
-        if not tool_names(parameters) or choice == "none":
-            return found
+        if not tools or choice == "none":
+            return parsed
         if choice is not None:
-            return _forced(found, choice, parameters)
-        calls, content = self._calls(raw, request, parameters)
-        if isinstance(calls, str):
-            return replace(found, malformed=calls)
-        return replace(found, text=content, calls=tuple(calls)) if calls else found
+            return _forced(parsed, choice, parameters)
+        calls, content = self._extracted(raw, request)
+        if cut is not None and self._is_cut(cut, calls, request, tools):
+            return replace(parsed, malformed=CUT)
+        if not calls:
+            wrong = f"a tool call that cannot be parsed (parser {self.tool})" if BEGIN.search(raw) else None
+            return replace(parsed, malformed=wrong)
+        if why := wrong_call(calls, parameters):
+            return replace(parsed, malformed=why)
+        return replace(parsed, text=content, calls=tuple(calls))
 
-    def _calls(self, raw: str, request: Any, parameters: Mapping[str, Any]) -> tuple[list[dict[str, str]] | str, str]:
-        """(tool calls, or why they are malformed; the content beside them)."""
+    def _reasoning(self, raw: str, request: Any, opening: str) -> tuple[str, str]:
+        """(reasoning, the rest). All is the rest if the prompt has closed the reasoning and none is begun again."""
+        from vllm.reasoning import ReasoningParserManager
+
+        kind = ReasoningParserManager.get_reasoning_parser(str(self.reasoning))
+        parser = kind(self._tokenizer(), chat_template_kwargs=self._options)
+        marks = (parser.reasoning_start_str, parser.reasoning_end_str)
+        if not any(mark and mark in raw for mark in marks) and parser.is_reasoning_end(
+            self._words.encode(opening, add_special_tokens=False)
+        ):
+            return "", raw
+        thought, said = parser.extract_reasoning(raw, request)
+        return thought or "", said or ""
+
+    def _extracted(self, raw: str, request: Any) -> tuple[list[dict[str, str]], str]:
+        """(the tool calls that vLLM's parser finds, the content beside them)."""
         from vllm.tool_parsers import ToolParserManager
 
         if self.tool is None:
             what = f"{self.whose} has a chat template of no known family of tool calls"
             raise MarlError(f"{what}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
-        parser = ToolParserManager.get_tool_parser(self.tool)(self._tokenizer())
-        extracted = parser.extract_tool_calls(raw, request)
+        kind = ToolParserManager.get_tool_parser(self.tool)
+        for name in ("vllm.tool_parsers", "vllm.parser"):  # they log the traceback of a call that they cannot read
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        parser = kind(self._tokenizer(), request.tools)  # keeps the state of one text
+        try:
+            extracted = parser.extract_tool_calls(raw, request)
+        except UNREADABLE:
+            return [], raw
         if not extracted.tools_called:
-            begin = getattr(parser, "tool_call_start_token", None) or BEGINS.get(self.tool)
-            return (f"a tool call that cannot be parsed (parser {self.tool})" if begin and begin in raw else []), raw
-        calls = [{"name": each.function.name, "arguments": each.function.arguments} for each in extracted.tool_calls]
-        return wrong_call(calls, parameters) or calls, (extracted.content or "").strip()
+            return [], raw
+        calls = [call.function for call in extracted.tool_calls]
+        return [{"name": call.name, "arguments": call.arguments} for call in calls], (extracted.content or "").strip()
+
+    def _is_cut(self, raw: str, calls: list[dict[str, str]], request: Any, tools: Sequence[str]) -> bool:
+        """Whether a text ends inside a tool call, whatever the format: calls that are closed are found again in the
+        text that follows itself, and no begin of a call is left beyond them."""
+        begins = [match.start() for match in BEGIN.finditer(raw)]
+        if not calls:
+            start, names = raw.lstrip()[:1], "|".join(map(re.escape, tools))
+            named = re.search(rf'[{{,]\s*"name"\s*:\s*"(?:{names})"|\[\s*(?:{names})\(', raw)
+            return bool(begins or named or (start and start in self._bare(request)))
+        tags = [tag for start in begins if (tag := TAG.match(raw, start))]
+        if re.search(r"<[^\s<>]*$", raw) or any(f"</{tag[1]}>" not in raw[tag.end() :] for tag in tags):
+            return True
+        if self._extracted(f"{raw}\nx{raw}", request)[0] != calls * 2:
+            return True
+        return bool(begins) and self._extracted(raw[: begins[-1]], request)[0] == calls
+
+    def _bare(self, request: Any) -> str:
+        """The first characters of calls without a tag that the parser reads."""
+        return "".join(text[0] for text in BARE if self._extracted(text, request)[0])
 
     def _tokenizer(self) -> Any:
         if self._cached is None:
@@ -117,8 +189,8 @@ def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]
         if call["name"] not in known:
             return f"a call of unknown tool '{call['name'][:80]}'"
         try:
-            right = isinstance(json.loads(call["arguments"]), dict)
-        except ValueError:
+            right = isinstance(json_value(call["arguments"]), dict)
+        except (ValueError, TypeError):
             right = False
         if not right:
             return f"a call of {call['name']} with arguments that are no JSON object"
@@ -128,7 +200,7 @@ def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]
 def _forced(found: Parsed, choice: Any, parameters: Mapping[str, Any]) -> Parsed:
     """The calls of a completion that structured outputs restricted to calls (`tool_choice` required, or a function)."""
     try:
-        values = json.loads(found.text)
+        values = json_value(found.text)
         named = [{"name": choice["function"]["name"], "parameters": values}] if choice != "required" else values
         calls = [{"name": str(each["name"]), "arguments": json.dumps(each["parameters"])} for each in named]
     except (ValueError, KeyError, TypeError):  # cut at max_tokens
@@ -138,11 +210,16 @@ def _forced(found: Parsed, choice: Any, parameters: Mapping[str, Any]) -> Parsed
     return replace(found, text="", calls=tuple(calls))
 
 
+def restricts(parameters: Mapping[str, Any]) -> bool:
+    """Whether a `response_format` or `tool_choice` restricts the completion, from its first token."""
+    return "response_format" in parameters or parameters.get("tool_choice") not in (None, "none")
+
+
 def structured_outputs(parameters: Mapping[str, Any]) -> Any | None:
     """vLLM's parameter that restricts a completion to a `response_format` or `tool_choice`; None for neither."""
-    wanted, choice = parameters.get("response_format"), parameters.get("tool_choice")
-    if wanted is None and choice in (None, "none"):
+    if not restricts(parameters):
         return None
+    wanted = parameters.get("response_format")
     if wanted is None:
         from vllm.tool_parsers.utils import get_json_schema_from_tools
 
@@ -187,6 +264,8 @@ def check_parser(kind: str, name: str | None, where: str) -> None:
     """MarlError for a name that vLLM's table of parsers lacks; `kind`: tool or reasoning. Does not import vLLM."""
     if name is not None and (known := parser_names(kind)) and name not in known:
         raise MarlError(f"'{where}.{kind}_parser': {unknown(f'{kind} parser of vLLM', name, known)}")
+    if name in STUBS:
+        raise MarlError(f"'{where}.{kind}_parser': vLLM's {kind} parser '{name}' parses no texts: remove it")
 
 
 def parser_names(kind: str) -> list[str]:

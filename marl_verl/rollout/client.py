@@ -89,7 +89,7 @@ class PolicyClient:
             "logprobs": bool(config.rollout.calculate_log_probs),
         }
         self.chat = Chat.load(config.model, template, f"policy '{name}'")
-        self.parsers = Parsers(self.chat.tokenizer, *parsers, self.chat.whose)
+        self.parsers = Parsers(self.chat.tokenizer, *parsers, self.chat.whose, template)
         self.ends = frozenset() if config.rollout.get("ignore_eos") else self._ends(config.model)
 
     def _ends(self, model: DictConfig) -> frozenset[int]:
@@ -153,8 +153,15 @@ class PolicyClient:
         said = ids[:-1] if ended else ids
         text = self.chat.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         before = before_stop(text, stop)
-        raw = self.chat.tokenizer.decode(said, clean_up_tokenization_spaces=False) if before is None else before
-        parsed = self.parsers.parse(text if before is None else before, raw, asked)
+        whole = self.chat.tokenizer.decode(said, clean_up_tokenization_spaces=False)
+        opening = self._opening(prompt_ids, messages) if self.parsers.reasoning else ""
+        parsed = self.parsers.parse(
+            text if before is None else before,
+            whole if before is None else before_stop(whole, stop) or before,
+            asked,
+            opening,
+            cut=None if ended else whole,
+        )
         return Action(
             text=parsed.text,
             prompt_ids=prompt_ids,
@@ -168,6 +175,12 @@ class PolicyClient:
             malformed=parsed.malformed,
             stop=first_stop(text, stop) or (self.chat.tokenizer.decode(ids[-1:]) if ids[-1] in tokens else None),
         )
+
+    def _opening(self, prompt_ids: Sequence[int], messages: Sequence[Message]) -> str:
+        """The text of a prompt after its last message, in which a template may have opened or closed the reasoning."""
+        prompt = self.chat.tokenizer.decode(prompt_ids, clean_up_tokenization_spaces=False)
+        content = messages[-1]["content"].strip()
+        return str(prompt.rpartition(content)[2] if content else prompt)
 
 
 def _tokens(former: Action | None) -> list[int]:

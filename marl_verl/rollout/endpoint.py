@@ -22,6 +22,7 @@ from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError, nearest
+from marl_verl.models.parsers import CUT, wrong_call
 from marl_verl.rollout.context import ObservationTooLong, default_sampling
 from marl_verl.team import Endpoint
 
@@ -79,11 +80,15 @@ class EndpointClient:
         parameters: Mapping[str, Any] | None = None,
         former: Action | None = None,
     ) -> Action:
-        """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action."""
+        """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action.
+
+        The calls of a completion that reached the token limit are malformed: a server may have parsed a call that was
+        cut off, and say that it stopped for it.
+        """
         from openai import omit
 
         begun = time.monotonic()
-        limit = sampling.get("max_tokens") or self.max_tokens
+        limit = min(sampling.get("max_tokens") or self.max_tokens, self.max_tokens)
         top_k = sampling.get("top_k") or -1
         stop = self.stop if sampling.get("stop") is None else sampling["stop"]
         with _without_key(self.endpoint, self._key), _converted_errors(self.name, self.endpoint):
@@ -92,7 +97,7 @@ class EndpointClient:
                 messages=list(messages),  # type: ignore[arg-type]  # typed as one class per role
                 temperature=sampling["temperature"],
                 top_p=sampling["top_p"],
-                max_tokens=min(limit, self.max_tokens),
+                max_tokens=limit,
                 seed=sampling.get("seed", omit),
                 stop=list(stop) or omit,
                 # OpenAI rejects this field; vLLM and others accept it
@@ -102,13 +107,18 @@ class EndpointClient:
             text, stop_reason, calls, reasoning = _reply(completion)
             ended = getattr(completion.choices[0], "stop_reason", None)  # of vLLM: the stop text
         taken, tokens = time.monotonic() - begun, _tokens(completion)
+        if calls and tokens is not None and tokens >= limit:
+            stop_reason = "length"
+        wrong = wrong_call([call["function"] for call in calls], parameters or {})
+        wrong = CUT if calls and stop_reason == "length" else wrong
         return Action(
             text=text,
             stop_reason=stop_reason,
             seconds=taken,
             tokens=tokens,
-            tool_calls=calls,
+            tool_calls=[] if wrong else calls,
             reasoning=reasoning,
+            malformed=wrong,
             stop=ended if ended in stop else None,
         )
 

@@ -1,0 +1,240 @@
+"""Tool calls that the token limit cuts off, answers without thinking under a reasoning parser, and nested JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from marl_verl.episode import Action, Run, Workflow
+from marl_verl.episode.messages import MOST_LEVELS, as_parameters, as_tool_calls, json_value
+from marl_verl.errors import MarlError
+from marl_verl.models.chat import Chat
+from marl_verl.models.factory import make_bpe_tokenizer
+from marl_verl.models.parsers import STUBS, Parsers, check_parser, parser_names
+from marl_verl.sampling import drive
+from marl_verl.tasks.base import Task
+from tests.test_chat import STRIPS, client, messages
+from tests.tool_formats import ARGUMENTS, COMMAND, FORMATS
+
+SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}, "n": {"type": "integer"}}}
+RUN = {"type": "function", "function": {"name": "run", "parameters": SCHEMA}}
+TOOLS = {"tools": [RUN]}
+FORCED = {**TOOLS, "tool_choice": "required"}
+NAMED = {**TOOLS, "tool_choice": {"type": "function", "function": {"name": "run"}}}
+DEEP = '{"a":' * 3000 + "1" + "}" * 3000
+DEEPEST = '{"a":' * MOST_LEVELS + "1" + "}" * MOST_LEVELS
+WORDS = ["<think>", "</think>", "<seed:think>", "</seed:think>", "<|channel>", "<channel|>", "<｜tool▁calls▁end｜>"]
+
+
+@functools.cache
+def tokenizer() -> Any:
+    """One that has all tags of the formats as tokens, as some parsers demand."""
+    tags = {tag for texts in FORMATS.values() for text in texts for tag in re.findall(r"<[^<>\s]*>|\[[A-Z_]+\]", text)}
+    made = make_bpe_tokenizer(["a"])
+    made.add_tokens(sorted({*tags, *WORDS, "[THINK]", "[/THINK]"}))
+    made.chat_template = "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+    return made
+
+
+def parsers(tool: str | None = None, reasoning: str | None = None, **options: Any) -> Parsers:
+    return Parsers(tokenizer(), tool, reasoning, "policy 'p'", options)
+
+
+def cut_after(tool: str, text: str) -> Any:
+    return parsers(tool).parse(text, text, TOOLS, cut=text)
+
+
+def test_every_parser_of_vllm_is_tested_or_refused() -> None:
+    assert {*FORMATS, *STUBS} >= {*parser_names("tool")}
+    for kind, name in zip(("tool", "reasoning"), STUBS, strict=True):
+        with pytest.raises(MarlError, match="parses no texts"):
+            check_parser(kind, name, "here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", FORMATS)
+def test_a_call_that_is_cut_off_is_malformed(tool: str) -> None:
+    """In a value, after a closed argument, in a number, and before the last character; also in a second call."""
+    before, call, between, after = FORMATS[tool]
+    whole, once = [{"name": "run", "arguments": json.loads(ARGUMENTS)}], before + call + after
+    try:
+        parsed = parsers(tool).parse(once, once, TOOLS)
+    except (ImportError, RuntimeError) as error:  # a package or an extension that is not part of vLLM's wheel
+        pytest.skip(str(error).splitlines()[0])
+    assert [{**made, "arguments": json.loads(made["arguments"])} for made in parsed.calls] == whole
+    ends = [call.index("/old"), call.index("/old") + 4, call.rindex("17"), call.rindex("17") + 1, len(call) - 1]
+    for start in (before, f"Sure. {before}", before + call + between):
+        for end in ends:
+            parsed = cut_after(tool, text := start + call[:end])
+            assert (parsed.calls, parsed.text) == ((), text)
+            assert parsed.malformed, text
+    answer = "Nothing to remove: 1 < 2, and [see] it"
+    assert cut_after(tool, answer).malformed is None
+    told = cut_after(tool, f"{once}\nThen I")  # of a call that is closed, all or nothing is kept
+    assert told.malformed or [json.loads(made["arguments"]) for made in told.calls] == [json.loads(ARGUMENTS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["hermes", "qwen3_coder", "glm45", "deepseek_v3", "minimax_m2", "kimi_k2", "gemma4"])
+@pytest.mark.parametrize("then", ["", "\nThen I would"])
+def test_a_whole_call_before_text_that_is_cut_off_is_kept(tool: str, then: str) -> None:
+    parsed = cut_after(tool, "".join(FORMATS[tool][:2]) + FORMATS[tool][3] + then)
+    assert [json.loads(made["arguments"])["command"] for made in parsed.calls] == [COMMAND]
+
+
+@pytest.mark.slow
+def test_a_stop_string_cuts_a_call_unless_it_ends_it() -> None:
+    text = f'<tool_call>\n{{"name": "run", "arguments": {ARGUMENTS}}}\n'
+    assert parsers("hermes").parse(text, text, TOOLS, cut=f"{text}</tool_call>").calls
+    text = "".join(FORMATS["gemma4"])
+    at = text.index("/old")
+    assert parsers("gemma4").parse(text[:at], text[:at], TOOLS, cut=text[: at + 4]).malformed
+
+
+@pytest.mark.slow
+def test_a_client_tells_the_parsers_how_prompt_and_answer_end(tmp_path: Path) -> None:
+    closed = {"enable_thinking": False}  # not a variable of deepseek_r1's parser: the prompt says it
+    for template, said, text, reasoning in ((closed, "4", "4", None), ({}, "<think> so </think> 4", "4", "so")):
+        policy = client(tmp_path, [said], template=template, custom_chat_template=STRIPS)
+        policy.parsers = Parsers(policy.chat.tokenizer, None, "deepseek_r1", "policy 'p'", template)
+        action = asyncio.run(policy.answer(messages("user: what is </think> 2"), {}, "r"))
+        assert (action.text, action.reasoning) == (text, reasoning)
+    policy = client(tmp_path, [[7, 8]], custom_chat_template=STRIPS + "{{ tools }}")
+    policy.parsers = parsers("glm45")
+    text = "".join(FORMATS["glm45"])[:-9]
+    policy.chat.tokenizer.decode = lambda ids, **_: text  # type: ignore[method-assign]
+    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r", TOOLS))
+    assert (action.stop_reason, action.tool_calls, action.text) == ("length", [], text)
+    assert "cut off" in str(action.malformed)
+
+
+# Through the clients of a workflow
+
+
+class Asks(Workflow):
+    async def run(self, task: Any, team: Any) -> Any:
+        tool = {"type": "function", "name": "run", "parameters": SCHEMA}
+        ask = {"messages": [{"role": "user", "content": "clean"}]}
+        async with httpx.AsyncClient(transport=team.transport("solver"), base_url="http://team/v1/") as client:
+            bodies = [
+                ("chat/completions", {**ask, **TOOLS}),
+                ("responses", {"input": "clean", "tools": [tool]}),
+                ("messages", {**ask, "max_tokens": 9, "tools": [{"name": "run", "input_schema": SCHEMA}]}),
+            ]
+            chat, response, message = [(await client.post(path, json=body)).json() for path, body in bodies]
+            deep = await client.post("chat/completions", content=f'{{"messages": {DEEP}}}')
+        return [
+            chat["choices"][0]["finish_reason"],
+            (response["status"], (response["incomplete_details"] or {}).get("reason")),
+            message["stop_reason"],
+            deep.status_code,
+        ]
+
+
+CALL = as_tool_calls([{"name": "run", "arguments": ARGUMENTS}])
+LIMIT = ["length", ("incomplete", "max_output_tokens"), "max_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("action", "ends"),
+    [
+        (Action("x", stop_reason="length", malformed="cut"), LIMIT),
+        (Action("", stop_reason="length", tool_calls=CALL), LIMIT),
+        (Action("", stop_reason="stop", tool_calls=CALL), ["tool_calls", ("completed", None), "tool_use"]),
+        (Action("x", stop_reason="stop"), ["stop", ("completed", None), "end_turn"]),
+    ],
+)
+def test_the_token_limit_is_the_end_in_every_api(action: Action, ends: list[Any]) -> None:
+    async def go() -> Any:
+        async def act(_: Any) -> Action:
+            return action
+
+        async with Run(Asks(), Task("t", "clean"), ["solver"]) as run:
+            await drive(run, act)
+        return run.answer
+
+    assert asyncio.run(go()) == [*ends, 400]
+
+
+# Reasoning
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "glm45", "deepseek_v3", "seed_oss", "kimi_k2", "holo2"])
+def test_an_answer_without_thinking_is_the_text(reasoning: str) -> None:
+    """The template says so by a variable, or by a reasoning that it closes at the end of the prompt."""
+    tag = "seed:think" if reasoning == "seed_oss" else "think"
+    closed = f"assistant\n<{tag}>\n\n</{tag}>\n\n"
+    off = {"enable_thinking": False, "thinking": False}
+    for options, opening in ((off, closed), ({"thinking": True}, closed), (off, "assistant\n")):
+        if reasoning == "deepseek_r1" and opening != closed:
+            continue  # has no variable
+        parsed = parsers(None, reasoning, **options).parse("four", "four", {}, opening)
+        assert (parsed.text, parsed.reasoning) == ("four", None)
+    thought = f"<{tag}>so</{tag}>four"
+    parsed = parsers(None, reasoning, enable_thinking=True, thinking=True).parse(thought, thought, {}, "assistant\n")
+    assert (parsed.text, parsed.reasoning) == ("four", "so")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reasoning", [None, *sorted({*parser_names("reasoning")} - {*STUBS})])
+def test_restricted_answers_have_no_reasoning(reasoning: str | None) -> None:
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
+    answer = '{"command": "</think> <think>"}'
+    parsed = parsers("hermes", reasoning).parse(answer, answer, {**TOOLS, **form})
+    assert (parsed.text, parsed.reasoning, parsed.malformed) == (answer, None, None)
+    for asked, text in ((NAMED, ARGUMENTS), (FORCED, f'[{{"name": "run", "parameters": {ARGUMENTS}}}]')):
+        parsed = parsers("hermes", reasoning).parse(text, text, asked)
+        assert [json.loads(made["arguments"]) for made in parsed.calls] == [json.loads(ARGUMENTS)]
+
+
+@pytest.mark.slow
+def test_a_call_after_a_closed_reasoning_is_parsed() -> None:
+    call = "".join(FORMATS["hermes"])
+    for options, text, reasoning in (({"enable_thinking": False}, call, None), ({}, f"<think>so</think>{call}", "so")):
+        parsed = parsers("hermes", "qwen3", **options).parse(text, text, TOOLS)
+        assert (len(parsed.calls), parsed.text, parsed.reasoning, parsed.malformed) == (1, "", reasoning, None)
+    cut = f"<think>so</think>{call[:-20]}"
+    assert parsers("hermes", "qwen3").parse(cut, cut, TOOLS, cut=cut).malformed
+
+
+# Nested JSON
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deep", [DEEP, DEEP[:15000], '{"a":' * (MOST_LEVELS + 1) + "1" + "}" * (MOST_LEVELS + 1)])
+def test_deeply_nested_calls_are_malformed(deep: str) -> None:
+    for asked, text in ((NAMED, deep), (FORCED, f'[{{"name": "run", "parameters": {deep}}}]')):
+        parsed = parsers("hermes").parse(text, text, asked)
+        assert (parsed.text, parsed.calls, bool(parsed.malformed)) == (text, (), True)
+    for tool in ("hermes", "llama3_json", "mistral", "xlam", "qwen3_coder", "pythonic"):
+        text = "".join(FORMATS[tool]).replace(ARGUMENTS, deep).replace("17", deep)
+        parsed = parsers(tool).parse(text, text, TOOLS)
+        assert not any(deep in made["arguments"] for made in parsed.calls)
+
+
+def test_deeply_nested_values_of_clients_are_refused() -> None:
+    assert json_value(DEEPEST)
+    for text in (DEEP, "[" * 3000, f"[{DEEPEST}]", "{", "1" * 5000, '{"a": NaN}'):
+        with pytest.raises(ValueError, match=r"."):
+            json_value(text)
+    value: Any = {}
+    for _ in range(3000):
+        value = {"a": value}
+    tool = {"type": "function", "function": {"name": "run", "parameters": value}}
+    for refused in (
+        lambda: as_tool_calls([{"name": "run", "arguments": value}]),
+        lambda: as_parameters({"tools": [tool]}),
+        lambda: as_parameters({"response_format": {"type": "json_schema", "json_schema": {"schema": value}}}),
+    ):
+        with pytest.raises(TypeError, match="more than 100 levels"):
+            refused()
+    given = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([{"name": "run", "arguments": DEEP}])}
+    assert DEEP in Chat(tokenizer(), {}, "policy 'p'").render([{"role": "user", "content": "x"}, given])
