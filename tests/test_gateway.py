@@ -23,7 +23,7 @@ import pytest
 
 from marl_verl.episode import Action, Episode, Journal, Run, Turn
 from marl_verl.errors import MarlError
-from marl_verl.gateway import Endpoints, ExternalWorkflow, ProcessFailed, process
+from marl_verl.gateway import Endpoints, ExternalWorkflow, ProcessFailed, connections, process, server
 from marl_verl.rewards.mix import returned
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
@@ -488,3 +488,87 @@ def test_the_pages_workflow_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     exec(code, names)
     context = ScriptedContext(names["Terminal"](), TASK, ScriptedPolicy({"coder": "4"}), tasks=Whole())
     assert one(asyncio.run(Independent(1).sample(context))).score == 1.0
+
+
+# Bounds
+
+
+async def raw(endpoints: Endpoints, text: str, token: str | None = None) -> tuple[Any, Any]:
+    """A connection on which the beginning of a request is sent; PATH is that of chat completions."""
+    url = httpx.URL(f"{endpoints['solver'].openai}/chat/completions")
+    path = url.path if token is None else f"/e/{token}/solver/v1/chat/completions"
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(text.replace("PATH", path).encode())
+    return reader, writer
+
+
+POST = "POST PATH HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("token", "length", "limits", "status"),
+    [
+        ("A" * 32, 5 * 2**20, {}, 410),
+        ("", 5, {}, 410),
+        (None, server.BODY + 1, {}, 413),
+        (None, 5, {"BODY_SECONDS": 0.1}, 408),
+        (None, 5, {"REQUESTS": 0}, 429),
+    ],
+)
+def test_a_request_that_may_not_be_is_answered_before_its_body(
+    token: str | None, length: int, limits: dict[str, float], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(server, name, value)
+
+    async def do(endpoints: Endpoints) -> str:
+        reader, writer = await raw(endpoints, POST.format(length), token)
+        reply = await asyncio.wait_for(reader.read(), 20)  # to its end: the connection is closed
+        writer.close()
+        assert reply.startswith(f"HTTP/1.1 {status}".encode())
+        monkeypatch.undo()
+        await chat(endpoints)
+        return "4"
+
+    one(sampled(do))
+
+
+def test_the_bodies_of_an_episode_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODIES", 2**20)
+    half = 600 * 1024
+
+    async def do(endpoints: Endpoints) -> str:
+        _, begun = await raw(endpoints, POST.format(half + 1) + "x" * half)
+        await asyncio.sleep(0.1)
+        reader, writer = await raw(endpoints, POST.format(half) + "x" * half)
+        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 429")
+        for each in (begun, writer):
+            each.close()
+        await asyncio.sleep(0.1)
+        await chat(endpoints)
+        return "4"
+
+    one(sampled(do))
+
+
+@pytest.mark.parametrize("begun", ["", "POST /e", "GET / HTTP/1.1\r\n" + "a: b\r\n" * 99, "GET /" + "a" * 2**19])
+def test_connections_without_a_request_are_few_and_end(begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "most_strangers", lambda: 8)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+
+    async def ended(reader: Any) -> bool:
+        try:
+            return not await asyncio.wait_for(reader.read(1), 20)
+        except ConnectionError:
+            return True
+
+    async def do(endpoints: Endpoints) -> str:
+        opened = [await raw(endpoints, begun) for _ in range(40)]
+        await chat(endpoints)
+        assert all([await ended(reader) for reader, _ in opened[:32]])
+        assert all(await asyncio.gather(*(ended(reader) for reader, _ in opened[32:])))
+        for _, writer in opened:
+            writer.close()
+        return "4"
+
+    one(sampled(do))

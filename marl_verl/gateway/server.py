@@ -12,88 +12,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import hashlib
 import json
 import secrets
 import socket
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.episode.messages import Message, compared
-from marl_verl.episode.requests import Request, RequestError
-from marl_verl.episode.transport import FINAL, Acts, TeamTransport, refused
-from marl_verl.episode.turn import Action
+from marl_verl.episode.requests import RequestError
+from marl_verl.episode.transport import FINAL, Acts, refused
 from marl_verl.errors import MarlError, nearest
+from marl_verl.gateway.conversations import EpisodeTransport
 
 HOST = "127.0.0.1"
-BODY = 64 * 2**20  # maximum bytes of a request
+BODY = 32 * 2**20  # maximum bytes of a request
+BODIES = 256 * 2**20  # of all requests of an episode that are in progress
+REQUESTS = 1024  # of an episode that are in progress
+BODY_SECONDS = 60.0
 BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin at once
-
-
-class Conversations:
-    """The requests of one agent as conversations, each in a slot of its own.
-
-    A request whose messages begin with those of an earlier one and its reply continues that conversation (of several,
-    the longest). Another request begins a new one: the first in the agent's unnamed slot, the n-th in "conversation-n".
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[bytes, str | None] = {}  # key of a conversation up to its last reply -> its slot
-        self._begun = 0
-
-    def slot(self, keys: Sequence[bytes]) -> tuple[str | None, bytes]:
-        """(the slot of a request, the key of what it continues). `keys`: of its messages."""
-        for key in reversed(keys):
-            if key in self._ends:  # it goes on, so nothing else continues it from here
-                return self._ends.pop(key), key
-        self._begun += 1
-        return None if self._begun == 1 else f"conversation-{self._begun}", keys[-1]
-
-    def continues(self, key: bytes, slot: str | None) -> None:
-        """Remember where a conversation may go on: after a reply, or again with a request that was given up."""
-        self._ends[key] = slot
-
-
-def _keys(messages: Sequence[Message]) -> list[bytes]:
-    """A digest of the first message, the first two, and so on."""
-    digest, keys = hashlib.blake2b(digest_size=16), []
-    for message in messages:
-        digest.update(compared(message).encode())
-        keys.append(digest.copy().digest())
-    return keys
-
-
-class EpisodeTransport(TeamTransport):
-    """Answers the requests of one agent of an episode; concurrent ones have slots of their own.
-
-    A client that closes its connection gives its request up. If it asks the same again, this is the same turn.
-
-    Attributes:
-        unsent: (path, body) -> an answer that its client did not wait for.
-    """
-
-    def __init__(self, run: Acts, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
-        super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop(), ignored)
-        self._talks = Conversations()
-        self._actions: dict[tuple[str | None, bytes, str], Action] = {}
-        self.unsent: dict[tuple[str, bytes], tuple[int, Any]] = {}
-
-    async def _acts(self, agent: str, asked: Request) -> list[Action]:
-        slot, key = self._talks.slot(_keys(asked.messages))
-        try:
-            return await self._in_slots(agent, asked, slot)
-        except BaseException:
-            self._talks.continues(key, slot)
-            raise
-
-    async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        key = (slot, _keys(asked.messages)[-1], json.dumps(asked.parameters, sort_keys=True))
-        action = self._actions.get(key)  # one of several choices of a request that was given up
-        if action is None:
-            action = self._actions[key] = await super()._act(agent, asked, slot)
-        self._talks.continues(_keys((*asked.messages, action.message))[-1], slot)
-        return action
+ACCEPTED = 64  # at once by the event loop, before it closes older ones
 
 
 class Endpoint:
@@ -137,25 +75,34 @@ class Endpoints(Mapping[str, Endpoint]):
         return len(self._endpoints)
 
 
+@dataclass
+class _Episode:
+    """An episode: agent -> its transport; its acts in progress, and its requests in progress with their bytes."""
+
+    agents: dict[str, EpisodeTransport]
+    acts: set[asyncio.Task[Any]] = field(default_factory=set)
+    requests: int = 0
+    bytes: int = 0
+
+
 class Gateway:
     """An ASGI application and its server, for one event loop."""
 
     def __init__(self) -> None:
-        self._agents: dict[str, dict[str, EpisodeTransport]] = {}  # token -> agent -> transport
-        self._acts: dict[str, set[asyncio.Task[Any]]] = {}  # token -> requests in progress
+        self._episodes: dict[str, _Episode] = {}  # token -> episode
         self._started: asyncio.Future[int] | None = None  # the port
 
     @contextlib.asynccontextmanager
     async def episode(self, run: Acts, agents: tuple[str, ...], ignored: tuple[str, ...]) -> AsyncIterator[Endpoints]:
         """URLs of an episode's agents, valid inside the block."""
         port, token = await self._port(), secrets.token_urlsafe(24)
-        self._agents[token] = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}
-        self._acts[token] = set()
+        transports = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}
+        episode = self._episodes[token] = _Episode(transports)
         try:
             yield Endpoints({agent: f"http://{HOST}:{port}/e/{token}/{agent}" for agent in agents})
         finally:
-            del self._agents[token]
-            for act in self._acts.pop(token):
+            del self._episodes[token]
+            for act in episode.acts:
                 act.cancel()
 
     async def _port(self) -> int:
@@ -172,6 +119,8 @@ class Gateway:
         except ImportError as error:
             raise MarlError("the gateway needs the package uvicorn: pip install uvicorn") from error
 
+        from marl_verl.gateway.connections import Connection
+
         class Server(uvicorn.Server):
             """A server that leaves signals to the process."""
 
@@ -181,12 +130,14 @@ class Gateway:
 
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 await super().startup(sockets)
+                listening.listen(BACKLOG)  # asyncio has one number for the connections that wait and that it accepts
                 started.set_result(listening.getsockname()[1])
 
-        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+        options: dict[str, Any] = {"http": type("Connection", (Connection,), {"strangers": {}}), "backlog": ACCEPTED}
+        options |= {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
         with socket.socket() as listening:
             listening.bind((HOST, 0))
-            await Server(uvicorn.Config(self, interface="asgi3", backlog=BACKLOG, **quiet)).serve([listening])
+            await Server(uvicorn.Config(self, interface="asgi3", **options)).serve([listening])
 
     def _ended(self, serving: asyncio.Task[None]) -> None:
         started, self._started = self._started, None
@@ -199,45 +150,80 @@ class Gateway:
         """Answer one request (ASGI)."""
         if scope["type"] != "http":
             return
-        path, body = str(scope["path"]), bytearray()
-        while (message := await receive())["type"] == "http.request":
-            body += message["body"]
-            if len(body) > BODY:
-                return await _reply(send, *refused(path, RequestError("the request is too large", status=413)))
-            if not message.get("more_body"):
-                return await _reply(send, *await self._answer(str(scope["method"]), path, bytes(body), receive))
-
-    async def _answer(self, method: str, path: str, body: bytes, receive: Any) -> tuple[int, Any]:
+        path = str(scope["path"])
         _, _, token, agent, rest = (*path.split("/", 4), "", "", "", "")[:5]
-        if token not in self._agents:
-            return refused(path, RequestError("the episode of this URL has ended", status=410, code="episode_ended"))
-        transport = self._agents[token].get(agent)
-        if transport is None:
-            what = f"the team has no agent '{agent}': {nearest(agent, self._agents[token])}"
-            return refused(path, RequestError(what, status=404, code="not_found"))
-        if (unsent := transport.unsent.pop((rest, body), None)) is not None:
+        episode, body = self._episodes.get(token), bytearray()
+        try:
+            if episode is None:
+                raise RequestError("the episode of this URL has ended", status=410, code="episode_ended")
+            if (transport := episode.agents.get(agent)) is None:
+                what = f"the team has no agent '{agent}': {nearest(agent, episode.agents)}"
+                raise RequestError(what, status=404, code="not_found")
+            if episode.requests >= REQUESTS:
+                raise RequestError(f"the episode has {REQUESTS} requests in progress", status=429)
+        except RequestError as error:  # before its body is read
+            return await _reply(send, *refused(path, error), close=True)
+        episode.requests += 1
+        try:
+            async for part in _parts(scope, receive):
+                body += part
+                episode.bytes += len(part)
+                if episode.bytes > BODIES:
+                    raise RequestError(f"the episode's requests in progress have more than {BODIES} bytes", status=429)
+            answer = await self._answer(episode, transport, str(scope["method"]), f"/{rest}", bytes(body), receive)
+            await _reply(send, *answer)
+        except RequestError as error:
+            await _reply(send, *refused(path, error), close=True)
+        except ConnectionError:
+            return  # the client has gone
+        finally:
+            episode.requests -= 1
+            episode.bytes -= len(body)
+
+    async def _answer(
+        self, episode: _Episode, transport: EpisodeTransport, method: str, path: str, body: bytes, receive: Any
+    ) -> tuple[int, Any]:
+        if (unsent := transport.unsent.pop((path, body), None)) is not None:
             return unsent
-        act = asyncio.ensure_future(transport.answer(method, f"/{rest}", body))
-        self._acts[token].add(act)
+        act = asyncio.ensure_future(transport.answer(method, path, body))
+        episode.acts.add(act)
         gone = asyncio.ensure_future(receive())  # the client has closed the connection
         try:
             await asyncio.wait({act, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._acts.get(token, set()).discard(act)
+            episode.acts.discard(act)
             for task in (act, gone):
                 task.cancel()
         if act.done() and not act.cancelled():
             if gone.done() and not gone.cancelled():
-                transport.unsent[rest, body] = act.result()
+                transport.unsent[path, body] = act.result()
             return act.result()
         return refused(path, RequestError("the episode has ended", status=410, code="episode_ended"))
 
 
-async def _reply(send: Any, status: int, content: Any) -> None:
+async def _parts(scope: Mapping[str, Any], receive: Any) -> AsyncIterator[bytes]:
+    """The parts of a body. RequestError if it is too large or too slow, ConnectionError if the client goes away."""
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    total, more, end = 0, True, asyncio.get_running_loop().time() + BODY_SECONDS
+    while more:
+        if max(total, int(length)) > BODY:
+            raise RequestError(f"the request has more than {BODY} bytes", status=413)
+        try:
+            async with asyncio.timeout_at(end):
+                message = await receive()
+        except TimeoutError as error:
+            raise RequestError(f"the body did not come within {BODY_SECONDS:g} s", status=408) from error
+        if message["type"] != "http.request":
+            raise ConnectionError("the client has gone")
+        total, more = total + len(message["body"]), bool(message.get("more_body"))
+        yield message["body"]
+
+
+async def _reply(send: Any, status: int, content: Any, close: bool = False) -> None:
     stream = isinstance(content, bytes)
     body = content if stream else json.dumps(content).encode()
     headers = {"content-type": "text/event-stream" if stream else "application/json", "content-length": str(len(body))}
-    headers |= FINAL if status != 200 else {}
+    headers |= (FINAL if status not in (200, 429) else {}) | ({"connection": "close"} if close else {})
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
