@@ -45,6 +45,7 @@ def train(
     plugins: Sequence[StrPath] = (),
     resume: StrPath | None = None,
     dry_run: bool = False,
+    assume: str | None = None,
     progress: Progress = True,
 ) -> Run:
     """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
@@ -58,6 +59,7 @@ def train(
         plugins: plugin files in addition to those of the recipe; docs/one-file-plugins.md.
         resume: a run directory to continue, instead of a recipe.
         dry_run: check everything and write nothing; the returned run has no directory yet.
+        assume: what the machine of the run has and this one may lack, such as "gpus=8,flash-attn"; for `dry_run` only.
         progress: whether to print progress; or a function that is called with every event, a dict such as
             `{"event": "step", "step": 1, "steps": 20, "metrics": {...}}`. An exception of it ends the run.
 
@@ -74,14 +76,16 @@ def train(
         >>> run.summary["success_after"]
     """
     from marl_verl.inspect import summary
-    from marl_verl.platforms.active import on_gpu
+    from marl_verl.platforms.active import assumed, on_gpu
     from marl_verl.process.lock import locked
     from marl_verl.process.progress import Display
     from marl_verl.process.supervisor import TrainerProcess
     from marl_verl.trainer import prepare
     from marl_verl.trainer.describe import describe
 
-    with _alone():
+    if assume is not None and not dry_run:
+        raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
+    with _alone(), assumed(assume):
         begun, display = time.time(), Display.of(progress)
         plan = _outside_loop(_plan, recipe, _lines(overrides), resume, [Path(file) for file in plugins])
         display.print(describe(plan))

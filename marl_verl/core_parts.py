@@ -41,5 +41,6 @@ CORE_PARTS: Mapping[str, Mapping[str, str]] = {
     "scales": {
         "unbiased": "marl_verl.advantage.compare:Unbiased",
         "population": "marl_verl.advantage.compare:Population",
+        "nonzero": "marl_verl.advantage.compare:NonZero",
     },
 }

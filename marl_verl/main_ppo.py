@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from marl_verl.api import train
 from marl_verl.cli.main import reported
-from marl_verl.config.verl_script import from_script
+from marl_verl.config.verl_script import CONFIG_FLAGS, translate
 from marl_verl.errors import MarlError
+from marl_verl.platforms.active import assumed
 
 EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
 
@@ -21,15 +22,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="verl's keys, and those of marl.*")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
+    parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    for flag in CONFIG_FLAGS:
+        parser.add_argument(flag, help="of verl's own config for FSDP: dropped")
     options, rest = parser.parse_known_args(arguments)
 
     def run() -> int:
         if flag := next((word for word in rest if word.startswith("-")), None):
-            what = "only --dry-run and --debug are options; a whole file of verl's config is e.g. model_engine=megatron"
-            raise MarlError(f"unknown option '{flag}': {what}")
-        recipe, overrides = from_script([*options.overrides, *rest])
-        train(recipe, overrides, dry_run=options.dry_run)
+            raise MarlError(f"unknown option '{flag}': see --help")
+        files = {flag: getattr(options, flag.removeprefix("--").replace("-", "_")) for flag in CONFIG_FLAGS}
+        flags = [f"{flag}={value}" for flag, value in files.items() if value is not None]
+        with assumed(options.assume):
+            script = translate([*flags, *options.overrides, *rest])
+        script.check()
+        for note in script.notes():
+            print(note)
+        train(script.recipe, script.overrides, dry_run=options.dry_run, assume=options.assume)
         return 0
 
     return reported(run, options.debug)

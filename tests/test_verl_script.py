@@ -16,14 +16,16 @@ import pyarrow.parquet
 import pytest
 import torch
 import yaml
-from omegaconf import OmegaConf
 
 from marl_verl import main_ppo, plugins
 from marl_verl.advantage import RowTable
 from marl_verl.api import _plan
+from marl_verl.config import script_team
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.config.verl_script import ESTIMATORS, MOVED, REFUSED, RENAMED, WITHOUT, from_script
+from marl_verl.config.verl_keys import DROPPED, REFUSED
+from marl_verl.config.verl_older import MICRO, MOVED
+from marl_verl.config.verl_script import ESTIMATORS, RENAMED, WITHOUT, from_script, translate
 from marl_verl.errors import MarlError
 from marl_verl.models import Shape, factory
 from marl_verl.platforms.active import HARDWARE_VARIABLE
@@ -113,6 +115,9 @@ trainer.test_freq=5
 trainer.total_training_steps=7
 trainer.default_local_dir=mine/ppo
 """
+
+
+ACTOR = "actor_rollout_ref.actor"
 
 
 @pytest.fixture(scope="module")
@@ -261,42 +266,183 @@ def test_the_last_of_two_overrides_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("overrides", "message"),
     [
-        ("algorithm.adv_estimator=remax", r"does not have this estimator\. The nearest one is .*=rloo"),
+        ("algorithm.adv_estimator=remax", r"the nearest to .*=remax is algorithm\.adv_estimator=rloo"),
         ("algorithm.adv_estimator=grop", r"unknown 'algorithm\.adv_estimator=grop': did you mean 'grpo'"),
-        ("algorithm.use_kl_in_reward=True", r"does not apply to a team: .*actor\.use_kl_loss=true"),
-        ("trainer.critic_warmup=5", r"'trainer\.critic_warmup=5' does not apply to a team"),
+        ("algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True", r"actor\.use_kl_loss=true"),
+        ("algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive", r"actor\.use_kl_loss=true"),
+        ("trainer.critic_warmup=5", r"'trainer\.critic_warmup=5' cannot be honoured: .*without a warm-up"),
         ("reward_model.enable=True", "a judge is an agent of the team"),
         ("reward.reward_model.enable=True", "a judge is an agent of the team"),
-        ("reward.reward_manager.name=dapo", r"marl\.algorithm\.options\.overlong"),
-        ("data.truncation=left", r"filter_overlong_prompts=true"),
-        ("actor_rollout_ref.rollout.multi_turn.enable=True", "those of its workflow"),
-        ("actor_rollout_ref.actor.ppo_micro_batch_size=64", r"ppo_micro_batch_size_per_gpu"),
-        ("critic.model.fsdp_config.param_offload=False", r"in this version of verl it is critic\.fsdp\.param_offload"),
-        ("trainer.resume_from_path=x", "marl-verl train --resume RUN"),
+        ("reward.reward_manager.name=mine", r"reward\.custom_reward_function\.path"),
+        ("actor_rollout_ref.rollout.multi_turn.enable=True", "what an agent does is"),
+        ("trainer.resume_mode=resume_path", "marl-verl train --resume RUN"),
         ("trainer.v1.trainer_mode=colocate_async", r"marl\.schedule\.mode"),
-        ("hydra.run.dir=x", r"marl\.run\.dir"),
+        ("model_engine=megatron", r"FSDP engine \(actor_rollout_ref\.actor\.strategy=fsdp2\)"),
+        ("--config-name=ppo_megatron_trainer.yaml", "FSDP engine"),
+        ("--config-name mine", "config files of your own: write their keys"),
+        ("actor_rollout_ref.rollout.name=sglang", r"actor_rollout_ref\.rollout\.name=vllm"),
+        ("+data.max_promt_length=3", r"no 'data\.max_promt_length', did you mean 'max_prompt_length'"),
+        ("+actor_rollout_ref.actor.megatrn.size=3", r"no 'actor_rollout_ref\.actor\.megatrn\.size'$"),
         ("train.parquet", "is not of the form key=value"),
         ("marl.agents=3 marl.agents.solver.policy=x", "'agents' is a single value"),
-        ("algorithm.adv_estimator=grpo algorithm.lam=0.9", r"'algorithm\.lam=0\.9' has no effect on algorithm 'grpo'"),
-        ("algorithm.adv_estimator=grpo_vectorized algorithm.norm_adv_by_std_in_grpo=false", "has no effect"),
-        ("algorithm.adv_estimator=rloo algorithm.norm_adv_by_std_in_grpo=false", "has no effect on algorithm 'grpo'"),
+        ("algorithm.adv_estimator=grpo algorithm.gamma=0.9 trainer.nnodes=2", "needs a Ray cluster of 2 machines"),
+        ("algorithm.adv_estimator=reinforce_plus_plus algorithm.gamma=0.9", r"marl\.algorithm\.options"),
         ("algorithm.adv_estimator=gae marl.algorithm.name=grpo", "both choose the advantage: remove the first one"),
     ],
 )
-def test_what_does_not_apply_is_refused_with_what_replaces_it(override: str, message: str) -> None:
+def test_what_does_not_apply_is_refused_with_what_replaces_it(
+    overrides: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_team, "CLUSTER", Path("absent"))
     with pytest.raises(MarlError, match=message):
-        from_script(override.split(" "))
+        from_script(overrides.split(" "))
+
+
+def test_all_that_cannot_be_honoured_is_one_message_grouped_by_reason() -> None:
+    megatron = f"{ACTOR}.strategy=megatron critic.strategy=megatron model_engine=megatron {ACTOR}.megatron.size=2"
+    others = "actor_rollout_ref.rollout.name=sglang data.image_key=x reward_model.enable=True"
+    lines = f"{megatron} {others} reward_model.model.path=judge data.return_raw_chat=False trainer.foo=1".split()
+    with pytest.raises(MarlError) as caught:
+        from_script([*lines, "algorithm.adv_estimator=gae"])
+    reasons, keys = str(caught.value).splitlines()[1::2], str(caught.value).splitlines()[2::2]
+    assert [reason.split()[0] for reason in reasons] == ["Megatron,", "a", "images,", "reward", "unknown"]
+    assert " ".join(keys).split() == [*lines[:8], lines[9]]
+
+
+DROPS = """
+trainer.log_val_generations=10 trainer.balance_batch=False trainer.resume_mode=disable trainer.resume_from_path=x
+trainer.critic_warmup=0 trainer.default_local_dir= trainer.rollout_data_dir=x trainer.max_critic_ckpt_to_keep=1
+algorithm.kl_ctrl.kl_coef=0.1 algorithm.kl_ctrl.type=adaptive algorithm.kl_penalty=abs algorithm.lam=0.9
+data.filter_overlong_prompts=True data.truncation=middle data.filter_overlong_prompts_workers=64
+actor_rollout_ref.rollout.mode=sync actor_rollout_ref.rollout.multi_turn.format=hermes
+actor_rollout_ref.model.use_shm=True +actor_rollout_ref.actor.use_prefix_grouper=True
+actor_rollout_ref.actor.profiler.enable=True global_profiler.steps=[1,2] reward_model.enable=False
+reward_model.model.path=judge critic.optim.lr=1e-5 critic.model.path=x hydra.run.dir=x --config-path=config
+--config-name=ppo_trainer.yaml +trainer.some_key=null actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]
+reward.reward_manager.name=prime model_engine=dp actor_rollout_ref.hybrid_engine=True
+"""
+
+
+def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None:
+    script = translate([*DROPS.split(), "algorithm.adv_estimator=grpo"])
+    assert (script.refused, script.translated) == ([], [])
+    assert script.overrides == ["data.filter_overlong_prompts=True"]
+    (note,) = script.notes()
+    kept = ("data.filter_overlong_prompts=True",)
+    for line in DROPS.split():
+        assert (line.removeprefix("+") in note) or line in kept, line
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        (
+            "reward_model.reward_manager=dapo +reward_model.reward_kwargs.overlong_buffer_cfg.enable=True "
+            "+reward_model.reward_kwargs.overlong_buffer_cfg.len=4096 +reward_model.reward_kwargs.max_resp_len=20480 "
+            "+reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5 "
+            "+reward_model.reward_kwargs.overlong_buffer_cfg.log=True",
+            {"marl.algorithm.options.overlong": {"L": 20480, "C": 4096, "factor": 0.5}},
+        ),
+        (
+            "reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=128 "
+            "data.max_response_length=512",
+            {"marl.algorithm.options.overlong": {"L": 512, "C": 128}, "data.max_response_length": "512"},
+        ),
+        ("reward.reward_kwargs.overlong_buffer_cfg.enable=False reward.reward_kwargs.max_resp_len=9", {}),
+        (
+            "algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc "
+            "algorithm.filter_groups.max_num_gen_batches=10 data.gen_batch_size=99",
+            {"marl.sampler.filter": {"no_variance": True, "refill": 9}},
+        ),
+        (
+            "algorithm.use_kl_in_reward=True algorithm.kl_ctrl.kl_coef=0.02 actor_rollout_ref.actor.use_kl_loss=False",
+            {f"{ACTOR}.use_kl_loss": "true", f"{ACTOR}.kl_loss_coef": "0.02", f"{ACTOR}.kl_loss_type": "k2"},
+        ),
+        ("data.truncation=left", {"data.filter_overlong_prompts": "true"}),
+        (
+            "+actor_rollout_ref.actor.policy_loss.tau_pos=1.5 actor_rollout_ref.actor.policy_loss.loss_mode=sapo",
+            {
+                f"{ACTOR}.tau_pos": "1.5",
+                f"{ACTOR}.policy_loss.loss_mode": "sapo",
+                "marl.algorithm.options.loss": "verl",
+            },
+        ),
+        (
+            f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=4 {ACTOR}.grad_clip=0.5",
+            {f"{ACTOR}.ulysses_sequence_parallel_size": "4", f"{ACTOR}.optim.clip_grad": "0.5"},
+        ),
+        (
+            "actor_rollout_ref.actor.ppo_micro_batch_size=64 trainer.n_gpus_per_node=8",
+            {
+                f"{ACTOR}.ppo_micro_batch_size_per_gpu": "8",
+                f"{ACTOR}.use_dynamic_bsz": "false",
+                "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": "false",
+                "trainer.n_gpus_per_node": "8",
+            },
+        ),
+        ("sandbox_fusion.url=http://x", {"reward.sandbox_fusion.url": "http://x"}),
+        ("custom_reward_function.path=x.py", {"reward.custom_reward_function.path": "x.py"}),
+        (
+            "trainer.val_before_train=False trainer.test_freq=-1",
+            {"trainer.val_before_train": "False", "trainer.test_freq": "1000000"},
+        ),
+        ("actor_rollout_ref.rollout.n=5", {"marl.sampler.options.episodes": 5}),
+    ],
+)
+def test_keys_with_a_counterpart_are_translated_and_listed(lines: str, wanted: dict[str, Any]) -> None:
+    script = translate([*lines.split(), "algorithm.adv_estimator=grpo"])
+    assert script.refused == []
+    usual = recipe("algorithm.adv_estimator=grpo")["marl"]
+    changed = {f"marl.{key}": value for key, value in leaves(script.recipe["marl"], usual)}
+    passed = {line.partition("=")[0].lstrip("+"): line.partition("=")[2] for line in script.overrides}
+    assert {**changed, **passed} == wanted
+    assert bool(script.translated) or wanted == {}
+
+
+def leaves(section: dict[str, Any], usual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a `marl` section that are not the usual ones."""
+    for key, value in section.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and key not in ("overlong", "filter"):
+            yield from leaves(value, usual.get(key, {}), f"{path}.")
+        elif value != usual.get(key):
+            yield path, value
+
+
+def test_critics_get_their_older_keys() -> None:
+    lines = "critic.model.fsdp_config.param_offload=True critic.ulysses_sequence_parallel_size=2 critic.enable=True"
+    script = translate([*lines.split(), "algorithm.adv_estimator=gae"])
+    fsdp = {"param_offload": True, "ulysses_sequence_parallel_size": 2}
+    assert script.recipe["marl"]["critic"] == {"fsdp": fsdp}
+    assert script.refused == [] or script.refused[0][1] == "critic.enable=True"
+
+
+def test_a_second_policy_shares_the_gpus_and_begins_with_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_team, "CLUSTER", Path("absent"))
+    team = ["marl.agents.solver.policy=solver", "marl.agents.verifier.policy=verifier", "trainer.n_gpus_per_node=8"]
+    first = "marl.policies.solver.model.use_remove_padding=false"
+    memory = "actor_rollout_ref.rollout.gpu_memory_utilization=0.6"
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    marl = recipe(*team, first, memory)["marl"]
+    pooled = {"pool": "gpus", "rollout": {"gpu_memory_utilization": 0.3}}
+    assert marl["policies"] == {"solver": {"model": {"use_remove_padding": False}, **pooled}, "verifier": pooled}
+    assert marl["pools"] == {"gpus": {"gpus": 8, "nodes": 1}}
+    assert "pools" not in recipe(*team[:1], "marl.agents.verifier.policy=solver")["marl"]
+    assert recipe(*team, "marl.pools={mine: {gpus: 2}}")["marl"]["pools"] == {"mine": {"gpus": 2}}
+    monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
+    assert recipe(*team)["marl"]["policies"] == {"solver": {}, "verifier": {}}
+    monkeypatch.delenv(HARDWARE_VARIABLE)
+    for address, wanted in (("10.0.0.1:6379", "10.0.0.1:6379"), ("http://127.0.0.1:8265", "auto")):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert f"ray_kwargs.ray_init.address={wanted}" in from_script([*team, "trainer.nnodes=2"])[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("data.max_promt_length=3", r"unknown key 'data\.max_promt_length': did you mean 'data\.max_prompt_length'"),
-        ("critic.optim.lr=1e-5", "algorithm 'grpo' uses no critic"),
-        ("trainer.test_freq=-1 trainer.val_before_train=False", "no validation would take place"),
         ("data.val_files=train.jsonl", "39 tasks are in both splits"),
     ],
 )
@@ -314,15 +460,18 @@ def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert main_ppo.main([*GRPO.split()[:-2], "--dry-run", *GRPO.split()[-2:]]) == 0
     printed = capsys.readouterr().out
     assert "task    verl (39 training, 3 held-out), workflow single" in printed
+    assert "dropped, it changes nothing of what is trained: " in printed
     assert main_ppo.main([*GRPO.split(), "--config-name=ppo_megatron_trainer"]) == 2
-    assert "unknown option '--config-name=ppo_megatron_trainer'" in capsys.readouterr().err
+    assert "'--config-name=ppo_megatron_trainer' cannot be honoured: Megatron" in capsys.readouterr().err
+    assert main_ppo.main([*GRPO.split(), "--config-file=x"]) == 2
+    assert "unknown option '--config-file=x'" in capsys.readouterr().err
 
 
 def test_the_docs_name_every_key_of_the_tables() -> None:
-    for key in [*REFUSED, *MOVED, *RENAMED]:
-        assert f"`{key}`" in DOCS or f"`{key.rpartition('.')[0]}.*`" in DOCS, key
-    for name in [*ESTIMATORS, *WITHOUT]:
-        assert f"`{name}`" in DOCS, name
+    for key in [*MOVED, *MICRO, *RENAMED, *DROPPED.split(), *" ".join(REFUSED.values()).split()]:
+        assert f"`{key}`" in DOCS, key
+    for name in [*ESTIMATORS, *WITHOUT, *REFUSED]:
+        assert name in DOCS, name
 
 
 @pytest.mark.slow
@@ -344,14 +493,6 @@ def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, mon
     assert list(plan.team.agents) == (["solver", "verifier"] if team else ["solver"])
     assert list(plan.team.policies) == list(plan.team.agents)
     assert plan.config.trainer.total_training_steps == 30
-
-
-def test_refused_keys_are_verls() -> None:
-    defaults = OmegaConf.load(verl_configs() / "_generated_ppo_trainer.yaml")
-    old = ("hydra", "algorithm.filter_groups", "data.image_key")
-    absent = object()
-    for key in {*REFUSED, *RENAMED} - {*old}:
-        assert OmegaConf.select(defaults, key, default=absent, throw_on_missing=False) is not absent, key
 
 
 # Estimators

@@ -125,21 +125,25 @@ class GroupEstimator(Estimator):
 
 @dataclass(frozen=True)
 class Overlong:
-    """p = -min(len - (L - C), C) / C where len > L - C, else 0: from 0 at L - C tokens down to -1 at L and beyond.
+    """p = -factor min(len - (L - C), C) / C where len > L - C, else 0: from 0 at L - C tokens down to -factor at L.
 
     Source: MARS2, arXiv 2602.07848 (there after shaping, before normalisation); DAPO, arXiv 2503.14476, equation 13.
 
     Attributes:
         L: longest response, in tokens.
         C: tokens before L over which the penalty grows.
+        factor: the largest penalty.
     """
 
     L: int
     C: int
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.C <= self.L:
             raise MarlError(f"'overlong' needs 0 < C <= L, got L={self.L}, C={self.C}")
+        if not 0 < self.factor < np.inf:
+            raise MarlError(f"'overlong.factor' must be above 0, got {self.factor}")
 
     @classmethod
     def of(cls, given: Overlong | Mapping[str, Any] | None) -> Overlong | None:
@@ -147,16 +151,17 @@ class Overlong:
         if given is None or isinstance(given, Overlong):
             return given
         check_type(given, Mapping, "overlong")
-        check_known(given, ("L", "C"), "overlong")
+        check_known(given, ("L", "C", "factor"), "overlong")
         for name in ("L", "C"):
             if name not in given:
                 raise MarlError(f"'overlong.{name}' is missing. Example: {{L: 32768, C: 2048}}")
             check_type(given[name], int, f"overlong.{name}")
+        check_type(given.get("factor", 1.0), float, "overlong.factor")
         return cls(**given)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """The penalty of each row [n], between -1 and 0."""
-        return -np.clip(table.length - (self.L - self.C), 0, self.C) / self.C
+        """The penalty of each row [n], between -factor and 0."""
+        return -self.factor * np.clip(table.length - (self.L - self.C), 0, self.C) / self.C
 
 
 @dataclass(frozen=True)

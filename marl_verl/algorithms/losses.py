@@ -66,6 +66,9 @@ class Loss:
 TOKEN_TIS: Mapping[str, Any] = {"rollout_is": "token", "rollout_is_threshold": 2.0}
 """w_it = min(pi_old / pi_rollout, 2), a factor on each token's loss (truncated importance sampling)."""
 
+VERL = Loss({})
+"""The loss of `actor_rollout_ref.actor.policy_loss.loss_mode`, with verl's settings of it."""
+
 PPO_CLIP = Loss({"policy_loss": {"loss_mode": "vanilla"}})
 """L = 1/T sum_it l_it,   l_it = -min(r_it A_i, clip(r_it, 1 - clip_ratio_low, 1 + clip_ratio_high) A_i),
 and where A_i < 0 at most -clip_ratio_c A_i.

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this directory")
     dry_run = "check everything, print the resolved team, start nothing"
     parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,5 +28,6 @@ def run(options: argparse.Namespace) -> int:
         recipe, overrides = None, [str(word) for word in (recipe, *overrides) if word is not None]
     elif recipe is None:
         raise MarlError(f"no recipe is given: e.g. marl-verl train {example()}")
-    train(recipe, overrides, plugins=options.plugin, resume=options.resume, dry_run=options.dry_run)
+    how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
+    train(recipe, overrides, plugins=options.plugin, **how)
     return 0

@@ -89,7 +89,7 @@ def _composed(recipe: Path, given: Sequence[Override], hardware: str | None) -> 
     plain = [change for change in given if not _is_group(change)]
     if hardware is not None:
         groups.insert(0, f"hardware={hardware}")
-    base, folder = _base(tuple(groups)), recipe.resolve().parent
+    base, folder = composed_defaults(tuple(groups)), recipe.resolve().parent
     if members := [change for change in plain if _names_a_member(change)]:
         written = _hydra(folder, recipe.stem, groups)
         for change in members:
@@ -200,7 +200,7 @@ def _check_known(change: Override, base: Any) -> None:
 
 
 @functools.cache
-def _base(groups: tuple[str, ...]) -> Any:
+def composed_defaults(groups: tuple[str, ...]) -> Any:
     """All keys with their defaults, as plain containers."""
     return OmegaConf.to_container(_hydra(HERE, "marl_trainer", list(groups)))
 

@@ -124,9 +124,6 @@ def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
     rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
         raise MarlError(f"model.lora_rank must be a whole number, 0 for no adapter, got {rank!r}")
-    if OmegaConf.select(model, "lora.rank") and strategy.startswith("fsdp"):
-        what = f"model.lora.rank={model.lora.rank} is for the Megatron backend, but actor.strategy is '{strategy}'"
-        raise MarlError(f"{what}: set model.lora_rank")
     if not rank:
         return actor_rollout_ref
     if not strategy.startswith("fsdp"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.reward_function import KEY, VERL
-from marl_verl.config.unused import at, verl_defaults
+from marl_verl.config.verl_keys import at, verl_defaults
 from marl_verl.errors import MarlError, shown
 from marl_verl.tasks.verl_rows import KEYS, VerlRows, files_of
 

@@ -1,25 +1,26 @@
 """The overrides of a verl script as a recipe: `python -m marl_verl.main_ppo key=value ...`.
 
-Keys that a team has another key for are translated, keys that do not apply to it are refused with what replaces them,
-and all others are verl's own and stay as they are. Without a team in `marl.*`, it is one agent with workflow `single`.
+Keys with a counterpart are translated, those that change nothing of what is trained are dropped, and verl's own that a
+team passes on stay as they are. All others are refused together. Without a team in `marl.*`, it is one agent with
+workflow `single`.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
-from marl_verl.config import unused
-from marl_verl.config.compose import key_paths, parse_overrides
-from marl_verl.config.unused import UNUSED
+from marl_verl.config.compose import ADDED, OPEN, key_paths, parse_overrides
+from marl_verl.config.script_team import add_team
+from marl_verl.config.translation import Translation, defaults, set_key
+from marl_verl.config.verl_keys import CHECKPOINT, DROP, ENGINE, ESTIMATOR, OTHER, PASS, REWARD, SERVER, verdict
+from marl_verl.config.verl_older import translate_settings
 from marl_verl.errors import MarlError, nearest
 
-AGENT, ACTOR, ROLLOUT = "solver", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ACTOR, ROLLOUT, MARL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "marl."
 ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {}),
     "grpo_vectorized": ("grpo", {}),
@@ -27,13 +28,13 @@ ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rloo_vectorized": ("grpo", {"baseline": "leave-one-out", "norm_by_std": False, "singleton": "zero"}),
     "reinforce_plus_plus": ("reinforce++", {"std": "population"}),
     "reinforce_plus_plus_baseline": ("grpo", {"scale_group": "batch", "std": "population", "eps": 1e-8}),
+    "gpg": ("grpo", {"scale_group": "batch", "std": "nonzero", "eps": 0.0}),
     "gae": ("ippo", {"lam": 1.0}),  # verl's default
 }
 """`algorithm.adv_estimator` -> (marl.algorithm.name, its options); docs/from-verl.md says where they differ."""
 WITHOUT = {
     "remax": "rloo",
     "opo": "rloo",
-    "gpg": "rloo",
     "grpo_passk": "grpo",
     "gdpo": "grpo",
     "optimal_token_baseline": "rloo",
@@ -45,142 +46,204 @@ RENAMED = {
     "actor_rollout_ref.rollout.val_kwargs.n": "marl.validation.options.episodes",
     "trainer.max_actor_ckpt_to_keep": "marl.checkpoint.keep",
 }
-REFUSED = {  # a key, or a section with all its keys, that may only have verl's default -> what replaces it
-    **{name: why for names, why in UNUSED.items() for name in names.split()},
-    "algorithm.use_kl_in_reward": "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef",
-    "data.custom_cls": "register a task set (docs/plugins.md)",
-    "actor_rollout_ref.actor.ppo_micro_batch_size": "set actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size": "set its log_prob_micro_batch_size_per_gpu",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size": "set its log_prob_micro_batch_size_per_gpu",
-    "actor_rollout_ref.rollout.agent.agent_loop_config_path": "what an agent does is marl.workflow",
-    "critic.enable": "algorithm.adv_estimator=gae (or marl.algorithm.name=ippo or mappo) has a critic",
-    "critic.ppo_micro_batch_size": "set critic.ppo_micro_batch_size_per_gpu",
-    "critic.grad_clip": "verl's FSDP engine clips at critic.optim.clip_grad",
-    "trainer.critic_warmup": "a team's critics have none",
-    "trainer.val_only": "`marl-verl eval RUN` evaluates a run",
-    "trainer.resume_mode": "a run is continued by `marl-verl train --resume RUN`",
-    "trainer.use_v1": "teams are trained by verl's V1 trainer",
-    "trainer.v1": "set marl.schedule.mode to sync or async",
-    "hydra": "a run is written to marl.run.dir, and nothing else",
+HARMLESS: Mapping[str, tuple[Any, ...]] = {
+    "model_engine": ("dp", "fsdp"),
+    "trainer.resume_mode": ("auto", "disable"),
+    "trainer.v1.trainer_mode": ("sync",),
+    "actor_rollout_ref.rollout.agent.default_agent_loop": ("single_turn_agent",),
+    "reward.reward_manager.name": ("naive", "dapo", "prime", "batch", "limited", "remote"),
+    "reward.reward_manager.source": ("register",),
 }
-MOVED = {"critic.model.fsdp_config": "critic.fsdp", "reward_model.reward_manager": "reward.reward_manager.name"}
-"""Keys of older versions of verl -> where they are in this one."""
-OF_ALGORITHM = ("algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo", "algorithm.gamma", "algorithm.lam")
-OF_RUN = ("trainer.default_local_dir", "trainer.experiment_name")
-BATCH = {"train_batch_size": 1024}
+"""Values, other than verl's default, of keys that are refused with a third one."""
+VALUES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **{f"{part}.strategy": (ENGINE, ("fsdp", "fsdp2")) for part in (ACTOR, "actor_rollout_ref.ref", "critic")},
+    f"{ROLLOUT}.name": (SERVER, ("vllm",)),
+    "trainer.resume_mode": (CHECKPOINT, ("auto", "disable")),
+}
+"""Keys that a team passes on with these values only."""
+SWITCHES = {
+    "algorithm.kl_ctrl": "algorithm.use_kl_in_reward",
+    "algorithm.kl_penalty": "algorithm.use_kl_in_reward",
+    "algorithm.pf_ppo": "algorithm.use_pf_ppo",
+    "trainer.resume_from_path": "trainer.resume_mode",
+}
+"""A key or section -> the key without which it has no effect. Other sections have a key `enable` or `enabled`."""
 TRAINER = {"total_epochs": 30, "total_training_steps": None, "save_freq": -1, "test_freq": -1}
 """verl's defaults, which differ from those of a recipe."""
+AT_THE_END = 1_000_000
+"""Steps between validations, of which the last step has one anyway: a run has at least one."""
+BATCH = {"train_batch_size": 1024}
+CONFIG_FLAGS = ("--config-path", "--config-name", "--config-dir")
 
 
 def from_script(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """(recipe, overrides of it) of a verl script's overrides. MarlError for a key that does not apply to a team."""
-    given: dict[str, Override] = {}
-    for change in parse_overrides(overrides):
-        given.pop(change.key_or_group, None)  # the last one holds
-        given[change.key_or_group] = change
-    values = {key: change.value() for key, change in given.items() if not change.is_delete()}
-    recipe: dict[str, Any] = {"marl": {}}
-    rest: list[str] = []
-    for key, change in given.items():
-        if key.startswith("marl.") and key in values:
-            _set(recipe, key, values[key])
-        elif key in RENAMED:
-            _set(recipe, RENAMED[key], values[key])
-        elif key not in OF_RUN and (section := _refused(key)) is not None:
-            if not _default(key, values.get(key)):
-                raise MarlError(f"'{change.input_line}' does not apply to a team: {REFUSED[section]}")
-        elif key.startswith("critic."):
-            _set(recipe, f"marl.{key}", values[key])
-        elif key not in (*OF_ALGORITHM, *OF_RUN):
-            rest.append(str(change.input_line))
-    marl = recipe["marl"]
-    _add_algorithm(marl, values)
-    _add_team(marl)
-    if (folder := values.get("trainer.default_local_dir")) is not None:
-        path = Path(os.path.abspath(os.path.expanduser(str(folder))))
-        marl["run"] = {"dir": str(path.parent), "name": path.name, **marl.get("run", {})}
+    """(recipe, overrides of it) of a verl script's overrides. MarlError with all keys that cannot be honoured."""
+    script = translate(overrides)
+    script.check()
+    return script.recipe, script.overrides
+
+
+def translate(overrides: Sequence[str]) -> Translation:
+    """What becomes of a verl script's overrides. MarlError for one that is not in Hydra's grammar."""
+    script = Translation()
+    _read(script, overrides)
+    translate_settings(script)
+    critic = _add_algorithm(script)
+    for key, new in RENAMED.items():
+        if (value := script.values.get(key)) is not None:
+            script.become(key, new, value)
+    _add_run(script)
+    if script.values.get("trainer.val_before_train") is False and script.values.get("trainer.test_freq", -1) < 1:
+        script.values.pop("trainer.test_freq", None)
+        script.add("trainer.test_freq", AT_THE_END)
+        script.translated.append(("no validation", f"one at the end (trainer.test_freq={AT_THE_END})"))
     actor, log_prob = f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"
-    if values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") is not None and actor not in values:
-        values[actor] = False  # verl's default; with true, the size of a micro-batch has no effect
-        rest.append(f"{actor}=false")
-    if actor in values and log_prob not in values:
-        rest.append(f"{log_prob}={str(values[actor]).lower()}")
-    trainer = {**TRAINER, "experiment_name": values.get("trainer.experiment_name")}
-    return {**recipe, "data": BATCH, "trainer": trainer}, rest
+    if script.values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") is not None and actor not in script.values:
+        script.add(actor, False)  # verl's default; with true, the size of a micro-batch has no effect
+    if actor in script.values and log_prob not in script.values:
+        script.add(log_prob, script.values[actor])
+    add_team(script)
+    values = dict(script.values)
+    for key in values:
+        _settle(script, key, critic, values)
+    script.recipe |= {"data": BATCH, "trainer": {**TRAINER, "experiment_name": script.experiment}}
+    return script
 
 
-@functools.cache
-def verl_defaults() -> dict[str, Any]:
-    """Every key of verl's own config with its default, where an interpolation is a text."""
-    return dict(key_paths(unused.verl_defaults()))
+def _read(script: Translation, overrides: Iterable[str]) -> None:
+    """Sort overrides into keys of `marl`, of verl, and whole files of verl's config; the last one of a key holds."""
+    words = iter(overrides)
+    plain = []
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if flag in CONFIG_FLAGS:
+            _config_file(script, word if equals else f"{word} {next(words, '')}")
+        else:
+            plain.append(word)
+    for change in parse_overrides(plain):
+        key, text = change.key_or_group, str(change.input_line)
+        if change.is_delete() or key == "hardware":
+            script.overrides.append(text)
+        elif key.startswith(MARL):
+            set_key(script.recipe, key, change.value())
+        elif isinstance(content := change.value(), dict) and content and not OPEN.fullmatch(key):
+            for path, leaf in key_paths(content, key):
+                if not isinstance(leaf, dict) or not leaf:
+                    script.add(path, leaf)
+        else:
+            script.values[key], script.lines[key] = content, f"{key}={text.partition('=')[2]}"
 
 
-def _refused(key: str) -> str | None:
-    """The section of `REFUSED` that a key is in. MarlError for a key that has moved in this version of verl."""
-    for old, new in MOVED.items():
-        if key == old or key.startswith(f"{old}."):
-            raise MarlError(f"unknown key '{key}': in this version of verl it is {new}{key.removeprefix(old)}")
-    return next((name for name in REFUSED if key == name or key.startswith(f"{name}.")), None)
+def _config_file(script: Translation, line: str) -> None:
+    """`--config-path` and `--config-name`: dropped where they name verl's own config for FSDP."""
+    name = Path(re.split("[= ]", line, maxsplit=1)[1]).name.removesuffix(".yaml")
+    if "config-name" not in line or name == "ppo_trainer":
+        script.dropped.append(line)
+    else:
+        megatron = name.startswith("ppo_") and name.endswith("_trainer")
+        script.refused.append((ENGINE if megatron else "config files of your own: write their keys as overrides", line))
 
 
-def _default(key: str, value: Any) -> bool:
-    """Whether a value is verl's default, or switches off what is off by default."""
-    default = verl_defaults().get(key)
+def _add_run(script: Translation) -> None:
+    """The run directory, and the name in trackers."""
+    key, name = "trainer.default_local_dir", "trainer.experiment_name"
+    script.experiment = script.take(name) if name in script.values else None
+    if not script.values.get(key):
+        return script.drop(key) if key in script.values else None
+    path = Path(os.path.abspath(os.path.expanduser(str(script.take(key)))))
+    script.put("marl.run", {"dir": str(path.parent), "name": path.name})
+
+
+def _settle(script: Translation, key: str, critic: bool, values: Mapping[str, Any]) -> None:
+    """Pass a key on to verl, drop it, or refuse it; `values` are those of all keys."""
+    value, line, reason = script.values[key], script.lines[key], verdict(key)
+    if key in VALUES and value not in VALUES[key][1]:
+        return script.refuse(key, VALUES[key][0])
+    if (key.startswith("critic.") and not critic) or value in HARMLESS.get(key, ()):
+        return script.drop(key)
+    if reason == DROP or (reason != PASS and _harmless(values, key, value)):
+        return script.drop(key)
+    if reason in (PASS, OTHER) and not _known(key):
+        return script.drop(key) if value is None else script.refuse(key, _unknown(key))
+    if reason != PASS:
+        return script.refuse(key, reason)
+    if key.startswith("critic."):
+        return set_key(script.recipe, f"marl.{key}", value)
+    added = any(f"{key}.".startswith(f"{name}.") for name in ADDED)
+    script.overrides.append(f"++{line}" if added else line)
+
+
+def _harmless(values: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a value is verl's default, switches off what is off by default, or is in a section that is off."""
+    default = defaults().get(key)
     unset = default is None or (isinstance(default, str) and "${" in default)
-    return bool(value == default or (unset and not value))
+    if value == default or (unset and not value):
+        return True
+    names = key.split(".")
+    for count in range(len(names), 0, -1):
+        section = ".".join(names[:count])
+        switch = SWITCHES.get(section)
+        if switch is not None:
+            return values.get(switch) in (None, False, *HARMLESS.get(switch, ()))
+        switches = (f"{section}.{name}" for name in ("enable", "enabled"))
+        switch = next((name for name in switches if name in defaults()), None)
+        if switch not in (None, key):
+            return not values.get(switch)
+    return False
 
 
-def _add_algorithm(marl: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Set algorithm and number of episodes from verl's keys. MarlError for an estimator without a counterpart."""
-    section, estimator = marl.setdefault("algorithm", {}), values.get("algorithm.adv_estimator")
-    name, options = section.get("name"), dict[str, Any]()
+def _known(key: str) -> bool:
+    """Whether verl's config or a run reads a key."""
+    above = key.rpartition(".")[0]
+    return (
+        key in defaults()
+        or bool(OPEN.fullmatch(key))
+        or any(f"{key}.".startswith(f"{name}.") for name in ADDED)
+        or (above in defaults() and defaults()[above] in ({}, None))
+    )
+
+
+def _unknown(key: str) -> str:
+    parent, _, last = key.rpartition(".")
+    beside = [name.rpartition(".")[2] for name in defaults() if name.rpartition(".")[0] == parent]
+    hint = nearest(last, beside) if beside else ""
+    return f"unknown keys: this version of verl has no '{key}'" + (f", {hint}" if hint.startswith("did") else "")
+
+
+def _add_algorithm(script: Translation) -> bool:
+    """Set algorithm and number of episodes from verl's keys. Returns whether the algorithm has critics."""
+    section, key = script.recipe["marl"].setdefault("algorithm", {}), "algorithm.adv_estimator"
+    name, estimator = section.get("name"), script.values.get(key)
+    options = dict[str, Any]()
     if estimator is not None or name is None:
-        found, options = _estimator(str(estimator or verl_defaults()["algorithm.adv_estimator"]))
-        if name not in (None, found):
-            what = f"'algorithm.adv_estimator={estimator}' and 'marl.algorithm.name={name}' both choose the advantage"
+        estimator = str(estimator or defaults()[key])
+        if estimator in WITHOUT:
+            reason = f"{ESTIMATOR}; the nearest to {key}={estimator} is {key}={WITHOUT[estimator]}"
+            parts = (f"algorithm.{estimator}_", "reward.reward_manager.name")
+            script.refuse(key, reason)
+            for other in [other for other in script.values if other.startswith(parts[0])]:
+                script.refuse(other, reason)
+            if script.values.get(parts[1]) == estimator:
+                script.refuse(parts[1], f"{REWARD} ({parts[1]}=naive)")
+            estimator = WITHOUT[estimator]
+        elif estimator not in ESTIMATORS:
+            raise MarlError(f"unknown '{key}={estimator}': {nearest(estimator, ESTIMATORS)}")
+        elif key in script.values:
+            script.take(key)
+        algorithm, usual = ESTIMATORS[estimator]
+        if name not in (None, algorithm):
+            what = f"'{key}={estimator}' and 'marl.algorithm.name={name}' both choose the advantage"
             raise MarlError(f"{what}: remove the first one")
-        name = found
-        marl.setdefault("sampler", {}).setdefault("options", {}).setdefault("episodes", 1)
+        name, options = algorithm, dict(usual)
+        script.put("marl.sampler.options.episodes", script.values.get(f"{ROLLOUT}.n", 1))
     critic = name in ("ippo", "mappo")
-    compared = name == "grpo" and estimator in (None, "grpo")  # verl's other estimators do not read it
-    of = {"norm_adv_by_std_in_grpo": ("norm_by_std", compared), "gamma": ("gamma", critic), "lam": ("lam", critic)}
-    for key, (option, applies) in of.items():
-        value = values.get(f"algorithm.{key}")
-        if applies and value is not None:
-            options[option] = value
-        elif value not in (None, 1):  # 1 and true: verl's defaults
-            what = f"'algorithm.{key}={value}' has no effect on algorithm '{name}'"
-            raise MarlError(f"{what}: remove it, or set an option of marl.algorithm.options")
-    section.update({"name": name, "options": {**options, **section.get("options", {})}})
-
-
-def _estimator(name: str) -> tuple[str, dict[str, Any]]:
-    if name in WITHOUT:
-        near = f"The nearest one is algorithm.adv_estimator={WITHOUT[name]}."
-        raise MarlError(f"'algorithm.adv_estimator={name}': marl-verl does not have this estimator. {near}")
-    if name not in ESTIMATORS:
-        raise MarlError(f"unknown 'algorithm.adv_estimator={name}': {nearest(name, ESTIMATORS)}")
-    algorithm, options = ESTIMATORS[name]
-    return algorithm, dict(options)
-
-
-def _add_team(marl: dict[str, Any]) -> None:
-    """Set task set, workflow, agents and policies where they are not given."""
-    marl.setdefault("task", {}).setdefault("name", "verl")
-    if "agents" not in marl:
-        marl.setdefault("workflow", {}).setdefault("name", "single")
-    agents = marl.setdefault("agents", {AGENT: {"policy": AGENT}})
-    if "policies" not in marl and isinstance(agents, dict):
-        named = [agent.get("policy") for agent in agents.values() if isinstance(agent, dict)]
-        marl["policies"] = {name: {} for name in named if isinstance(name, str)}
-
-
-def _set(content: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of nested mappings. MarlError for a key below a single value."""
-    *sections, last = key.split(".")
-    for section in sections:
-        content = content.setdefault(section, {})
-        if not isinstance(content, dict):
-            raise MarlError(f"'{key}' cannot be set: '{section}' is a single value")
-    before = content.get(last)
-    content[last] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    read = {"gamma": critic, "lam": critic, "norm_adv_by_std_in_grpo": name == "grpo" and estimator in (None, "grpo")}
+    for setting, option in {"gamma": "gamma", "lam": "lam", "norm_adv_by_std_in_grpo": "norm_by_std"}.items():
+        if (where := f"algorithm.{setting}") not in script.values:
+            continue
+        if read[setting]:
+            options[option] = script.take(where)
+        elif not (setting == "gamma" and estimator == "reinforce_plus_plus"):
+            script.drop(where)  # verl's estimator does not read it
+    section |= {"name": name, "options": {**options, **section.get("options", {})}}
+    return critic

@@ -19,7 +19,7 @@ from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
-from marl_verl.config.unused import check_unused
+from marl_verl.config.verl_keys import check_unused
 from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots

@@ -5,19 +5,25 @@ Also whether flash-attn can be used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from marl_verl.errors import MarlError, nearest
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
 HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
 FLASH_ATTENTION = "import torch, flash_attn, flash_attn.ops.triton.cross_entropy"
 """Code that loads what transformers and verl use of flash-attn."""
+ASSUMED_VARIABLE = "MARL_VERL_ASSUMED"  # "flash-attn" in a dry run for another machine
 _SUPPORTED = "assert not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)"
+FLASH, MOST_GPUS = "flash-attn", 1024
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 
@@ -42,12 +48,38 @@ def cpu_run() -> bool:
     return in_run() and not has_accelerator()
 
 
-@functools.cache
 def flash_attention() -> bool:
-    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one.
+    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one."""
+    return os.environ.get(ASSUMED_VARIABLE) == FLASH or _flash_attention()
 
-    Loading it takes seconds, in a separate process: a build for another version of torch may crash.
-    """
+
+@contextlib.contextmanager
+def assumed(text: str | None) -> Iterator[None]:
+    """Assume what this machine may lack, for a dry run: "gpus=8,flash-attn". MarlError for another text."""
+    variables: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        name, _, number = part.strip().partition("=")
+        if name == "gpus" and number.isdecimal() and 0 < int(number) <= MOST_GPUS:
+            variables |= {HARDWARE_VARIABLE: "gpu", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(number))))}
+        elif part.strip() == FLASH:
+            variables[ASSUMED_VARIABLE] = FLASH
+        else:
+            raise MarlError(f"unknown assumption '{part}': {nearest(name, ('gpus=8', FLASH))}")
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@functools.cache
+def _flash_attention() -> bool:
+    """Loading it takes seconds, in a separate process: a build for another version of torch may crash."""
     if importlib.util.find_spec("flash_attn") is None:
         return False
     command = [sys.executable, "-c", f"{FLASH_ATTENTION}; {_SUPPORTED}"]

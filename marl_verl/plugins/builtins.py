@@ -19,6 +19,7 @@ def marl_register(registry: Registry) -> None:
     registry.reward("returned", "marl_verl.rewards.mix:returned")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
     registry.sampler("best-of", "marl_verl.sampling.independent:BestOf")
+    registry.loss("verl", "marl_verl.algorithms.losses:VERL")
     registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")
     registry.loss("ppo-clip-tis", "marl_verl.algorithms.losses:PPO_CLIP_TIS")
     registry.loss("gspo", "marl_verl.algorithms.losses:GSPO")

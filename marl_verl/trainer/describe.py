@@ -108,7 +108,10 @@ def _policy(plan: Plan, name: str) -> str:
             what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters trained, {size} frozen"
         if others := [other for other in plan.team.alike(name) if other != name]:
             what += f" and shared with {', '.join(others)}"
-    loss, _ = loss_of(plan.team, name)
+    loss, settings = loss_of(plan.team, name)
+    mode = actor.policy_loss.loss_mode
+    if mode != settings.actor.get("policy_loss", {}).get("loss_mode"):  # the policy's own, or of loss `verl`
+        loss = f"{mode} (policy_loss.loss_mode)"
     kl = f", KL {actor.kl_loss_coef:g} to the initial weights" if actor.use_kl_loss else ""
     if (why := unmerged_reason(plan.config, actor)) is not None:
         kl += f", turns not merged ({why})"

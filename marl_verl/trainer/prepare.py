@@ -42,6 +42,7 @@ from marl_verl.tasks.base import Split, Task
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.settings import check_settings
+from marl_verl.trainer.trackers import keyless
 
 MOST_NAME = 200  # bytes of the name of a run directory: file systems allow 255, with the names of temporary files
 
@@ -171,7 +172,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
         split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"])
         for split in ("train", "test")
     }
-    notes = tuple(drop_overlong(config, team, tasks, tiny))
+    notes = (*drop_overlong(config, team, tasks, tiny), *keyless(config))
     checks.check_tasks(tasks, config)
     checks.set_steps(config, len(tasks["train"]))
     moves = checks.rehearse(parts.workflow, tasks["train"][0], team)

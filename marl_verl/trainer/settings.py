@@ -13,7 +13,7 @@ from marl_verl.config.placement import check_own_cpus, check_placement
 from marl_verl.config.ray_init import check_ray_init
 from marl_verl.config.stored import marl_section
 from marl_verl.config.task_choice import check_task_choice
-from marl_verl.config.unused import check_unused
+from marl_verl.config.verl_keys import check_unused
 from marl_verl.episode import Workflow
 from marl_verl.options import build
 from marl_verl.process import private_network

@@ -40,7 +40,7 @@ def names_of(config: Any) -> list[str]:
 
 
 def check_trackers(config: Any) -> None:
-    """MarlError for an unknown tracker, one whose package is missing, or W&B without an API key."""
+    """MarlError for an unknown tracker, or one whose package is missing."""
     for name in names_of(config):
         if name not in TRACKERS:
             raise MarlError(f"unknown tracker '{name}' in trainer.logger: {nearest(name, TRACKERS)}")
@@ -50,11 +50,19 @@ def check_trackers(config: Any) -> None:
             modules += ["sqlalchemy", "alembic"]  # for the database; mlflow-skinny does not install them
         if not all(map(importlib.util.find_spec, modules)):
             raise MarlError(f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}")
-        if name == "wandb" and os.environ.get("WANDB_MODE") not in WITHOUT_KEY and not _wandb_key():
-            raise MarlError(
-                "tracker 'wandb' in trainer.logger has no API key. Log in (wandb login), set WANDB_API_KEY, or record "
-                "offline (export WANDB_MODE=offline)."
-            )
+
+
+def keyless(config: Any) -> list[str]:
+    """A note, if W&B is a tracker and has no API key: it then records offline."""
+    if "wandb" not in names_of(config) or not _offline():
+        return []
+    remedy = "to follow it there, log in (wandb login) or set WANDB_API_KEY"
+    return [f"tracker 'wandb' has no API key: it records into the run directory (upload with wandb sync); {remedy}"]
+
+
+def _offline() -> bool:
+    """Whether W&B would ask for a key."""
+    return os.environ.get("WANDB_MODE") not in WITHOUT_KEY and not _wandb_key()
 
 
 def _wandb_key() -> bool:
@@ -103,6 +111,8 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
             file.write(uuid.uuid4().hex)
         found |= {"WANDB_DIR": folder, "WANDB_CACHE_DIR": place / "cache"}  # W&B adds /wandb to the first one
         found |= {"WANDB_RUN_ID": read_text(place / "run_id"), "WANDB_RESUME": "allow"}
+        if _offline():
+            found["WANDB_MODE"] = "offline"
         found["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
     if "mlflow" in names:
         # not its store of plain files, where `reward` and `reward/team` cannot both be metrics
