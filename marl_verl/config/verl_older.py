@@ -57,6 +57,7 @@ def translate_settings(script: Translation) -> None:
     _filter(script)
     _kl_in_reward(script)
     _prompts(script)
+    _correction(script)
     for part in (f"{ACTOR}.checkpoint.save_contents", "critic.checkpoint.save_contents"):
         if "model" not in (script.values.get(part) or ["model"]):
             script.drop(part)  # resuming and export need all parts
@@ -124,6 +125,14 @@ def _kl_in_reward(script: Translation) -> None:
     for name in ("kl_penalty", "kl_ctrl.type", "kl_ctrl.horizon", "kl_ctrl.target_kl"):
         if f"algorithm.{name}" in script.values:
             script.drop(f"algorithm.{name}")
+
+
+def _correction(script: Translation) -> None:
+    """In bypass mode verl's V1 trainer reads nothing but the mode: PPO's loss, over the rollout's log-probs."""
+    section = "algorithm.rollout_correction."
+    if script.values.get(f"{section}bypass_mode"):
+        for key in [key for key in script.values if key.startswith(section) and key != f"{section}bypass_mode"]:
+            script.drop(key)
 
 
 def _prompts(script: Translation) -> None:

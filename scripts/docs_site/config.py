@@ -17,7 +17,7 @@ import yaml
 from docs_site.commands import cell
 from marl_verl.config import recipe_file, schedule, task_choice
 from marl_verl.config.ranges import ALLOWED
-from marl_verl.config.unused import UNUSED
+from marl_verl.config.verl_keys import PASS, verdict
 from marl_verl.models.tiny import TinyModel
 from marl_verl.options import in_words
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
@@ -189,13 +189,10 @@ def of_verl() -> list[Key]:
             meanings |= {path: meaning for path, meaning, _ in explained(text, section) if meaning}
     defaults = dict(_leaves(yaml.safe_load((folder / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8"))))
     defaults |= {path: value for path, value in _leaves(_schema()) if path.partition(".")[0] in VERL_SECTIONS}
-    unused = tuple(name for names in UNUSED for name in names.split())
     return [
         Key(path, meanings.get(path, ""), _yaml(value), _allowed(path))
         for path, value in sorted(defaults.items())
-        if path.partition(".")[0] in VERL_SECTIONS
-        and not SKIPPED.fullmatch(path)
-        and not any(path == name or path.startswith(f"{name}.") for name in unused)
+        if path.partition(".")[0] in VERL_SECTIONS and not SKIPPED.fullmatch(path) and verdict(path) == PASS
     ]
 
 
