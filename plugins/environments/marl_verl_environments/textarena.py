@@ -18,6 +18,10 @@ LANGUAGE_MODEL = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
 """Games whose moves are judged or answered by a language model of a web service."""
 BROKEN = ("CharacterConclave", "ScorableGames")
 """Games that raise an exception in textarena 0.7.4, at their first messages or at the start."""
+TWO_SEATS = ("Briscola", "Golf")
+"""Games of two or more players that raise an exception at the end with more than two in textarena 0.7.4."""
+MISCALLED = ("Checkers", "FifteenPuzzle", "Tak")
+"""Games of textarena 0.7.4 that raise an exception when they are won: they name the winner in another way."""
 SEATS = (2, 1, 3, 4, 5, 6, 7)
 LONGEST = 100  # moves of a demonstrated game
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
@@ -76,6 +80,9 @@ class TextArenaGame:
         self._rewards: Mapping[int, Any] = {}
         with self._random.used(), redirect_stdout(io.StringIO()):  # some games print their search for a puzzle
             self._env = _made(env, arguments)
+            self._game = _game_of(env)
+            if self._game in TWO_SEATS and seats > 2:
+                raise MarlError(f"textarena '{env}' cannot be played by {seats} agents: it fails at the end")
             try:
                 self._env.reset(num_players=seats, seed=seed)
             except Exception as error:
@@ -112,8 +119,11 @@ class TextArenaGame:
         return {} if self._refused is None else {seat: self._refused}
 
     def outcomes(self) -> list[float]:
-        found = [self._rewards.get(seat, 0.0) for seat in range(self._seats)]
-        return [float(each) if isinstance(each, int | float) else LOST for each in found]
+        rewards = [self._rewards.get(seat, 0.0) for seat in range(self._seats)]
+        outcomes = [float(reward) if isinstance(reward, int | float) else LOST for reward in rewards]
+        if self._game == "Bandit" and self._over and outcomes[0] >= 0:  # TextArena's reward is the regret of the button
+            return [1.0 if outcomes[0] == 0 else -outcomes[0]]
+        return outcomes
 
     def _seen(self) -> dict[int, str]:
         with self._random.used():
@@ -125,8 +135,17 @@ class TextArenaGame:
         return {player: text}
 
     def _watch(self) -> None:
-        """Record what the game says of an illegal move: it tells the player only."""
-        refuse = self._env.state.set_invalid_move
+        """Record what the game says of an illegal move: it tells the player only. Correct calls at a game's end that
+        raise an exception."""
+        state = self._env.state
+        refuse, win = state.set_invalid_move, getattr(state, "set_winner", None)
+        if self._game in MISCALLED:
+
+            def won(player_id: int = 0, reason: str = "", player_ids: Any = None) -> None:
+                player = player_id if player_ids is None else player_ids
+                state.set_outcome(1.0, reason) if win is None else win(player, reason)
+
+            state.set_winner = state.set_winners = won
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             self._refused = str(
@@ -134,7 +153,7 @@ class TextArenaGame:
             )
             return refuse(*args, **kwargs)
 
-        self._env.state.set_invalid_move = recorded
+        state.set_invalid_move = recorded
 
 
 def suggested(text: str) -> tuple[list[str], list[str]]:
@@ -149,7 +168,7 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
         registry = required("textarena").envs.registration
         if name not in registry.ENV_REGISTRY:
             raise unknown("marl.task.options.env", name, registry.ENV_REGISTRY)
-        game = str(registry.ENV_REGISTRY[name].entry_point).split(".")[2]
+        game = _game_of(name)
         what = f"textarena '{name}' cannot be used"
         if name.endswith("-raw"):
             raise MarlError(f"{what}: its observations are no texts. Use '{name.removesuffix('-raw')}'.")
@@ -168,6 +187,11 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
             raise MarlError(f"{what}: the package lacks a file of it ({type(error).__name__})") from error
         except (TypeError, ValueError, AssertionError) as error:
             raise MarlError(f"{what} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+
+
+def _game_of(name: str) -> str:
+    """The game of an environment that is registered: TicTacToe of TicTacToe-v0-train."""
+    return str(required("textarena").envs.registration.ENV_REGISTRY[name].entry_point).split(".")[2]
 
 
 class _NobodyLeft(Exception):

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,87 @@ def test_a_game_ends_when_it_would_ask_an_eliminated_player() -> None:
         game.play({next(iter(seen)): "nothing"})
     assert not game.to_move()
     assert game.outcomes() == [-1, 0]
+
+
+def inner(game: TextArenaGame) -> Any:
+    env = game._env
+    while hasattr(env, "env"):
+        env = env.env
+    return env
+
+
+def ended(name: str, choose: Callable[[Any, int], str]) -> float:
+    """The outcome of a game of one seat in which a player that sees the hidden state chooses the moves."""
+    game = TextArenaGame(name, {}, 7, 1)
+    for number in range(60):
+        if not game.to_move():
+            break
+        game.play({0: choose(inner(game), number)})
+    assert not game.to_move()
+    return game.outcomes()[0]
+
+
+def extreme(pick: Any) -> Callable[[Any, int], str]:
+    return lambda env, _: f"[{pick(means := env.state.game_state['ground_truth'], key=means.get)}]"
+
+
+def drawn(best: bool) -> Callable[[Any, int], str]:
+    def choose(env: Any, _: int) -> str:
+        draws, shown = env.state.game_state["draws"], env.state.game_state["current_idx"] - 1
+        return "[accept]" if (draws[shown] == max(draws)) == best else "[continue]"
+
+    return choose
+
+
+def slide(env: Any, number: int) -> str:
+    env.board = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, None, 15]]
+    return "[left]"
+
+
+def hanoi(disks: int, start: str, spare: str, end: str) -> list[str]:
+    if not disks:
+        return []
+    return [*hanoi(disks - 1, start, end, spare), f"[{start} {end}]", *hanoi(disks - 1, spare, start, end)]
+
+
+@pytest.mark.parametrize(
+    ("name", "best", "worst"),
+    [
+        ("Bandit-v0", extreme(max), extreme(min)),
+        ("Bandit-v0-hard", extreme(max), extreme(min)),
+        ("FifteenPuzzle-v0", slide, lambda env, number: "no move"),
+        ("Secretary-v0", drawn(best=True), drawn(best=False)),
+        ("ThreeCardMonte-v0", lambda env, _: f"[{env.ball_pos}]", lambda env, _: f"[{(env.ball_pos + 1) % 3}]"),
+        (
+            "TowerOfHanoi-v0",
+            lambda env, n: hanoi(env.num_disks, "A", "B", "C")[n],
+            lambda env, n: ("[A B]", "[B A]")[n % 2],
+        ),
+        (
+            "Mastermind-v0",
+            lambda env, _: f"[{' '.join(map(str, env.state.game_state['secret_code']))}]",
+            lambda env, _: "no move",
+        ),
+    ],
+)
+def test_the_best_player_has_more_than_the_worst(name: str, best: Any, worst: Any) -> None:
+    assert ended(name, best) == 1.0
+    assert ended(name, worst) < 1.0
+
+
+def test_the_regret_of_a_button_is_negative() -> None:
+    assert -1.0 < ended("Bandit-v0", extreme(min)) < 0.0
+    assert ended("Bandit-v0", lambda env, _: "no button") == -1.0
+
+
+def test_a_game_that_is_won_ends() -> None:
+    game = TextArenaGame("Tak-v0", {}, 3, 2)
+    inner(game)._check_win = lambda player: player == 0
+    game.play({0: "[place () {(0,0): [F0]}]"})
+    assert (game.to_move(), game.outcomes()) == ({}, [1.0, -1.0])
+    for name in ("Golf-v0", "Briscola-v0"):
+        with pytest.raises(MarlError, match=f"'{name}' cannot be played by 3 agents: it fails at the end"):
+            TextArenaGame(name, {}, 3, 3)
 
 
 def test_a_game_that_is_cut_off_has_the_outcomes_so_far() -> None:
