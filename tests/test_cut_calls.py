@@ -96,6 +96,7 @@ def test_a_stop_string_cuts_a_call_unless_it_ends_it() -> None:
     text = "".join(FORMATS["gemma4"])
     at = text.index("/old")
     assert parsers("gemma4").parse(text[:at], text[:at], TOOLS, cut=text[: at + 4]).malformed
+    assert parsers("gemma4").parse(text[:at], text[:at], TOOLS).malformed  # the model ends within a value
 
 
 @pytest.mark.slow
@@ -188,9 +189,14 @@ def test_an_answer_without_thinking_is_the_text(reasoning: str) -> None:
 def test_restricted_answers_have_no_reasoning(reasoning: str | None) -> None:
     form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
     answer = '{"command": "</think> <think>"}'
-    parsed = parsers("hermes", reasoning).parse(answer, answer, {**TOOLS, **form})
-    assert (parsed.text, parsed.reasoning, parsed.malformed) == (answer, None, None)
-    for asked, text in ((NAMED, ARGUMENTS), (FORCED, f'[{{"name": "run", "parameters": {ARGUMENTS}}}]')):
+    for tool, said in (("hermes", answer), ("xlam", answer[:-4])):  # also JSON that is cut off is no call
+        parsed = parsers(tool, reasoning).parse(said, said, {**TOOLS, **form}, cut=said)
+        assert (parsed.text, parsed.reasoning, parsed.malformed) == (said, None, None)
+    for asked, text in (
+        ({**FORCED, **form}, f'[{{"name": "run", "parameters": {ARGUMENTS}}}]'),
+        (NAMED, ARGUMENTS),
+        (FORCED, f'[{{"name": "run", "parameters": {ARGUMENTS}}}]'),
+    ):
         parsed = parsers("hermes", reasoning).parse(text, text, asked)
         assert [json.loads(made["arguments"]) for made in parsed.calls] == [json.loads(ARGUMENTS)]
 

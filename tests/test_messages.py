@@ -246,6 +246,8 @@ def test_structured_outputs_are_a_schema_without_free_white_space() -> None:
     assert not accepts(anything, "[1]")
     forced = structured_outputs({"tools": [ADD], "tool_choice": "required"}).grammar
     assert accepts(forced, json.dumps([{"name": "add", "parameters": {"a": 2}}]))
+    asked = {"tools": [ADD], "tool_choice": "required", "response_format": wanted}
+    assert structured_outputs(asked).grammar == forced
     named = {"type": "function", "function": {"name": "add"}}
     assert accepts(structured_outputs({"tools": [ADD], "tool_choice": named}).grammar, json.dumps({"a": 2}))
     assert structured_outputs({"tools": [ADD]}) is None

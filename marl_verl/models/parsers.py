@@ -107,12 +107,15 @@ class Parsers:
             parsed = Parsed(_without(raw, special), _without(thought, special) or None)
             cut = None if cut is None else self._reasoning(cut, request, opening)[1]
         choice = parameters.get("tool_choice")
-        if not tools or choice == "none":
+        if not tools or choice == "none" or (choice is None and restricts(parameters)):
             return parsed
         if choice is not None:
             return _forced(parsed, choice, parameters)
         calls, content = self._extracted(raw, request)
-        if cut is not None and self._is_cut(cut, calls, request, tools):
+        grown = self._extracted(f"{raw}\nx", request)[0] if calls else []
+        if (len(grown) == len(calls) and grown != calls) or (
+            cut is not None and self._is_cut(cut, calls, request, tools)
+        ):
             return replace(parsed, malformed=CUT)
         if not calls:
             wrong = f"a tool call that cannot be parsed (parser {self.tool})" if BEGIN.search(raw) else None
@@ -219,13 +222,13 @@ def structured_outputs(parameters: Mapping[str, Any]) -> Any | None:
     """vLLM's parameter that restricts a completion to a `response_format` or `tool_choice`; None for neither."""
     if not restricts(parameters):
         return None
-    wanted = parameters.get("response_format")
-    if wanted is None:
+    if parameters.get("tool_choice") not in (None, "none"):  # goes before a format, as in vLLM
         from vllm.tool_parsers.utils import get_json_schema_from_tools
 
         request = _request(parameters)
         schema = get_json_schema_from_tools(request.tool_choice, request.tools)
     else:
+        wanted = parameters["response_format"]
         schema = wanted["json_schema"]["schema"] if wanted["type"] == "json_schema" else {"type": "object"}
     return _restricted(schema if isinstance(schema, str) else json.dumps(schema))
 
