@@ -407,13 +407,15 @@ def test_parameters_that_a_policy_cannot_have_are_ignored_on_request() -> None:
         await chat(endpoints, temperature=0.0, top_p=0.5, max_tokens=7)
         return "4"
 
-    assert one(sampled(do)).turns[0].parameters == {"temperature": 0.0, "top_p": 0.5, "max_tokens": 7}
-
     class Ignores(Does):
         ignored = ("temperature", "top_p")
 
-    context = ScriptedContext(Ignores(do), TASK, ScriptedPolicy({"solver": "4"}), tasks=Whole())
-    assert one(asyncio.run(Independent(1).sample(context))).turns[0].parameters == {"max_tokens": 7}
+    for workflow, trained_at, dropped in ((Does, None, {}), (Ignores, {}, {"temperature", "top_p"})):
+        policy = ScriptedPolicy({"solver": "4"}, sampling={"solver": trained_at})
+        context = ScriptedContext(workflow(do), TASK, policy, tasks=Whole())
+        expected = {"temperature": 0.0, "top_p": 0.5, "max_tokens": 7}
+        found = one(asyncio.run(Independent(1).sample(context))).turns[0].parameters
+        assert found == {name: value for name, value in expected.items() if name not in dropped}
 
 
 def test_it_is_not_replayed() -> None:

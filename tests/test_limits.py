@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.config.checks import rehearse
+from marl_verl.config.rehearsal import rehearse
 from marl_verl.episode import (
     Act,
     Action,
@@ -543,7 +543,7 @@ def test_a_step_is_never_interrupted_while_it_wakes_the_sampler(monkeypatch: pyt
 
 
 def test_a_rehearsal_detects_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl_verl.config.checks.REHEARSAL_SECONDS", 2.0)
+    monkeypatch.setattr("marl_verl.config.rehearsal.SECONDS", 2.0)
     team = read_team(
         {
             "task": {"name": "inventory"},

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
 import json
+import pickle
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -178,8 +181,8 @@ def test_overlapping_requests_need_slots() -> None:
         return [each.output_text for each in found]
 
     assert answers(lambda team: do(team, "a", "b"), lambda act: act.slot).answer == ["a", "b"]
-    with pytest.raises(WorkflowError, match="acts twice concurrently without naming the slots"):
-        answers(lambda team: do(team, None, None))
+    with pytest.raises(WorkflowError, match="acts twice concurrently in slot 'a'"):
+        answers(lambda team: do(team, "a", "a"))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,8 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
     run = check_workflow(Shortens(), task, policy, seconds=300)
     why = "an observation of 10 characters exceeds the limit of agent 'solver', 9"
     assert run.answer == f"context_length_exceeded invalid_request_error messages: {why}.  "
-    assert [act.slot for act, _ in run.turns if act.agent == "solver"] == ["choice0", "choice1", "0", *LATER]
+    slots = [act.slot.removeprefix("parallel-1") for act, _ in run.turns if act.agent == "solver"]
+    assert slots == [".choice0", ".choice1", "", ".choice0#1", ".choice1#1"]
     assert [each.agent for each in run.journal.calls()] == [None]  # no failed tool call of the agent
 
     context = ScriptedContext(Shortens(), task, policy, mix=None)
@@ -245,9 +249,6 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
     assert alone.answer == run.answer
     with pytest.raises(ReplayMismatch):
         asyncio.run(replay(Shortens(), task, policy.agents, Journal(tuple(episode.journal.acts()))))
-
-
-LATER = ("choice0#1", "choice1#1")
 
 
 def test_no_request_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,3 +386,76 @@ def test_nothing_of_it_is_imported_unless_used() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
     assert out.strip() == "[]"
     assert httpx
+
+
+# Parallel sub-agents in one client, and copies of it
+
+
+def test_parallel_sub_agents_have_slots_of_their_own() -> None:
+    """By where they are created, in any order of arrival: gathered, in a task group, nested, with the same prompts."""
+    run = check_workflow(Fans(), TASK, ScriptedPolicy({"solver": lambda act: f"{act.slot} {len(act.observation)}"}))
+    lanes = {slot: [act.turn for act, _ in run.turns if act.slot.partition("#")[0] == slot] for slot in run.answer}
+    assert lanes == {
+        **{"parallel-1": [0, 1, 2, 3], "parallel-2": [0, 1, 2, 3], "parallel-3": [0, 1]},
+        **{"parallel-1.1": [0, 1], "parallel-1.2": [0, 1], "parallel-2.1": [0, 1], "parallel-2.2": [0, 1]},
+        **{"0": [0], "left": [0], "right": [0]},
+    }
+
+
+class Fans(Workflow):
+    async def run(self, task: Task, team: Any) -> Any:
+        client = team.openai("solver")
+
+        async def ask(question: str, through: Any = client) -> str:
+            reply = await through.chat.completions.create(model="m", messages=[{"role": "user", "content": question}])
+            return reply.choices[0].message.content
+
+        async def sub_agent(question: str) -> str:
+            return await ask(await ask(question))
+
+        async def nested() -> list[str]:
+            return await asyncio.gather(sub_agent("3"), sub_agent("4"))
+
+        texts = await asyncio.gather(*map(sub_agent, ("1", "1", "2")))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(sub_agent(text)) for text in texts[:2]]
+        texts += [text for pair in await asyncio.gather(nested(), nested()) for text in pair]
+        texts += [await asyncio.create_task(ask("alone")), *(task.result() for task in tasks)]
+        texts += await asyncio.gather(*(ask("5", team.openai("solver", slot=slot)) for slot in ("left", "right")))
+        return sorted({text.split()[0].partition("#")[0] for text in texts})
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
+    """Frameworks copy and pickle the objects that hold it (DSPy, pydantic models)."""
+    pickled = []
+
+    async def do(team: Any) -> str:
+        client = team.openai_sync("solver") if sync else team.openai("solver")
+        transport = team.transport("solver")
+        for value in (client, client._client, transport):
+            assert copy.deepcopy({"held": value})["held"] is value
+            assert pickle.loads(pickle.dumps(value)) is value
+        pickled.append(pickle.dumps(transport))
+        again = copy.deepcopy(client.with_options(max_retries=3))
+
+        def ask() -> Any:
+            return again.chat.completions.create(model="m", messages=ASK)
+
+        return (await team.in_thread(ask) if sync else await ask()).choices[0].message.content
+
+    assert answers(do).answer == "4"
+    gc.collect()
+    with pytest.raises(RuntimeError, match="a pickled TeamTransport of a run works in the process of the run only"):
+        pickle.loads(pickled[0])
+
+
+def test_ignored_keys_are_a_list() -> None:
+    async def do(team: Any) -> str:
+        with pytest.raises(TypeError, match=r"must be a list of keys, got 'temperature': write \('temperature',\)"):
+            team.openai("solver", ignored="temperature")
+        http = httpx.AsyncClient(transport=team.transport("solver", ignored=("temperature", "min_p")))
+        body = {"model": "m", "messages": ASK, "temperature": 0.1, "min_p": 0.5}
+        return (await http.post("http://x/v1/chat/completions", json=body)).json()["choices"][0]["message"]["content"]
+
+    assert answers(do).turns[0][0].parameters is None

@@ -1,6 +1,5 @@
 """Checks of a run before it starts: each function raises MarlError where a check fails. They write no files."""
 
-import asyncio
 import os
 import shutil
 from collections import Counter
@@ -12,7 +11,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.ranges import check_ranges
-from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
+from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
 from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
@@ -26,7 +25,6 @@ from marl_verl.team import TeamConfig
 DISK_BYTES = GIB = 1 << 30
 # from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
 CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
-REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
 
 def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:
@@ -128,39 +126,6 @@ def set_steps(config: DictConfig, tasks: int) -> None:
     if trainer.resume_mode == "disable" or trainer.total_training_steps is None:
         most = tasks // int(config.data.train_batch_size) * int(trainer.total_epochs)
         trainer.total_training_steps = min(most, trainer.total_training_steps or most)
-
-
-def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[Act, ...], ...]:
-    """Run the workflow once with empty actions and return the acts of each move.
-
-    MarlError for an error that does not depend on the actions. A workflow of external processes is not rehearsed.
-    """
-    if not workflow.replayable:
-        return ()
-    moves: list[tuple[Act, ...]] = []
-    limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # an endless loop would block `wait_for`
-
-    async def play() -> None:
-        async with Run(workflow, task, list(team.agents), seed=0, limits=limits) as run:
-            for _ in range(REHEARSAL_MOVES):
-                acts = await run.next()
-                if acts is None:
-                    return
-                moves.append(tuple(acts))
-                for act in acts:
-                    run.resolve(act, Action(text=""))
-
-    try:
-        asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
-    except WorkflowError as error:
-        # a workflow may reject empty actions; in training such an episode counts as a failed attempt
-        if not moves or isinstance(error, UnknownAgentError | StepTimeout):
-            raise
-    except TimeoutError as error:
-        if not moves:
-            what = f"workflow '{team.workflow.name}' did not request an act within {REHEARSAL_SECONDS:.0f} s"
-            raise MarlError(f"{what} on task '{task.id}'") from error
-    return tuple(moves)
 
 
 def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:

@@ -53,7 +53,7 @@ class Effects:
         "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
         "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_refused",
         "_root", "_sealed", "_seen", "_stood", "_streams", "_strict", "_too_long", "_waiting", "_watch", "agents",
-        "finished", "invalid", "limits", "parked", "proposals", "task", "tokens", "workflow",
+        "finished", "invalid", "limits", "parked", "proposals", "refused", "task", "tokens", "workflow",
     )
     # fmt: on
 
@@ -88,6 +88,7 @@ class Effects:
         self._moves: list[list[Wait]] = []  # reached, not yet returned by `next`
         self._given_up: set[tuple[str, str]] = set()  # acts that the workflow cancelled
         self.invalid: dict[tuple[str, str], str] = {}  # act -> why its action was invalid
+        self.refused: dict[str, str] = {}  # key of a client's request -> why it was refused (the last one)
         self.proposals: list[Any] = []  # answers proposed so far; the last one is the current answer
         self.tokens = 0  # sampled in this run by all agents, including recorded actions
         self._acts = self._joints = self._called = 0  # counts so far
@@ -199,6 +200,9 @@ class Effects:
                 self.invalid[record.act.key] = str(why)
                 return
         raise self._fail("team.invalid takes an action that `act` returned in this run")
+
+    def request_refused(self, key: str | None, why: str) -> None:
+        self.refused[key or "request"] = why
 
     def propose(self, answer: Any) -> None:
         if answer is None:

@@ -18,8 +18,9 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from marl_verl.episode import anthropic_messages, chat_completions, responses
+from marl_verl.episode import anthropic_messages, chat_completions, live, responses
 from marl_verl.episode.errors import WorkflowError
+from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.lengths import ContextLengthExceeded
 from marl_verl.episode.requests import Request, RequestError, parse
 from marl_verl.episode.turn import Action
@@ -44,6 +45,7 @@ class Acts(Protocol):
 
     def as_sampled(self, agent: str, observation: Any, slot: str | None) -> Any: ...
     async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
+    def request_refused(self, key: str | None, why: str) -> None: ...
     async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
 
 
@@ -74,7 +76,7 @@ class TeamTransport(Transport):
 
     Args:
         agent: whose acts all requests are; None if `model` names the agent.
-        slot: of the acts, for a client that makes requests while others of the same agent are in progress.
+        slot: of the acts. None: the agent's unnamed one, and one for each of several parallel tasks (see `lanes`).
         loop: that of the run.
         counts: (agent, slot) -> requests so far, shared by all transports of a run, so that ids are unique.
         ignored: keys of requests, or parameters of acts, that are dropped.
@@ -93,17 +95,31 @@ class TeamTransport(Transport):
         self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
         self._loop, self._ignored = loop, ignored
 
+    def __deepcopy__(self, memo: Any) -> TeamTransport:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return live.reduced(self)
+
+    def _here(self) -> TeamTransport:
+        """The transport of this task's slot."""
+        slot = parallel_slot() if self._slot is None else None
+        if slot is None:
+            return self
+        return TeamTransport(self._run, self._agents, self._agent, slot, self._counts, self._loop, self._ignored)
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        body = await request.aread()
+        here, body = self._here(), await request.aread()
         if asyncio.get_running_loop() is self._loop:
-            return await self._respond(request, body)
-        work = asyncio.run_coroutine_threadsafe(self._respond(request, body), self._loop)
+            return await here._respond(request, body)
+        work = asyncio.run_coroutine_threadsafe(here._respond(request, body), self._loop)
         return await asyncio.wrap_future(work)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if asyncio._get_running_loop() is self._loop:  # an exception would be shown as a lost connection
             return _response(request, 400, RequestError(IN_LOOP).body)
-        return in_loop(self._loop, lambda: self._respond(request, request.read()))
+        here = self._here()
+        return in_loop(self._loop, lambda: here._respond(request, request.read()))
 
     async def _respond(self, request: httpx.Request, body: bytes) -> httpx.Response:
         status, content = await self.answer(request.method, request.url.path, body)
@@ -118,6 +134,7 @@ class TeamTransport(Transport):
         except ContextLengthExceeded as error:
             return refused(path, RequestError(str(error), "messages", code="context_length_exceeded"))
         except RequestError as error:
+            self._run.request_refused(error.param, str(error))
             return refused(path, error)
 
     async def _answer(self, method: str, path: str, body: bytes) -> Content:

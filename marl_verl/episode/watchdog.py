@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, SupportsIndex
 
+from marl_verl.episode import lanes
 from marl_verl.episode.errors import at_line
 
 WATCHDOG = "marl-verl watchdog"  # name of its thread
@@ -77,7 +78,7 @@ class Watchdog:
 
         def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
             if (run := self._run.get()) is not None:
-                work = _Watched(work, self, run)
+                work, options = _Watched(work, self, run), lanes.placed(loop, options)
             return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
 
         loop.set_task_factory(make)
@@ -89,6 +90,7 @@ class Watchdog:
         """Create a task; its steps, and those of every task that it starts, are watched as steps of the run."""
         context = contextvars.copy_context()
         context.run(self._run.set, run)
+        context.run(lanes.begin)
         return context.run(asyncio.create_task, work)  # the task factory reads the run from the context
 
     def settle(self) -> None:

@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from marl_verl.episode.conversation import Conversation
+from marl_verl.episode.live import uncopied
 from marl_verl.episode.turn import Action
 from marl_verl.options import Options
 from marl_verl.tasks.base import Task
@@ -64,6 +65,7 @@ class TeamEffects(Protocol):
     def as_sampled(self, agent: str, observation: Any, slot: str | None) -> Any: ...
     async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
     def mark_invalid(self, action: Action, why: str) -> None: ...
+    def request_refused(self, key: str | None, why: str) -> None: ...
     def propose(self, answer: Any) -> None: ...
     def stream(self, name: str | None) -> Random: ...
     def unknown_agent(self, agent: str) -> Exception: ...
@@ -192,39 +194,47 @@ class Team:
 
         return McpServer(self._run, server, None)
 
-    def openai(self, agent: str | None = None, slot: str | None = None) -> AsyncOpenAI:
+    def openai(self, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()) -> AsyncOpenAI:
         """An `AsyncOpenAI` client whose requests are acts of an agent, without a socket: chat completions and
-        responses, also streamed. Requests of an agent that overlap need clients with different slots.
+        responses, also streamed. A copy of it is the client itself.
 
         Args:
             agent: whose acts the requests are, whatever their `model`; without it, `model` is the agent's name.
+            slot: of the acts. Without it, tasks that are created together (`asyncio.gather`, a task group) have a slot
+                each; other requests of an agent that overlap need clients with different slots.
+            ignored: keys of requests that are dropped, such as ("temperature",) for a framework that always sends a
+                value which a trained policy cannot have, and would refuse.
         """
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-        transport: Any = self.transport(agent, slot)
-        http = DefaultAsyncHttpxClient(transport=transport, trust_env=False)
-        client = AsyncOpenAI(http_client=http, **_client())
+        transport: Any = self.transport(agent, slot, ignored)
+        http = uncopied(DefaultAsyncHttpxClient(transport=transport, trust_env=False))
+        client = uncopied(AsyncOpenAI(http_client=http, **_client()))
         client._platform = "Unknown"  # else its first request waits for a thread, and concurrent ones have no order
         return client
 
-    def openai_sync(self, agent: str | None = None, slot: str | None = None) -> OpenAI:
+    def openai_sync(self, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()) -> OpenAI:
         """As `openai`, an `OpenAI` client for synchronous code that runs in `in_thread`."""
         from openai import DefaultHttpxClient, OpenAI
 
-        transport: Any = self.transport(agent, slot)
-        http = DefaultHttpxClient(transport=transport, trust_env=False)
-        return OpenAI(http_client=http, **_client())
+        transport: Any = self.transport(agent, slot, ignored)
+        http = uncopied(DefaultHttpxClient(transport=transport, trust_env=False))
+        return uncopied(OpenAI(http_client=http, **_client()))
 
-    def transport(self, agent: str | None = None, slot: str | None = None) -> TeamTransport:
+    def transport(
+        self, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
+    ) -> TeamTransport:
         """The transport behind `openai`, for frameworks that take an httpx client: `httpx.AsyncClient(transport=...)`,
         with any base URL and key."""
         from marl_verl.episode.transport import TeamTransport
 
         if agent is not None:
             self[agent]  # raises for an unknown agent
+        if isinstance(ignored, str):
+            raise TypeError(f"'ignored' must be a list of keys, got {ignored!r}: write ({ignored!r},)")
         if self._loop is None:
             raise RuntimeError("a client needs the event loop of a run")
-        return TeamTransport(self._run, self.agents, agent, slot, self._requests, self._loop)
+        return TeamTransport(self._run, self.agents, agent, slot, self._requests, self._loop, tuple(ignored))
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run synchronous code of a framework, in which `openai_sync` clients act. Unlike the function of a `call` it

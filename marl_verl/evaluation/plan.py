@@ -16,6 +16,7 @@ from marl_verl import plugins
 from marl_verl.config import checks
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
+from marl_verl.config.rehearsal import rehearse
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
@@ -141,7 +142,7 @@ def plan(
     checks.check_sandbox(config)
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)
-    checks.rehearse(workflow, played[0], evaluated)
+    rehearse(workflow, played[0], evaluated)
     checks.check_machine(config, evaluated, run)
     check_placement(config, evaluated)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from marl_verl.episode import Act, Action, Message
 from marl_verl.episode.messages import Observation
+from marl_verl.episode.requests import untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate
@@ -179,12 +180,12 @@ class PolicySamplingContext(BaseSamplingContext):
 
     def _asked(self, asked: Mapping[str, Any], sampling: Mapping[str, Any], who: AgentConfig) -> dict[str, Any]:
         """The sampling parameters that a request sets. MarlError for a distribution that the update does not know."""
-        found = {name: asked[name] for name in ("temperature", "top_p") if name in asked}
-        for name, value in found.items():
-            if who.policy in self._parts.trained and self._held_out is None and value != sampling[name]:
-                what = f"a request sets {name}={value:g}, but policy '{who.policy}' is trained at {sampling[name]:g}"
-                why = "the update would use other probabilities than the sampling"
-                raise MarlError(f"{what}: {why}. Remove it, or set marl.policies.{who.policy}.rollout.{name}.")
+        names = ("temperature", "top_p")
+        if who.policy in self._parts.trained and self._held_out is None:
+            trained_at = {name: sampling[name] for name in names}
+            if (why := untrained_sampling(asked, trained_at, f"policy '{who.policy}'", who.policy)) is not None:
+                raise MarlError(why)
+        found = {name: asked[name] for name in names if name in asked}
         found = found if self._held_out is None else {}
         limits = [each for each in (sampling["max_tokens"], asked.get("max_tokens")) if each is not None]
         return found | {"max_tokens": min(limits, default=None), "stop": asked.get("stop", sampling["stop"])}

@@ -11,6 +11,7 @@ from typing import Any
 
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.messages import Observation, as_message, message_text
+from marl_verl.episode.requests import untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop
@@ -54,10 +55,13 @@ class ScriptedPolicy:
     Attributes:
         replies: agent -> its reply, for every agent of the team.
         context: agent -> the characters of a conversation above which a client gets `context_length_exceeded`.
+        sampling: agent -> the `temperature` and `top_p` at which its policy is trained, where they are not 1; a request
+            that sets others is an error, as in a run. None: an agent that is not trained, whose requests may set any.
     """
 
     replies: Mapping[str, Reply]
     context: Mapping[str, int] = field(default_factory=dict)
+    sampling: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -68,11 +72,16 @@ class ScriptedPolicy:
         """The scripted action of `agent` (default: `act.agent`).
 
         Raises:
-            MarlError: the agent has no script, or its script does not return a text.
+            MarlError: the agent has no script, or its script does not return a text; or the act sets a temperature
+                that a run would refuse (see `sampling`).
         """
         who = agent or act.agent
         if who not in self.replies:
             raise unknown("scripted agent", who, self.replies)
+        if act.parameters and (trained_at := self.sampling.get(who, {})) is not None:
+            at = {"temperature": 1.0, "top_p": 1.0, **trained_at}
+            if (why := untrained_sampling(act.parameters, at, f"agent '{who}'")) is not None:
+                raise MarlError(why)
         reply = self.replies[who]
         if callable(reply):
             alone = len(inspect.signature(reply).parameters) == 1

@@ -24,6 +24,7 @@ from marl_verl.config.lengths import check_lengths
 from marl_verl.config.library_options import check_library_options
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
+from marl_verl.config.rehearsal import check_prompts, check_requests, rehearse
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
@@ -175,7 +176,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     notes = (*drop_overlong(config, team, tasks, tiny), *keyless(config))
     checks.check_tasks(tasks, config)
     checks.set_steps(config, len(tasks["train"]))
-    moves = checks.rehearse(parts.workflow, tasks["train"][0], team)
+    moves = rehearse(parts.workflow, tasks["train"][0], team)
     notes += tuple(checks.missing_tools(tasks, moves))
     check_score(parts.task_set, tasks["train"][0])
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
@@ -189,7 +190,12 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     engine.check_critic_rows(resolved)
     check_lengths(resolved, team, tiny)
     seen = [act for acts in moves for act in acts]
-    check_in_child(partial(check_templates, resolved, team, seen, tiny), partial(check_library_options, resolved, team))
+    check_requests(resolved, team, seen)
+    check_in_child(
+        partial(check_templates, resolved, team, seen, tiny),
+        partial(check_prompts, resolved, team, parts.workflow, tasks, moves, tiny),
+        partial(check_library_options, resolved, team),
+    )
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     notes += tuple(small_updates(resolved, team, batch))

@@ -1,0 +1,157 @@
+"""A rehearsal of the workflow without a model, and the checks of what its agents would request in a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from omegaconf import DictConfig
+
+from marl_verl.config.policy_models import chat_of
+from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
+from marl_verl.episode.messages import as_observation, message_text
+from marl_verl.episode.requests import untrained_sampling
+from marl_verl.errors import MarlError
+from marl_verl.models.chat import Chat
+from marl_verl.models.tiny import TinyModel
+from marl_verl.tasks.base import Split, Task
+from marl_verl.tasks.verl_rows import observation
+from marl_verl.team import AgentConfig, TeamConfig
+
+MOVES, SECONDS = 1000, 20.0
+MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
+TRIED = 8  # tasks of a split that are rehearsed before all of its prompts are taken for too long
+
+Moves = tuple[tuple[Act, ...], ...]
+
+
+def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> Moves:
+    """Run the workflow once with empty actions and return the acts of each move.
+
+    MarlError for an error that does not depend on the actions, such as a client's request that is refused. A workflow
+    of external processes is not rehearsed.
+    """
+    if not workflow.replayable:
+        return ()
+    moves: list[tuple[Act, ...]] = []
+    refused: dict[str, str] = {}
+    limits = Limits(step_seconds=SECONDS / 2)  # an endless loop would block `wait_for`
+
+    async def play() -> None:
+        nonlocal refused
+        async with Run(workflow, task, list(team.agents), seed=0, limits=limits) as run:
+            refused = run.refused
+            for _ in range(MOVES):
+                acts = await run.next()
+                if acts is None:
+                    return
+                moves.append(tuple(acts))
+                for act in acts:
+                    run.resolve(act, Action(text=""))
+
+    try:
+        asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
+    except WorkflowError as error:
+        for why in (why for key, why in refused.items() if key not in MESSAGES):
+            what = f"workflow '{team.workflow.name}' on task '{task.id}': a request of its client is refused"
+            raise MarlError(f"{what}: {why}") from error
+        # a workflow may reject empty actions; in training such an episode counts as a failed attempt
+        if not moves or isinstance(error, UnknownAgentError | StepTimeout):
+            raise
+    except TimeoutError as error:
+        if not moves:
+            what = f"workflow '{team.workflow.name}' did not request an act within {SECONDS:.0f} s"
+            raise MarlError(f"{what} on task '{task.id}'") from error
+    return tuple(moves)
+
+
+def check_requests(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act]) -> None:
+    """MarlError for an act that sets other sampling parameters than those at which its policy is trained."""
+    for act in acts:
+        agent = team.agents[act.agent]
+        if act.parameters is None or not team.policies[agent.policy].trained:
+            continue
+        rollout = resolved.policies[agent.policy].actor_rollout_ref.rollout
+        trained_at = {name: rollout[name] for name in ("temperature", "top_p")}
+        trained_at |= {name: value for name in trained_at if (value := getattr(agent.sampling, name)) is not None}
+        if (
+            why := untrained_sampling(act.parameters, trained_at, f"policy '{agent.policy}'", agent.policy)
+        ) is not None:
+            raise MarlError(f"agent '{agent.name}': {why}")
+
+
+def check_prompts(
+    resolved: DictConfig,
+    team: TeamConfig,
+    workflow: Workflow,
+    tasks: Mapping[Split, Sequence[Task]],
+    moves: Moves,
+    tiny: Mapping[str, TinyModel],
+) -> None:
+    """MarlError if an agent's prompts of a split are all too long for its policy, so that every episode would fail.
+
+    Args:
+        moves: the rehearsal of the first training task. Other tasks are rehearsed only if its prompts are too long, or
+            those of the test split longer.
+    """
+    counted = _Lengths(resolved, team, tiny)
+    for split, of_split in tasks.items():
+        shortest = sorted(of_split, key=_size)[:TRIED]
+        if split == "train":
+            first = counted.too_long(moves)
+        elif _size(shortest[0]) <= _size(tasks["train"][0]):
+            continue
+        else:
+            first = counted.too_long(rehearse(workflow, shortest[0], team))
+        for agent, (length, limit) in first.items():
+            lengths = [length]
+            for task in shortest:
+                again = counted.too_long(rehearse(workflow, task, team)).get(agent)
+                if again is None:
+                    break
+                lengths.append(again[0])
+            else:
+                policy = team.agents[agent].policy
+                what = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(lengths)} tokens"
+                where = f"data.max_prompt_length={limit} (policy '{policy}')"
+                raise MarlError(f"{what}, but the limit is {where}. Set data.max_prompt_length={max(lengths)} or more.")
+
+
+def _size(task: Task) -> int:
+    return sum(len(message_text(message)) for message in as_observation(observation(task)))
+
+
+class _Lengths:
+    """Counts the tokens of prompts; a tokenizer is loaded once, and only if it is needed."""
+
+    def __init__(self, resolved: DictConfig, team: TeamConfig, tiny: Mapping[str, TinyModel]) -> None:
+        self.resolved, self.team, self.tiny = resolved, team, tiny
+        self.chats: dict[str, Chat | None] = {}
+
+    def too_long(self, moves: Moves) -> dict[str, tuple[int, int]]:
+        """Agent -> (tokens of its shortest prompt, its limit), for each agent whose prompts are all too long."""
+        found = {}
+        for agent in self.team.agents.values():
+            acts = [act for acts in moves for act in acts if act.agent == agent.name]
+            if not acts or self.team.policies[agent.policy].external:
+                continue
+            limit = int(self.resolved.policies[agent.policy].actor_rollout_ref.rollout.prompt_length)
+            length = min(self._count(agent, act) for act in acts)
+            if length > limit:
+                found[agent.name] = (length, limit)
+        return found
+
+    def _count(self, agent: AgentConfig, act: Act) -> int:
+        """The tokens of a prompt; 0 if its tokenizer is not on this machine."""
+        messages, section = agent.conversation(act.observation), self.resolved.policies[agent.policy]
+        asks = (act.parameters or {}).get("tools")
+        tiny, template = self.tiny.get(agent.policy), section.actor_rollout_ref.model.custom_chat_template
+        if tiny is not None and tiny.family == "qwen3" and not asks and not template:
+            return sum(len(message["content"].split()) + 3 for message in messages) + 2
+        if agent.policy not in self.chats:
+            try:
+                self.chats[agent.policy] = chat_of(agent.policy, section, self.tiny, local_files_only=True)
+            except Exception:  # noqa: BLE001 - `check_templates` reports what cannot be loaded from a folder
+                self.chats[agent.policy] = None
+        chat = self.chats[agent.policy]
+        return 0 if chat is None else len(chat.encode_request(messages, asks))

@@ -1,0 +1,118 @@
+"""What a run would refuse of its clients is refused by the testing kit and by a dry run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.episode import Team, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.tasks.base import Task
+from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.trainer.prepare import plan_run
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "my_team.yaml"
+TASK = Task("t", "3 1 4")
+TEAM = """
+import json
+from marl_verl import Workflow, hookimpl
+
+
+class Sends(Workflow):
+    body: str = "{}"
+    ignored: str = ""
+
+    async def run(self, task, team):
+        first = await team["sender"].act(task.prompt)
+        client = team.openai("answerer", ignored=tuple(self.ignored.split()))
+        messages = [{"role": "user", "content": f"{task.prompt} {first.text}"}]
+        reply = await client.chat.completions.create(model="m", messages=messages, extra_body=json.loads(self.body))
+        return reply.choices[0].message.content
+
+
+@hookimpl
+def marl_register(registry):
+    registry.workflow("sends", Sends)
+"""
+REFUSED = [
+    ('{"temperature": 0.1}', r"temperature=0\.1, but .* is trained at 1: .*ignored=\('temperature',\)"),
+    ('{"logit_bias": {"3": 5}}', "'logit_bias' is not supported"),
+    ('{"max_tokens": 0}', "'max_tokens' must be a positive whole number"),
+    ('{"tool_choice": "required"}', "'tool_choice' must be"),
+]
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("team") / "sends.py"
+    path.write_text(TEAM)
+    return path
+
+
+def planned(plugin: Path, body: str, *overrides: str) -> None:
+    quoted = body.replace(chr(34), chr(92) + chr(34))
+    own = ("marl.workflow.name=sends", f'marl.workflow.options.body="{quoted}"', "marl.task.train_size=40")
+    plan_run(RECIPE, [*own, "marl.task.test_size=10", *overrides], [plugin])
+
+
+class Sends(Workflow):
+    """The same without a file: other processes get it by value."""
+
+    body: Any = None
+    ignored: tuple[str, ...] = ()
+
+    async def run(self, task: Task, team: Team) -> Any:
+        await team["sender"].act(task.prompt)
+        client = team.openai("answerer", ignored=self.ignored)
+        messages: Any = [{"role": "user", "content": task.prompt}]
+        return (
+            (await client.chat.completions.create(model="m", messages=messages, **self.body)).choices[0].message.content
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "why"), REFUSED)
+def test_a_request_that_a_run_refuses_ends_the_dry_run(plugin: Path, body: str, why: str) -> None:
+    """Also by an agent that acts after another one."""
+    with pytest.raises(MarlError, match=why) as error:
+        planned(plugin, body)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_request_that_a_run_takes_passes(plugin: Path) -> None:
+    planned(plugin, '{"temperature": 0.1}', "marl.workflow.options.ignored=temperature")
+
+
+@pytest.mark.parametrize(("key", "value"), [("temperature", 0), ("top_p", 0.5)])
+def test_the_kit_refuses_other_sampling_than_that_of_training(key: str, value: float) -> None:
+    replies = {"sender": "4", "answerer": "4"}
+    with pytest.raises(MarlError, match=f"a request sets {key}={value:g}, but agent 'answerer' is trained at 1"):
+        check_workflow(Sends({key: value}), TASK, ScriptedPolicy(replies))
+    for options in ({"sampling": {"answerer": {key: value}}}, {"sampling": {"answerer": None}}):
+        check_workflow(Sends({key: value}), TASK, ScriptedPolicy(replies, **options))
+    assert check_workflow(Sends({key: value}, (key,)), TASK, ScriptedPolicy(replies)).turns[1][0].parameters is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["data.max_prompt_length=4"], r"every train prompt of agent 'sender' is too long: .* 10 tokens, .*=4 "),
+        (
+            ["data.max_prompt_length=9"],
+            r"agent 'sender' is too long: .*Set data\.max_prompt_length=10",
+        ),
+        (["marl.policies.answerer.rollout.prompt_length=9"], "every train prompt of agent 'answerer' is too long"),
+        (
+            ["marl.agents.answerer.instructions=now answer in one digit please"],
+            "agent 'answerer' is too long: .* 19 tok",
+        ),
+    ],
+)
+def test_prompts_that_are_all_too_long_end_the_dry_run(overrides: list[str], why: str) -> None:
+    size = ["marl.task.train_size=40", "marl.task.test_size=10"]
+    with pytest.raises(MarlError, match=why):
+        plan_run(RECIPE, ["data.max_prompt_length=12", *size, *overrides])
