@@ -136,8 +136,7 @@ def request(body: Mapping[str, Any], messages: Any, parameters: Parameters, key:
 
 
 def _cleaned(message: Any) -> Any:
-    """A message without the empty keys that clients add (`refusal`, `annotations`, ...); developer is system."""
+    """A message without the empty keys that clients add (`refusal`, `annotations`, ...)."""
     if not isinstance(message, Mapping):
         return message
-    kept = {key: value for key, value in message.items() if value or key in ("role", "content")}
-    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
+    return {key: value for key, value in message.items() if value or key in ("role", "content")}
