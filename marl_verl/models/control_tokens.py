@@ -44,11 +44,11 @@ class ControlTokens:
         self.ids = {id: text for id, token in added.items() if _is_control(text := str(token), token.special, written)}
         self._pattern = _any_of(self.ids.values())
         self._changed = {text: self._with_other_letter(text) for text in self.ids.values()}
-        self._normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-        normalised = [text for id, text in self.ids.items() if self._normalizer and added[id].normalized]
-        self._normalised = _any_of(self._normalizer.normalize_str(text).strip("▁") for text in normalised)
-        if not normalised:  # no token is compared with the normalised text
-            self._normalizer = None
+        # tokens that are compared with the normalised text
+        normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+        self._normalise: Callable[[str], str] = getattr(normalizer, "normalize_str", str)
+        texts = [self._normalise(text).strip("▁") for id, text in self.ids.items() if added[id].normalized]
+        self._normalised = _any_of(texts) if texts and normalizer is not None else None
 
     def _with_other_letter(self, text: str) -> str:
         """A text with another letter, or another character where it has none; the first one remains."""
@@ -87,9 +87,7 @@ class ControlTokens:
 
     def _hidden(self, text: str) -> bool:
         """Whether a text has a control token after normalisation, such as NFKC."""
-        if self._normalizer is None:
-            return False
-        return self._normalised.search(self._normalizer.normalize_str(text)) is not None
+        return self._normalised is not None and self._normalised.search(self._normalise(text)) is not None
 
     def cuts(self, prompt: str, changed: str) -> list[int] | None:
         """Positions in a rendered prompt before which it is cut; None if the template hides where its messages are."""
