@@ -136,7 +136,8 @@ def request(body: Mapping[str, Any], messages: Any, parameters: Parameters, key:
 
 
 def _cleaned(message: Any) -> Any:
-    """A message without the empty keys that clients add (`refusal`, `annotations`, ...)."""
+    """A message without the empty keys that clients add (`refusal`, `annotations`, ...); developer is system."""
     if not isinstance(message, Mapping):
         return message
-    return {key: value for key, value in message.items() if value or key in ("role", "content")}
+    kept = {key: value for key, value in message.items() if value or key in ("role", "content")}
+    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
