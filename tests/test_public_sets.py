@@ -189,6 +189,8 @@ def test_fields_without_a_set(tmp_path: Path) -> None:
         Quiz().read(path, "train")
     first, second = Quiz(fields={"answer": "answer"}).read(path, "train")
     assert (first.prompt, first.data, second.data) == ("1 + 1?", {"answer": 2}, {"level": 3, "answer": 2})
+    with pytest.raises(MarlError, match=r"fields=\{prompt: \[Body, Question\], answer: Answer\}"):
+        Quiz().read(written(path, [SVAMP]), "train")
     for lost, said in (({"answer": 2}, "fields={answer: answer}"), ({"context": "c"}, "{prompt: [prompt, context]}")):
         with pytest.raises(MarlError) as error:
             Quiz().read(written(path, [{"id": "a", "prompt": "p", **lost}]), "train")

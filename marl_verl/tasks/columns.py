@@ -58,9 +58,13 @@ def suggestion(row: Mapping[str, Any], question: str, answer: str) -> str | None
     there = [str(column) for column, value in row.items() if value not in (None, "")]
     model = row.get("reward_model")
     inner = ["reward_model.ground_truth"] if isinstance(model, Mapping) and "ground_truth" in model else []
-    questions = [question] if question in there else like(_ASKED, there)
+    asked = question if question in there else next(iter(like(_ASKED, there)), None)
     answers = [*inner, *like(_FINAL, there), *like(_ANSWER, there)]
-    return option({question: questions[0], answer: answers[0]}) if questions and answers else None
+    if asked is None or not answers:
+        return None
+    parts = [column for column in there if column == asked or like(_PART, [column])]
+    shown = [column for column in parts if not plain_name(column).startswith(("incorrect", "distractor"))]
+    return option({question: shown, answer: answers[0]})
 
 
 def reader(row: Mapping[str, Any], split: str, path: Path) -> str | None:
