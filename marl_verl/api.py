@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run, load_run
+from marl_verl.process.installed import use_installed_verl
 
 if TYPE_CHECKING:
     from marl_verl.evaluation.launch import Evaluation
@@ -212,6 +213,7 @@ def _alone() -> Iterator[None]:
         why = "wait until it has finished, or start the other run in another process"
         raise MarlError(f"this process already trains or evaluates a run: {why}")
     try:
+        use_installed_verl()
         yield
     finally:
         _AT_WORK.release()

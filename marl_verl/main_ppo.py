@@ -11,6 +11,7 @@ from marl_verl.cli.main import reported
 from marl_verl.config.verl_script import CONFIG_FLAGS, translate
 from marl_verl.errors import MarlError
 from marl_verl.platforms.active import assumed
+from marl_verl.process.installed import use_installed_verl
 
 EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
 
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
 
     def run() -> int:
+        use_installed_verl()
         if flag := next((word for word in rest if word.startswith("-")), None):
             raise MarlError(f"unknown option '{flag}': see --help")
         files = {flag: getattr(options, flag.removeprefix("--").replace("-", "_")) for flag in CONFIG_FLAGS}

@@ -9,6 +9,7 @@ import json
 import mmap
 import re
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from marl_verl.config.compose import compose
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section
 from marl_verl.episode import Workflow
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.models.chat import Chat, before_stop
 from marl_verl.models.factory import make_bpe_tokenizer, make_tokenizer
 from marl_verl.rollout.client import PolicyClient
@@ -100,6 +101,70 @@ def test_a_refused_conversation_names_policy_agent_and_model() -> None:
         chat("{{ messages[0].speaker.name }}").check(agent)
     with pytest.raises(MarlError, match=r"policy 'p' \(model 'm'\): the tokenizer has no chat template"):
         chat("")
+
+
+KNOWN = TURN.replace("messages %}", "messages if m.role in ['system', 'user', 'assistant', 'tool'] %}", 1) + PROMPT
+CALL = {"id": "c1", "type": "function", "function": {"name": "so", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("template", "left_out", "why"),
+    [
+        (KNOWN, {"role": "moderator", "content": "2"}, "a message of role 'moderator'"),  # the text is there already
+        (KNOWN, {"role": "usr", "content": "so"}, "a message of role 'usr': .*did you mean 'user'"),
+        (OMITS_SYSTEM, {"role": "system", "content": "so"}, "a message of role 'system'"),  # no first message
+        (KNOWN.replace(", 'tool'", ""), {"role": "tool", "content": "4"}, "a message of role 'tool'"),
+        (KNOWN, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, "tool calls of role 'assistant'"),
+        (TURN + PROMPT, {"role": "user] so [user", "content": "so"}, "a role must be a word, got 'user] so"),
+    ],
+)
+def test_a_message_that_a_template_leaves_out_is_refused(template: str, left_out: dict[str, Any], why: str) -> None:
+    said = [*messages("user: 2", "assistant: so"), left_out]
+    for told in (said, [*said, *messages("user: 2")]):
+        for _ in range(2):
+            with pytest.raises(MarlError, match=rf"agent 'a' of policy 'p' \(model 'm'\): .*{why}"):
+                chat(template).check(AgentConfig("a", "p"), [tuple(told)])
+    chat(template).render([*said[:2], {"role": "user", "content": ""}])  # nothing is lost
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [("developer", "system"), ("function", "tool"), ("human", "user"), ("ai", "assistant")]
+)
+def test_names_of_roles_in_other_formats(tmp_path: Path, name: str, role: str) -> None:
+    class Says(Workflow):
+        async def run(self, task: Task, team: Any) -> str:
+            said = [*messages("user: 2"), {"role": name, "content": "so is"}]
+            await team["solver"].act(said)
+            answer = await team.openai().chat.completions.create(model="solver", messages=said)
+            return str(answer.choices[0].message.content)
+
+    policy = client(tmp_path, ["4", "4"], custom_chat_template=KNOWN)
+    expected = policy.chat.render([*messages("user: 2"), {"role": role, "content": "so is"}], tokenize=True)
+    turns = play(policy, Says(), AgentConfig("solver", "p"))
+    assert [turn.action.prompt_ids for turn in turns] == [expected, expected]
+    if name != "developer":  # a template may have it
+        assert f"[{name}] so is" in chat(TURN + PROMPT).render([{"role": name, "content": "so is"}])
+
+
+def test_a_request_that_a_template_refuses_ends_the_episode(tmp_path: Path) -> None:
+    class Says(Workflow):
+        async def run(self, task: Task, team: Any) -> str:
+            try:
+                await team.openai().chat.completions.create(model="solver", messages=messages("user: 2", "usr: so"))
+            except Exception:  # noqa: BLE001 - as frameworks do
+                return "4"
+            return "2"
+
+    policy = client(tmp_path, ["4"], custom_chat_template=KNOWN)
+    with pytest.raises(AssertionError, match=r"(?s)workflow-error.*usr"):
+        play(policy, Says(), AgentConfig("solver", "p"))
+
+
+def test_a_template_whose_turns_a_message_can_imitate_is_a_warning() -> None:
+    with pytest.warns(MarlWarning, match=r"policy 'p' \(model 'm'\): the chat template separates messages by ordinary"):
+        chat(TURN + PROMPT).check(AgentConfig("a", "p"))
+    with warnings.catch_warnings(action="error"):
+        chat(TURNS.replace("END", "eos_token")).check(AgentConfig("a", "p"))
 
 
 def test_variables_of_a_template() -> None:

@@ -140,10 +140,14 @@ class Effects:
         return tuple(messages)
 
     async def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
-        """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy."""
+        """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy.
+        A request that the policy's chat template refuses ends the run."""
         if self._over:
             await self._refuse()
-        record = refusal(self._given, self._too_long, agent, observation, parameters.get("tools"))
+        try:
+            record = refusal(self._given, self._too_long, agent, observation, parameters.get("tools"))
+        except MarlError as error:  # its chat template refuses the request
+            raise self._fail(str(error)) from error
         if record is None:
             return
         self._enter()

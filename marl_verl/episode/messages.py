@@ -55,7 +55,8 @@ def as_message(message: Any) -> Message:
     given = {key: value for key, value in message.items() if value is not None}
     calls = given.get("tool_calls") or []
     content = given.get("content", "" if calls else None)
-    found: Message = {"role": given.get("role"), "content": content if isinstance(content, str) else _text(content)}
+    role = "system" if given.get("role") == "developer" else given.get("role")  # OpenAI's newer name
+    found: Message = {"role": role, "content": content if isinstance(content, str) else _text(content)}
     if not isinstance(found["role"], str) or found["content"] is None:
         raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
     for key in given.keys() - found.keys():

@@ -6,6 +6,9 @@ A template without a system role (Gemma's) raises an error for a system message,
 the start of a conversation are then folded into the first user message:
 
     system: Be brief.  user: 2 + 2?    ->    user: Be brief.\\n\\n2 + 2?
+
+Messages that a template leaves out are refused (`Roles`), and no text of a message becomes a token that begins or ends
+a turn (`ControlTokens`).
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ from __future__ import annotations
 import functools
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl_verl.episode import Observation
 from marl_verl.episode.messages import as_observation, json_value
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, MarlWarning, nearest
+from marl_verl.models.control_tokens import ControlTokens
+from marl_verl.models.roles import Roles
 from marl_verl.team import AgentConfig
 
 PROBE = "instructions of an agent"
+TALK = [{"role": role, "content": f"a text of the {role}"} for role in ("user", "assistant", "user")]
 
 
 class Chat:
@@ -38,6 +45,11 @@ class Chat:
             raise MarlError(f"{whose}: the tokenizer has no chat template. Use a chat model.")
         self.folds = False
         self.folds = not self._takes_system()
+        self.roles = Roles(self._apply, whose)
+        written = self._probe(TALK)
+        self.controls = ControlTokens(tokenizer, f"{tokenizer.chat_template}{written}")
+        between = written.partition(TALK[0]["content"])[2].partition(TALK[1]["content"])[0]
+        self.imitable = bool(between) and not self.controls.places(between)
         self.encode = functools.lru_cache(maxsize=4096)(self._encode)
         self._encode_json = functools.lru_cache(maxsize=4096)(self._encode_text)
         # stop strings are compared with the text, which has no special tokens
@@ -60,13 +72,29 @@ class Chat:
         self, messages: Iterable[Mapping[str, Any]], tokenize: bool = False, tools: Sequence[Any] | None = None
     ) -> Any:
         """The prompt of a conversation, with the generation prompt, as text or ids. MarlError if it is refused."""
-        given = [_for_template(message) for message in messages]
+        given = self.roles.rendered([_for_template(message) for message in messages], tools)
+        if not tokenize:
+            return self._apply(given, tools)
+        cuts = self._cuts(given, tools)
+        return self.controls.encode(self._apply(given, tools), cuts) if cuts else self._apply(given, tools, True)
+
+    def _cuts(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
+        """Where the prompt is cut so that no text of a message becomes a control token. MarlError if unknown."""
+        if (changed := self.controls.changed(given, tools)) is None:
+            return []
+        cuts = self.controls.cuts(self._apply(given, tools), self._apply(*changed))
+        if cuts is None:
+            what = "the chat template changes a message with the text of a control token, which would become the token"
+            raise MarlError(f"{self.whose}: {what}: change the message, or set model.custom_chat_template")
+        return cuts
+
+    def _apply(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, tokenize: bool = False) -> Any:
         if tools and not self.takes_tools:
             remedy = "set model.custom_chat_template to one that does"
             raise MarlError(f"{self.whose}: the chat template does not render tools: {remedy}")
         try:
             return self.tokenizer.apply_chat_template(
-                folded(given) if self.folds else given,
+                folded(given) if self.folds else list(given),
                 add_generation_prompt=True,
                 tokenize=tokenize,
                 return_dict=False,
@@ -101,18 +129,23 @@ class Chat:
 
     def _encode_text(self, text: str, begun: tuple[int, ...]) -> list[int]:
         messages, tools = json.loads(text)
-        if begun and (extended := self._extended(begun, self.render(messages, tools=tools))) is not None:
+        if begun and (extended := self._extended(begun, messages, tools)) is not None:
             return extended
         ids: list[int] = self.render(messages, tokenize=True, tools=tools)
         return ids
 
-    def _extended(self, begun: Sequence[int], text: str) -> list[int] | None:
-        """`begun` and the ids of the rest of a text; None if that is another text, e.g. without former reasoning."""
+    def _extended(self, begun: Sequence[int], messages: Sequence[Any], tools: Sequence[Any] | None) -> list[int] | None:
+        """`begun` and the ids of the rest of a prompt; None if that has another text, e.g. without former reasoning."""
+        given = self.roles.rendered([_for_template(message) for message in messages], tools)
+        text = self._apply(given, tools)
         decode = functools.partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
         # ids of another policy's tokenizer may be unknown to this one, which leaves them out of the text
         if max(begun) >= len(self.tokenizer) or not text.startswith(start := decode(begun)):
             return None
-        ids = [*begun, *self.tokenizer.encode(text[len(start) :], add_special_tokens=False)]
+        cuts, end = self._cuts(given, tools), len(start)
+        if not self.controls.agree(begun, start, cuts):
+            return None
+        ids = [*begun, *self.controls.encode(text[end:], [cut - end for cut in cuts if cut > end])]
         return ids if decode(ids) == text else None  # some tokenizers begin a text with a space
 
     @functools.cached_property
@@ -121,10 +154,14 @@ class Chat:
         return re.search(r"\btools\b", self.tokenizer.get_chat_template()) is not None
 
     def _takes_system(self) -> bool:
+        return PROBE in self._probe([{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}])
+
+    def _probe(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation as the template renders it; empty if it refuses that."""
         try:
-            return PROBE in self.render([{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}])
+            return str(self._apply(messages, None))
         except MarlError:
-            return False
+            return ""
 
     def shortest(self, agent: AgentConfig) -> int:
         """The number of tokens of a prompt with the agent's instructions and a message of one word."""
@@ -135,8 +172,13 @@ class Chat:
     ) -> None:
         """MarlError if the template refuses one of the agent's observations (default: a single user message).
 
-        Empty messages are filled in: some templates refuse them, and the actions of a rehearsal are empty.
+        Empty messages are filled in: some templates refuse them, and the actions of a rehearsal are empty. A template
+        without tokens between its messages is a MarlWarning, once.
         """
+        if self.imitable:
+            why = "the chat template separates messages by ordinary text, which a message can imitate"
+            remedy = "Where no agent must write turns of another, set model.custom_chat_template"
+            warnings.warn(f"{self.whose}: {why}. {remedy} to one with special tokens.", MarlWarning, stacklevel=2)
         for observation in observations or [as_observation("task")]:
             try:
                 seen = agent.conversation(observation)

@@ -23,6 +23,7 @@ from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.platforms.active import cpu_run
 from marl_verl.process.cleanup import SCRATCH_VARIABLE
+from marl_verl.process.installed import safe_job
 from marl_verl.process.run_dir import emit
 from marl_verl.process.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.rollout.endpoint import reach
@@ -160,6 +161,7 @@ def start_ray(config: Any) -> None:
     given = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
     options.pop("address", None)
+    options |= safe_job()
     if address := _address(config):
         from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
