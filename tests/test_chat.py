@@ -23,7 +23,7 @@ from marl_verl.api import train
 from marl_verl.config.compose import compose
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section
-from marl_verl.episode import Workflow
+from marl_verl.episode import Action, Workflow
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.models.chat import Chat, before_stop
 from marl_verl.models.factory import make_bpe_tokenizer, make_tokenizer
@@ -498,3 +498,40 @@ def test_the_servers_look_for_stop_strings_with_the_policys_tokenizer() -> None:
     served = {name: dict(own.actor_rollout_ref.rollout.engine_kwargs.vllm) for name, own in policies.items()}
     assert served["asker"].pop("tokenizer") == "/words"
     assert served["asker"] == served["holder"]
+
+
+ONE_CALL: Any = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a":2}'}}]}
+SPACES = (
+    "{% for m in messages %}{{ m.role ~ ': ' }}"
+    "{% if m.reasoning_content %}{{ m.reasoning_content|trim ~ '/' }}{% endif %}{{ m.content|trim }}"
+    "{% for c in m.tool_calls or [] %}{{ '(' ~ c.function.name ~ c.function.arguments|tojson ~ ')' }}{% endfor %}"
+    "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "parsed"),
+    [
+        (" so \n", {"text": " so \n"}),
+        ("\n hm\n/ so\n\n", {"text": "so", "reasoning": "hm"}),
+        ('hm/so\n(add {"a":2})', {"text": "so", "reasoning": "hm"} | ONE_CALL),
+        ('so ( add{"a"  : 2 } )\n', {"text": "so"} | ONE_CALL),
+    ],
+)
+def test_a_prompt_begins_with_the_sampled_tokens_whatever_their_white_space(
+    said: str, parsed: dict[str, Any], tmp_path: Path
+) -> None:
+    """The parsers and the template strip the parts of a reply, and format its calls."""
+    policy = client(tmp_path, [], bpe=True, custom_chat_template=SPACES)
+    asked = messages("user: 2")
+    shown = policy.encode(asked)
+    action = Action(prompt_ids=shown, response_ids=policy.chat.tokenizer.encode(said), **parsed)
+    later = [*asked, action.message, *messages("user: is")]
+    begun = [*action.prompt_ids, *action.response_ids]
+    assert policy.encode(later) != policy.encode(later, None, action)
+    ids = policy.encode(later, None, action)
+    assert ids[: len(begun)] == begun
+    assert "".join(policy.chat.tokenizer.decode(ids).split()) == "".join(policy.chat.render(later).split())
+    for other in ({"content": "s o"}, {"content": "so is"}, {"reasoning_content": "h m"}):  # of the client
+        changed = [*asked, action.message | other, *messages("user: is")]
+        assert policy.encode(changed, None, action) == policy.encode(changed)

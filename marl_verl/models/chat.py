@@ -115,38 +115,50 @@ class Chat:
         return ids
 
     def encode_request(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, begun: Sequence[int] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        begun: Sequence[int] = (),
+        reply: int = 0,
     ) -> list[int]:
         """Token ids of any conversation with the generation prompt; as `encode`, with tools and tool calls.
 
         Args:
             begun: token ids of an earlier prompt and its response. If their text is the beginning of the prompt, they
                 are the beginning of its ids: what a model sampled is not tokenised again.
+            reply: how many of them, the last, are a reply that is one of the messages. Its text may have other white
+                space in the prompt, since parsers and templates strip its parts and format its calls.
         """
         if not tools and not begun and all(len(message) == 2 for message in messages):
             return self.encode(tuple((message["role"], message["content"]) for message in messages))
-        return self._encode_json(json.dumps([list(messages), tools]), tuple(begun))
+        return self._encode_json(json.dumps([list(messages), tools]), tuple(begun), reply)
 
-    def _encode_text(self, text: str, begun: tuple[int, ...]) -> list[int]:
+    def _encode_text(self, text: str, begun: tuple[int, ...], reply: int) -> list[int]:
         messages, tools = json.loads(text)
-        if begun and (extended := self._extended(begun, messages, tools)) is not None:
+        if begun and (extended := self._extended(begun, reply, messages, tools)) is not None:
             return extended
         ids: list[int] = self.render(messages, tokenize=True, tools=tools)
         return ids
 
-    def _extended(self, begun: Sequence[int], messages: Sequence[Any], tools: Sequence[Any] | None) -> list[int] | None:
+    def _extended(
+        self, begun: Sequence[int], reply: int, messages: Sequence[Any], tools: Sequence[Any] | None
+    ) -> list[int] | None:
         """`begun` and the ids of the rest of a prompt; None if that has another text, e.g. without former reasoning."""
         given = self.roles.rendered([_for_template(message) for message in messages], tools)
         text = self._apply(given, tools)
         decode = functools.partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
         # ids of another policy's tokenizer may be unknown to this one, which leaves them out of the text
-        if max(begun) >= len(self.tokenizer) or not text.startswith(start := decode(begun)):
+        if max(begun) >= len(self.tokenizer):
             return None
-        cuts, end = self._cuts(given, tools), len(start)
-        if not self.controls.agree(begun, start, cuts):
+        start, shown = decode(begun), decode(begun[: len(begun) - reply])
+        end = len(start) if text.startswith(start) else _end(text, shown, start) if reply else None
+        if end is None:
+            return None
+        cuts = self._cuts(given, tools)
+        if not self.controls.agree(begun, start, [cut for cut in cuts if cut < end]):
             return None
         ids = [*begun, *self.controls.encode(text[end:], [cut - end for cut in cuts if cut > end])]
-        return ids if decode(ids) == text else None  # some tokenizers begin a text with a space
+        return ids if decode(ids) == start + text[end:] else None  # some tokenizers begin a text with a space
 
     @functools.cached_property
     def takes_tools(self) -> bool:
@@ -199,6 +211,21 @@ class Chat:
         """(stop strings, ids of stop tokens): a stop string that is a special token is no part of the text."""
         texts = [text for text in given if text not in self.special]
         return texts, [self.special[text] for text in given if text in self.special]
+
+
+def _end(text: str, shown: str, start: str) -> int | None:
+    """Where a text ends that begins with `shown` and, with other white space, the rest of `start`; None if it does not
+    begin so."""
+    if not (text.startswith(shown) and start.startswith(shown)):
+        return None
+    at = len(shown)
+    for letter in "".join(start[at:].split()):
+        while text[at : at + 1].isspace():
+            at += 1
+        if text[at : at + 1] != letter:
+            return None
+        at += 1
+    return at
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,13 +105,13 @@ class PolicyClient:
         """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
         if (why := self.too_long(messages, tools, former)) is not None:
             raise ObservationTooLong(why)
-        return list(self.chat.encode_request(messages, tools, _tokens(former)))
+        return list(self.chat.encode_request(messages, tools, *_begun(former, messages)))
 
     def too_long(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, former: Action | None = None
     ) -> str | None:
         """See `Client`. The chat keeps the token ids for the request that follows."""
-        length = len(self.chat.encode_request(messages, tools, _tokens(former)))
+        length = len(self.chat.encode_request(messages, tools, *_begun(former, messages)))
         if length <= self.prompt_length:
             return None
         return (
@@ -183,6 +183,10 @@ class PolicyClient:
         return str(prompt.rpartition(content)[2] if content else prompt)
 
 
-def _tokens(former: Action | None) -> list[int]:
-    """The tokens of a turn, prompt and response; none of an action without ids."""
-    return [] if former is None or not former.response_ids else [*former.prompt_ids, *former.response_ids]
+def _begun(former: Action | None, messages: Sequence[Message]) -> tuple[list[int], int]:
+    """(the tokens of a turn, how many of them are its reply if that is one of the messages); none of an action without
+    ids."""
+    if former is None or not former.response_ids:
+        return [], 0
+    reply = len(former.response_ids) if former.message in messages else 0
+    return [*former.prompt_ids, *former.response_ids], reply
