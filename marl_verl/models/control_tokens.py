@@ -102,24 +102,21 @@ class ControlTokens:
     def encode(self, text: str, cuts: Sequence[int]) -> list[int]:
         """Token ids of a text whose pieces between `cuts` are tokenised one by one."""
         pieces = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
-        encoded = self._joined(pieces) if cuts and self._spaces else map(self._ids, pieces)
-        return [*itertools.chain.from_iterable(encoded)]
+        if cuts and self._spaces:  # each piece after the first is encoded after a line break, which is removed
+            (before,) = self._ids(["\n"])
+            first, *rest = self._ids([pieces[0], *(f"\n{piece}" for piece in pieces[1:])])
+            kept = [ids[len(before) :] if ids[: len(before)] == before else ids for ids in rest]
+            return [*first, *itertools.chain.from_iterable(kept)]
+        return [*itertools.chain.from_iterable(self._ids(pieces))]
 
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return ids
-
-    def _joined(self, pieces: Sequence[str]) -> list[list[int]]:
-        """Ids of pieces that the tokenizer would begin with a space: each is encoded after a line break."""
-        before = self._ids("\n")
-        after = [self._ids("\n" + piece) for piece in pieces[1:]]
-        kept = [ids[len(before) :] if ids[: len(before)] == before else ids for ids in after]
-        return [self._ids(pieces[0]), *kept]
 
     @functools.cached_property
     def _spaces(self) -> bool:
         """Whether the tokenizer begins every text with a space, as sentencepiece does."""
-        return str(self.tokenizer.decode([*self._ids("a"), *self._ids("b")])) != "ab"
+        return str(self.tokenizer.decode([*itertools.chain(*self._ids(["a", "b"]))])) != "ab"
 
     def agree(self, ids: Sequence[int], text: str, cuts: Sequence[int]) -> bool:
         """Whether ids with the same text have control tokens where the text has one that is not cut."""
