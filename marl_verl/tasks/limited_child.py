@@ -1,8 +1,9 @@
 """The process of `limited`; run as a file, with the path of the file that has `answer`, and `warm` if it wants.
 
-It forks a worker, which reads `[seconds, ...]` lines and writes the value of `answer(...)`. A timer kills a worker that
-needs longer: neither SymPy nor a power of Python's integers can be interrupted otherwise. Then `null` is written, and a
-new worker is forked, which takes milliseconds. Both end with their input.
+It forks a worker, which reads `[seconds, ...]` lines and writes the value of `answer(...)`. A timer of processor time
+(a busy machine is no reason for another answer) kills a worker that needs longer: neither SymPy nor a power of
+Python's integers can be interrupted otherwise. Then `null` is written, and a new worker is forked, which takes
+milliseconds. Both end with their input.
 """
 
 import json
@@ -43,12 +44,12 @@ def serve(answer) -> None:  # type: ignore[no-untyped-def]
     with open(0, encoding="utf-8", closefd=False) as requests:
         for line in requests:
             seconds, *given = json.loads(line)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
                 found = answer(*given)
             except Exception:  # noqa: BLE001 - libraries raise anything on arbitrary text
                 found = None
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             print(json.dumps(found), flush=True)
 
 
