@@ -206,13 +206,15 @@ def test_a_team_is_added_by_its_keys(tmp_path: Path, place: Path) -> None:
         "    registry.workflow('pair', Pair)\n"
     )
     team = """marl.agents.solver.policy=a marl.agents.verifier.policy=b marl.workflow.name=pair
-    marl.algorithm.name=grpo-trajectory-mean marl.policies.a={} marl.policies.b={model:{lora_rank:4}}"""
+    marl.algorithm.name=grpo-trajectory-mean marl.policies.a={}
+    marl.policies.b={model:{lora_rank:4},actor:{policy_loss:{loss_mode:gspo}}}"""
     script = "\n".join(
         line for line in GRPO.splitlines() if not re.search("adv_estimator|parallel|remove_padd|kl_loss|gpus", line)
     )
     plan = planned(script, *team.split(), f"marl.plugins=[{tmp_path / 'my_team.py'}]")
     assert plan.team.agents["verifier"].policy == "b"
     assert plan.team.policies["b"].lora_rank == 4
+    assert re.search(r"policy  a: .* ppo-clip,(.|\n)*policy  b: .* gspo \(policy_loss\.loss_mode\),", describe(plan))
     assert plan.team.algorithm.name == "grpo-trajectory-mean"
     assert plan.config.marl.sampler.options.episodes == 5
 
@@ -279,6 +281,7 @@ def test_the_last_of_two_overrides_holds() -> None:
         ("actor_rollout_ref.rollout.multi_turn.enable=True", "what an agent does is"),
         ("trainer.resume_mode=resume_path", "marl-verl train --resume RUN"),
         ("trainer.v1.trainer_mode=colocate_async", r"marl\.schedule\.mode"),
+        ("actor@actor_rollout_ref.actor=megatron_actor", "FSDP engine"),
         ("model_engine=megatron", r"FSDP engine \(actor_rollout_ref\.actor\.strategy=fsdp2\)"),
         ("--config-name=ppo_megatron_trainer.yaml", "FSDP engine"),
         ("--config-name mine", "config files of your own: write their keys"),

@@ -93,7 +93,11 @@ ESTIMATOR = "advantage: set marl.algorithm.name and marl.algorithm.options (docs
 CHECKPOINT = "checkpoints: set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
 ATTEMPTS = "number of attempts per task: set marl.sampler.options and marl.validation.options"
 REFUSED: Mapping[str, str] = {
-    ENGINE: """model_engine actor_rollout_ref.actor.megatron actor_rollout_ref.ref.megatron critic.megatron
+    ENGINE: """model_engine actor_rollout_ref.actor.model_engine actor_rollout_ref.actor.engine
+        actor_rollout_ref.ref.engine critic.engine actor_rollout_ref.actor.optim.lr_decay_style
+        actor_rollout_ref.actor.optim.min_lr critic.optim.lr_decay_style critic.optim.min_lr
+        actor_rollout_ref.rollout.moe_tensor_parallel_size actor_rollout_ref.actor.megatron
+        actor_rollout_ref.ref.megatron critic.megatron
         actor_rollout_ref.actor.veomni actor_rollout_ref.ref.veomni critic.veomni actor_rollout_ref.actor.torchtitan
         actor_rollout_ref.ref.torchtitan critic.torchtitan actor_rollout_ref.actor.mindspeed
         actor_rollout_ref.ref.mindspeed actor_rollout_ref.actor.automodel

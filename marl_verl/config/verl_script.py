@@ -122,7 +122,9 @@ def _read(script: Translation, overrides: Iterable[str]) -> None:
             plain.append(word)
     for change in parse_overrides(plain):
         key, text = change.key_or_group, str(change.input_line)
-        if change.is_delete() or key == "hardware":
+        if change.package is not None:  # a file of verl's config, such as actor@actor_rollout_ref.actor=megatron_actor
+            script.refused.append((ENGINE, text))
+        elif change.is_delete() or key == "hardware":
             script.overrides.append(text)
         elif key.startswith(MARL):
             set_key(script.recipe, key, change.value())
@@ -236,6 +238,8 @@ def _add_algorithm(script: Translation) -> bool:
             raise MarlError(f"{what}: remove the first one")
         name, options = algorithm, dict(usual)
         script.put("marl.sampler.options.episodes", script.values.get(f"{ROLLOUT}.n", 1))
+    for other in [other for other in script.values if estimator != "gdpo" and other.startswith("algorithm.gdpo_")]:
+        script.drop(other)
     critic = name in ("ippo", "mappo")
     read = {"gamma": critic, "lam": critic, "norm_adv_by_std_in_grpo": name == "grpo" and estimator in (None, "grpo")}
     for setting, option in {"gamma": "gamma", "lam": "lam", "norm_adv_by_std_in_grpo": "norm_by_std"}.items():

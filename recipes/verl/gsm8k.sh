@@ -13,7 +13,6 @@ if [[ "${1:-}" == team ]]; then
         marl.workflow.name=solver-verifier
         marl.agents.solver.policy=solver
         marl.agents.verifier.policy=verifier
-        trainer.n_gpus_per_node=4   # of each policy
     )
 fi
 
