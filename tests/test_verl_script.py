@@ -128,7 +128,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [
             {
                 "data_source": "openai/gsm8k",
-                "prompt": [{"role": "user", "content": "word " * (40 if number == 3 else 2)}],
+                "prompt": [{"role": "user", "content": f"{'word ' * (40 if number == 3 else 1)}{split}{number}"}],
                 "reward_model": {"style": "rule", "ground_truth": "4"},
                 "extra_info": {"split": split, "index": number},
             }
@@ -484,7 +484,7 @@ def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, mon
     (tmp_path / "python3").write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n')
     (tmp_path / "python3").chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLED": str(tmp_path / "called")}
-    small = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "data.max_prompt_length=16"]
+    small = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "data.max_prompt_length=24"]
     subprocess.run([str(SCRIPT), *team.split(), *small], env={**env, "MODEL": "model", "DATA": "data"}, check=True)
     flag, module, *overrides = (tmp_path / "called").read_text().split("\0")[:-1]
     assert (flag, module) == ("-m", "marl_verl.main_ppo")
