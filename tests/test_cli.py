@@ -93,7 +93,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "COMMAND"),
+        (["--debug"], "COMMAND"),
         (["trian"], "unknown command 'trian': did you mean 'train'?"),
         (["--debg", "train"], "unknown option '--debg': did you mean '--debug'?"),
         (["train", "r.yaml", "--dry-rum"], "unknown option '--dry-rum': did you mean '--dry-run'?"),
@@ -598,6 +598,12 @@ def test_a_closed_stream_is_named(closed: tuple[int, ...], status: int, stdout: 
     shell = f"exec {sys.executable} -m marl_verl.cli.main replay - {' '.join(f'{number}>&-' for number in closed)}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
+
+
+def test_no_argument_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    assert "train a team from a recipe" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -263,6 +263,17 @@ def test_one_row_with_its_numbers_filled_in(printed: Command) -> None:
     assert json.loads(printed(golden, "--json", "--row", "q0_0_2")) == explain(golden)[2:3]
 
 
+def test_a_standard_deviation_of_0_that_counts_as_1_is_shown(printed: Command) -> None:
+    """Of returns without a baseline. Other constant groups have advantage 0 anyway."""
+    rows = [row("q", session, 0, team=2.0) for session in range(2)]
+    document = {"algorithm": "grpo", "options": {"baseline": "none", "group": ["uid"]}, "rows": rows}
+    Path("rows.json").write_text(json.dumps(document))
+    assert "a standard deviation of 0 counts as 1 in 2 rows" in printed("rows.json")
+    assert "scale     1  (a standard deviation of 0 counts as 1)" in printed("rows.json", "--row", "q_0_0")
+    Path("rows.json").write_text(json.dumps({**document, "options": {"group": ["uid"]}}))
+    assert "counts as 1" not in printed("rows.json")
+
+
 def test_a_negative_baseline_reads_as_arithmetic(printed: Command) -> None:
     given = document(row("q", 0, 0, team=-1.0), row("q", 1, 0, team=-2.0), norm_by_std=False)
     assert "= (-1 + 1.5) / 1 = 0.5" in printed(given, "--row", "q_0_0")
@@ -392,7 +403,7 @@ def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.Monkey
     assert "no file 'row.json': did you mean 'rows.json'?" in refused("row.json")
     assert "no file 'nowhere/rows.json'" in refused("nowhere/rows.json")
     assert "'rows.json/x' cannot be read: Not a directory" in refused("rows.json/x")
-    assert "'.' is a folder: a run is explained with --run '.'" in refused(".")
+    assert "run '.' has no stored steps" in refused(".")
 
     def denied(path: Path, flags: int) -> int:
         raise PermissionError(13, "Permission denied", str(path))
@@ -404,8 +415,8 @@ def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no file or run is given"),
-        (["a.json", "--run", "runs/x"], "both FILE 'a.json' and --run 'runs/x' are given: leave one out"),
+        ([], "no run or file is given"),
+        (["a.json", "--run", "runs/x"], "both 'a.json' and --run 'runs/x' are given: leave one out"),
         (["a.json", "--step", "1"], "--step needs a run"),
         (["--run", "runs/x", "--step", "one"], "invalid int value: 'one'"),
         (["--run", "runs/x"], "no run in 'runs/x'"),

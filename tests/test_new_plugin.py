@@ -44,7 +44,7 @@ def new(folder: Path, name: str, *more: str) -> int:
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """(a generated package, variables with which it is installed)."""
     folder = tmp_path_factory.mktemp("new") / "somewhere else"
-    assert new(folder, "Team_play") == 0
+    assert new(folder, "marl-verl-Team_play") == 0
     return folder, installed(folder, tmp_path_factory.mktemp("site"))
 
 
@@ -69,14 +69,14 @@ def test_the_parts_that_authors_write_most_are_registered(package: tuple[Path, d
     folder, variables = package
     done = python("-m", "marl_verl.cli.main", "plugins", "--json", cwd=folder, env=variables)
     assert done.returncode == 0, done.stderr
-    record = next(one for one in json.loads(done.stdout) if one["plugin"] == "team-play")
+    record = next(one for one in json.loads(done.stdout) if one["plugin"] == "marl-verl-team-play")
     assert record["hooks"] == ["marl_register"]
     assert set(record["names"]) == {"tasks", "workflows", "rewards", "samplers", "credits", "algorithms"}
     assert all(
         name == "team-play" or name.startswith("team-play-") for names in record["names"].values() for name in names
     )
     targets = {target.split(":")[0].split(".")[1] for names in record["names"].values() for target in names.values()}
-    assert targets == {path.stem for path in (folder / "team_play").glob("*.py")} - {"__init__"}
+    assert targets == {path.stem for path in (folder / "marl_verl_team_play").glob("*.py")} - {"__init__"}
 
 
 def test_only_public_names_are_imported(package: tuple[Path, dict[str, str]]) -> None:
@@ -84,7 +84,7 @@ def test_only_public_names_are_imported(package: tuple[Path, dict[str, str]]) ->
     folder, _ = package
     found = 0
     for path in folder.rglob("*.py"):
-        for source, names in re.findall(r"^from (marl_verl[\w.]*) import (.+)$", path.read_text(), re.MULTILINE):
+        for source, names in re.findall(r"^from (marl_verl(?:\.[\w.]+)?) import (.+)$", path.read_text(), re.MULTILINE):
             public = __import__(source, fromlist=["*"])
             for name in names.split(", "):
                 found += 1

@@ -313,15 +313,18 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     for step in (10, 20, 30, 40, 41):
         RunDir(Path.cwd()).journals(step, lines)
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
-    assert "replay --run . --step 12 --episode q_0" in texts("--run", ".")  # the step as the header has it
+    assert "replay . --step 12 --episode q_0" in texts("--run", ".")  # the step as the header has it
     assert texts("--run", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
     assert "has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", ".", "--step", "3")
     Path("other").mkdir()
     assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("--run", "other")
     assert "no run in 'othr': did you mean 'other'?" in refused("--run", "othr")
-    assert "'.' is a folder: a run is replayed with --run '.'" in refused(".")
+    assert texts(".", "--step", "20") == texts("--run", ".", "--step", "20")
     assert "--step needs a run" in refused("f.jsonl", "--step", "3")
-    assert "no file or run is given: e.g. marl-verl replay journals/step_00012.jsonl" in refused()
+    assert (
+        "no run or file is given: e.g. marl-verl replay runs/NAME, or marl-verl replay journals/step_00012.jsonl"
+        in refused()
+    )
 
 
 def run_of_three_steps() -> None:
@@ -361,8 +364,8 @@ def test_a_run_with_compressed_files(texts: Shown) -> None:
 
 def test_folders_of_a_run(refused: Shown) -> None:
     run_of_three_steps()
-    assert "'run/journals' is a folder: a run is replayed with --run 'run'" in refused("run/journals")
-    assert "is a folder of a run, which is replayed with --run 'run'" in refused("--run", "run/journals")
+    for arguments in (["run/journals"], ["--run", "run/journals"]):
+        assert "'run/journals' is a folder of a run. Give the run: marl-verl replay run" in refused(*arguments)
 
 
 def test_standard_input(texts: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +388,7 @@ def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
     run.journals(12, Path(several()).read_text().splitlines())
     assert "explain" not in texts("--run", "my run", "--episode", "q_1")  # none are stored
     run.rows(12, {})
-    last = "\n\nhow an advantage was computed: marl-verl explain --run 'my run' --step 12 --row q_1_0\n"
+    last = "\n\nhow an advantage was computed: marl-verl explain 'my run' --step 12 --row q_1_0\n"
     assert texts("--run", "my run", "--step", "12", "--episode", "q_1").endswith(last)
     assert texts("my run/journals/step_00012.jsonl", "--episode", "q_1").endswith(last)
     assert "explain" not in texts("f.jsonl", "--episode", "q_1")

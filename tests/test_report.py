@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import RunDir
 from marl_verl.testing.rows import algorithm, row
 from marl_verl.trainer import prepare
-from marl_verl.trainer.report import _agents, wilson
+from marl_verl.trainer.report import _agents, wilson, write_summary
 from tests.run_folder import run_folder
 
 
@@ -188,6 +189,31 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(("first", "before"), [(0, 0.1), (5, None)])
+def test_only_a_validation_before_the_first_step_is_before(tmp_path: Path, first: int, before: float | None) -> None:
+    validations = [(first, 0.1), (10, 0.5)]
+    for step, value in validations:
+        RunDir(tmp_path).metrics(step, {"validation/success": value, "validation/success_sampled": value})
+    team = SimpleNamespace(policies={})
+    trainer: Any = SimpleNamespace(run_dir=RunDir(tmp_path), val_dataset=range(10), team=team, config=None)
+    document = write_summary(trainer)
+    assert (document["success_before"], document["success_before_sampled"]) == (before, before)
+    assert (document["success_before_interval"] is None) == (before is None)
+    assert document["success_after"] == 0.5
+
+
+def test_a_run_without_a_first_validation_and_a_small_change(run: Path, shown: Callable[[Path], str]) -> None:
+    """The last validation is not "before", and a change of the weights that is small is not 0.0%."""
+    document = json.loads((run / "summary.json").read_text())
+    document |= {name: None for name in document if "_before" in name}
+    document["policies"]["scout"]["weight_change"] = 4.2e-5
+    (run / "summary.json").write_text(json.dumps(document))
+    printed = shown(run)
+    assert "after" in printed
+    assert "before" not in printed
+    assert "weights changed by 0.0042%" in printed
+
+
 def test_the_curve_is_drawn(run: Path) -> None:
     pytest.importorskip("matplotlib")
     curve = summary.draw_curve(run)
@@ -227,7 +253,7 @@ def test_only_commands_that_work_are_suggested(
     assert "frozen=true" in shown(run)
     assert asked == [(recipe, ["marl.policies.scout.frozen=true"])]
     RunDir(run).journals(1, ["{}"])
-    assert "marl-verl replay --run" in shown(run)
+    assert "marl-verl replay " in shown(run)
     assert f"marl-verl report {run}  " in shown(run)
 
 
@@ -239,7 +265,7 @@ def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatc
     printed = shown(run)
     assert "300 held-out tasks" in printed
     assert "10.0% (7.0 to 14.0)" in printed
-    assert "policy scout: 87,104 parameters, weights changed by 12.3%" in printed
+    assert "policy scout: 87,104 parameters, weights changed by 12%" in printed
     assert "policy mover: 87,104 parameters, frozen" in printed
     assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in printed
     assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in printed

@@ -75,8 +75,8 @@ def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.Capt
     assert run["starts"][0]["arguments"] == ["my team.yaml", "a.b=1"]
     assert run["commands"] == [
         "marl-verl train 'my team.yaml' a.b=1",
-        f"marl-verl explain --run {folder}",
-        f"marl-verl replay --run {folder}",
+        f"marl-verl explain {folder}",
+        f"marl-verl replay {folder}",
     ]
     assert "name: grpo" in run["config"]["algorithm"]
     assert run["algorithm"].startswith("grpo: group (uid), sampler independent")
@@ -165,6 +165,26 @@ def test_runs_are_compared(folder: Path, tmp_path: Path) -> None:
     found = blobs(output.read_text())
     assert [run["name"] for run in found["runs"]] == ["one", "two"]
     assert "1-train-1" in found
+
+
+def test_a_metric_of_a_plugin_has_a_chart() -> None:
+    names = ("tree/gain", "agent/a/amplification", "agent/b/amplification", "agent/a/rows", "policy/a/lr", "train/x")
+    found = curves.lines([dict.fromkeys(("step", *names), 1.0)], 10)
+    assert [(line["chart"], line["label"]) for line in found] == [
+        ("tree/gain", "tree/gain"), ("amplification", "a"), ("amplification", "b")
+    ]  # fmt: skip
+
+
+def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / name, steps=1) for name in "ab"]
+    config = folders[1] / "config.yaml"
+    changed = (
+        config.read_text().replace("seed: 3", "seed: 4").replace("name: grpo", "name: grpo\n    options: {a: [1]}")
+    )
+    config.write_text(changed.replace("test_size: 40", "test_size: 50"))
+    assert build.differences([overview.read(folder) for folder in folders]) == [
+        ["task.test_size", "40", "50"], ["algorithm.options.a", None, "[1]"], ["seed", "3", "4"]
+    ]  # fmt: skip
 
 
 def test_intervals_of_the_curves() -> None:

@@ -209,4 +209,6 @@ def test_it_is_readable_in_a_browser(site: Path, tmp_path: Path) -> None:
                 page.call("Page.reload")
                 page.wait(f"document.body?.dataset.mdColorScheme === '{'slate' if dark else 'default'}'")
                 assert page.value("document.documentElement.scrollWidth") <= width, f"{name} at {width}"
+                equations = "[...document.querySelectorAll('math[display=block]')]"
+                assert page.value(f"{equations}.filter((one) => one.scrollHeight > one.clientHeight).length") == 0, name
         assert not page.problems

@@ -1,4 +1,4 @@
-"""Arguments shared by several commands: --plugin FILE, and FILE or --run DIR with --step N."""
+"""Arguments shared by several commands: --plugin FILE, and RUN with --step N or FILE."""
 
 import argparse
 import sys
@@ -14,22 +14,27 @@ def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
-    """Add FILE, or --run DIR with --step N; `file` is the help text of FILE."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help=file)
-    parser.add_argument("--run", type=Path, dest="folder", metavar="DIR", help="a run directory, instead of a file")
+    """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
+    parser.add_argument("file", nargs="?", metavar="RUN|FILE", help=f"a run directory, or {file}")
+    parser.add_argument("--run", type=Path, dest="folder", metavar="RUN", help="the same as RUN")
     parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
 
 
 def check_file_arguments(options: argparse.Namespace, example: str) -> None:
-    """Raise MarlError unless a file or a run is given, and --step only with a run; `example` is a file name."""
+    """Raise MarlError unless a file or a run is given, and --step only with a run; `example` is a file name.
+
+    A directory is the run: it becomes `options.folder`.
+    """
     command = options.command
+    if options.folder is None and options.file not in (None, "-") and Path(options.file).is_dir():
+        options.folder, options.file = Path(options.file), None
     if options.folder is not None and options.file is not None:
-        raise MarlError(f"both FILE '{options.file}' and --run '{options.folder}' are given: leave one out")
+        raise MarlError(f"both '{options.file}' and --run '{options.folder}' are given: leave one out")
     if options.folder is None and options.step is not None:
-        raise MarlError("--step needs a run: add --run DIR")
+        raise MarlError(f"--step needs a run: marl-verl {command} runs/NAME --step {options.step}")
     if options.folder is None and options.file is None:
         raise MarlError(
-            f"no file or run is given: e.g. marl-verl {command} {example}, or marl-verl {command} --run runs/NAME"
+            f"no run or file is given: e.g. marl-verl {command} runs/NAME, or marl-verl {command} {example}"
         )
 
 

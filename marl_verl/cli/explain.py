@@ -1,4 +1,4 @@
-"""`marl-verl explain FILE` and `marl-verl explain --run DIR`: show how each advantage was computed."""
+"""`marl-verl explain RUN` and `marl-verl explain FILE`: show how each advantage was computed."""
 
 import argparse
 import json
@@ -20,8 +20,8 @@ FILE is JSON, optionally gzipped, with the keys algorithm, options and rows; oth
 
   marl-verl explain rows.json                          every row: reward, return, baseline, scale, advantage, group
   marl-verl explain rows.json --row q0_1_0             one row's derivation, with the rows of its group
-  marl-verl explain --run runs/inventory-1 --step 12   the advantages of training step 12
-  marl-verl explain --run runs/inventory-1 --json      the latest stored step, as JSON
+  marl-verl explain runs/inventory-1 --step 12   the advantages of training step 12
+  marl-verl explain runs/inventory-1 --json      the latest stored step, as JSON
 """
 
 

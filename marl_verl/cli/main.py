@@ -105,6 +105,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    arguments = arguments or ["--help"]
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     if chosen is not None and chosen not in COMMANDS:
         raise unknown("command", chosen, COMMANDS)

@@ -64,6 +64,17 @@ def distribution(given: str) -> str:
     return name
 
 
+def prefix(name: str) -> str:
+    """The name of the algorithm, with which the names of the other parts begin."""
+    return name.removeprefix("marl-verl-") or name
+
+
+def _named(text: str, name: str) -> str:
+    """A file of the scaffold with the names of a plugin; parts are registered or referenced in quotes or in YAML."""
+    text = re.sub(rf"{NAME}(?=-)|(?<=algorithm\(\"){NAME}|(?<=name: ){NAME}(?=\}})", prefix(name), text)
+    return text.replace(NAME, name).replace(MODULE, module(name))
+
+
 def module(name: str) -> str:
     return name.replace("-", "_")
 
@@ -79,8 +90,8 @@ def check_free(name: str) -> None:
     found = importlib.util.find_spec(module(name))
     if found is not None and found.origin is not None:
         raise MarlError(f"module '{module(name)}' already exists in '{found.origin}': choose another name")
-    for entry in plugins.load().find("algorithms", name):
-        what = f"algorithm '{name}', which the plugin would register, is already registered by {entry.source}"
+    for entry in plugins.load().find("algorithms", prefix(name)):
+        what = f"algorithm '{prefix(name)}', which the plugin would register, is already registered by {entry.source}"
         raise MarlError(f"{what}: choose another name")
 
 
@@ -102,7 +113,7 @@ def write(name: str, folder: Path) -> None:
                 place = new.joinpath(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
                 text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
                 place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(text.replace(NAME, name).replace(MODULE, module(name)), encoding="utf-8")
+                place.write_text(_named(text, name), encoding="utf-8")
             new.rename(folder)
     except OSError as error:
         raise MarlError(f"'{folder}' cannot be written: {error.strerror}") from error

@@ -27,8 +27,8 @@ answer is scored again. Exit code 2 where the result differs from the stored one
 compressed with gzip or zstd; - is standard input.
 
   marl-verl replay runs/inventory-1/journals/step_00012.jsonl    list the file's episodes, or show the only one
-  marl-verl replay --run runs/inventory-1 --step 12              the same file; default: the latest step
-  marl-verl replay --run runs/inventory-1 --episode s7t00000_1   the id has the step; g20t00000_0 is of a validation
+  marl-verl replay runs/inventory-1 --step 12              the same file; default: the latest step
+  marl-verl replay runs/inventory-1 --episode s7t00000_1   the id has the step; g20t00000_0 is of a validation
   marl-verl replay FILE --episode s12t00000_0                    one episode: observations, actions and rewards
   marl-verl replay FILE --episode s12t00000_0 --mask holder:0    the result with the holder's first action masked
   marl-verl replay FILE --episode s12t00000_0 --mask holder      the result with all actions of the holder masked
@@ -105,7 +105,7 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
     else:
         named, validations = shlex.quote(options.file or ""), {}
         if options.folder is not None:
-            named = f"--run {shlex.quote(str(options.folder))} --step {file.header.step}"
+            named = f"{shlex.quote(str(options.folder))} --step {file.header.step}"
             validations = RunDir(options.folder).stored_episodes()
         show(replay_text.list_text(file, named, next(reversed(validations.values()), None)))
     more = f" (and {len(file.damaged) - 1} more)" if len(file.damaged) > 1 else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from marl_verl.episode import Episode
@@ -157,17 +158,16 @@ def results(document: dict[str, Any], display: Display) -> None:
 
 
 def _agents(agents: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="agents, greedy pass")
+    """A row for each agent, whose policy and weights the heading has."""
+    table = Table(title="agents, greedy pass", box=SIMPLE_HEAD, pad_edge=False)
     components = sorted({name for agent in agents.values() for name in agent["rewards"]})
-    rewards = [f"reward: {name}" for name in components]
-    for column in ("agent", "policy", "weights"):
-        table.add_column(column)
-    for column in (*rewards, "turns", "tokens a turn", "invalid", "cut off"):
-        table.add_column(column, justify="right")
+    table.add_column("agent", overflow="fold")
+    for column in (*(f"reward: {name}" for name in components), "turns", "tokens a turn", "invalid", "cut off"):
+        table.add_column(column, justify="right", overflow="fold")
     for name, agent in agents.items():
         values = [(agent["rewards"].get(component), ".3f") for component in components]
         values += [(agent["turns"], ".1f"), (agent["response_length"], ".1f")]
         values += [(agent["invalid"], ".1%"), (agent["cut_off"], ".1%")]
         numbers = ["-" if value is None else format(value, form) for value, form in values]
-        table.add_row(name, agent["policy"], agent["weights"], *numbers)
+        table.add_row(name, *numbers)
     return table

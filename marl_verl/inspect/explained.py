@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
+from marl_verl.advantage import Advantage, group_ids
 from marl_verl.advantage.part import Part, flat
 from marl_verl.credit.base import ReplayCredit, TableCredit
 from marl_verl.errors import MarlError, nearest
@@ -126,7 +127,8 @@ class ExplainedRows(list[Record]):
             lines += ["", f"{what}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
         ret, baseline, scale, advantage = (cell(record[name]) for name in COLUMNS[3:])
         formula, filled = "(return - baseline) / scale", f"({ret} - {baseline}) / {scale}".replace("- -", "+ ")
-        lines += ["", f"baseline  {baseline}", f"scale     {scale}"]
+        note = "  (a standard deviation of 0 counts as 1)" if at in _replaced_scales(explanation) else ""
+        lines += ["", f"baseline  {baseline}", f"scale     {scale}{note}"]
         if "weight" in record:
             formula, filled = f"weight * {formula}", f"{cell(record['weight'])} * {filled}"
             lines.append(f"weight    {cell(record['weight'])}")
@@ -176,13 +178,32 @@ def _header(explanation: Explanation) -> list[str]:
         returns.add(float(result.ret[row]))
     alone = sum(len(samples) == 1 for samples, _ in groups.values())
     constant = sum(len(samples) > 1 and len(returns) == 1 for samples, returns in groups.values())
+    replaced = len(_replaced_scales(explanation))
+    as_one = f"; a standard deviation of 0 counts as 1 in {count(replaced, 'row')}" if replaced else ""
     shared = f"rows of the same {', '.join(result.group_by)}" if result.group_by else "all rows of the batch"
     return [
         f"{explanation.name}: {algorithm.describe()}",
         *columns(["", "", "what"], formulas, None)[1:],
         f"compared: {shared}; {count(len(explanation.table) - padding, 'row')} in {count(len(groups), 'group')}, of "
-        f"which {alone} of one sample and {constant} without variance{f'; {padding} of padding' if padding else ''}",
+        f"which {alone} of one sample and {constant} without variance{as_one}"
+        f"{f'; {padding} of padding' if padding else ''}",
     ]
+
+
+def _replaced_scales(explanation: Explanation) -> set[int]:
+    """The rows with R - b other than 0 whose standard deviation is 0, for which 1 is used (`Advantage.eps`)."""
+    advantage, result = explanation.algorithm.advantage, explanation.result
+    if not isinstance(advantage, Advantage) or not advantage.norm_by_std:
+        return set()
+    deviation, own = result.ret - result.baseline, advantage.scale_group is None
+    real = np.flatnonzero((result.group >= 0) & np.isin(result.scale, (1.0, 1.0 + advantage.eps)) & (deviation != 0))
+    if not real.size:
+        return set()
+    rows = np.flatnonzero(result.group >= 0)
+    ids = np.full(len(deviation), -1)
+    ids[rows] = result.group[rows] if own else group_ids(explanation.table.take(rows), advantage.scale_group or ())
+    spread = result.ret if own else deviation
+    return {row for row in real.tolist() if np.ptp(spread[ids == ids[row]]) == 0}
 
 
 def _with_parts(role: str, part: Any) -> list[tuple[str, Part]]:

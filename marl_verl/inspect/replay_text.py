@@ -91,7 +91,7 @@ def episode_text(
     if masked is None and episode.off_path_turns:
         lines += ["", *_beside(episode, header)]
     if masked is None and folder is not None and _rows(header) and episode.turns:
-        what = f"--run {folder} --step {file.header.step} --row {_row(episode.turns[0])}"
+        what = f"{folder} --step {file.header.step} --row {_row(episode.turns[0])}"
         lines += ["", f"how an advantage was computed: marl-verl explain {what}"]
     return harmless("\n".join(lines))
 

@@ -140,7 +140,7 @@ def read_step(
         raise missing("run in", folder, folder.parent.glob("*/"))
     steps = stored(RunDir(folder))
     if not steps and folder.name in PLACES:
-        raise MarlError(f"'{folder}' is a folder of a run, which is {command}ed with --run '{folder.parent}'")
+        raise MarlError(f"'{folder}' is a folder of a run. Give the run: marl-verl {command} {folder.parent}")
     if not steps:
         raise MarlError(f"run '{folder}' has no stored {what}s: {remedy}")
     step = max(steps) if step is None else step
@@ -156,8 +156,7 @@ def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]
     except FileNotFoundError as error:
         raise missing(what, path, path.parent.glob("*")) from error
     except IsADirectoryError as error:
-        run = path.parent if path.name in PLACES else path
-        raise MarlError(f"'{path}' is a folder: a run is {command}ed with --run '{run}'") from error
+        raise MarlError(f"'{path}' is a folder") from error
     except OSError as error:
         raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
 

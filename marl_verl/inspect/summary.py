@@ -18,6 +18,9 @@ from marl_verl.files import read_json, read_text
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import RunDir
 
+SHORT = 30
+"""Points up to which each is marked: a line of one point is invisible."""
+
 
 def show(folder: Path, display: Display) -> None:
     """Print the table, draw curve.png, and suggest commands."""
@@ -26,7 +29,7 @@ def show(folder: Path, display: Display) -> None:
     table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
     greedy, sampled = ["team success, greedy"], ["team success, sampled"]
     table.add_column("", no_wrap=True)
-    for when in ("before", "after"):
+    for when in ("after",) if summary["success_before"] is None else ("before", "after"):
         table.add_column(when, justify="right", no_wrap=True)
         low, high = summary[f"success_{when}_interval"]
         greedy.append(f"{summary[f'success_{when}']:.1%} ({100 * low:.1f} to {100 * high:.1f})")
@@ -39,7 +42,7 @@ def show(folder: Path, display: Display) -> None:
         if policy["frozen"]:
             change = "frozen"
         elif policy["weight_change"] is not None:
-            change = f"weights changed by {policy['weight_change']:.1%}"
+            change = f"weights changed by {_percent(policy['weight_change'])}"
         size = policy["parameters"]
         detail = "endpoint or script, frozen" if size is None else f"{size:,} parameters, {change}"
         display.print(f"policy {name}: {detail}")
@@ -53,6 +56,11 @@ def show(folder: Path, display: Display) -> None:
         display.print("next, try:")
     for command in commands:
         display.print(f"  {command}")
+
+
+def _percent(share: float) -> str:
+    """A share in percent with two digits, e.g. 3.1% or 0.0042%: a small change is not none."""
+    return f"{100 * share:.2g}%"
 
 
 def _next_commands(folder: Path, saved: bool) -> list[str]:
@@ -70,7 +78,7 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
     if RunDir(folder).stored_journals():
         commands += [
             f"{command} report {run}    # curves, episodes and advantages as one HTML file",
-            f"{command} replay --run {run}    # observations, actions and rewards",
+            f"{command} replay {run}    # observations, actions and rewards",
         ]
     if saved:
         commands += [
@@ -106,6 +114,7 @@ def draw_curve(folder: Path) -> Path:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
     figure, axes = plt.subplots(figsize=(7, 4), dpi=120)
@@ -115,7 +124,10 @@ def draw_curve(folder: Path) -> Path:
         ("validation/success", "held-out, greedy", {"color": "tab:blue", "marker": "o"}),
     ):
         points = [(line["step"], line[metric]) for line in lines if metric in line]
+        if len(points) <= SHORT:
+            style = {"marker": "o", **style}
         axes.plot([step for step, _ in points], [value for _, value in points], label=label, **style)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="step", ylabel="team success", ylim=(0, 1), title=folder.name)
     axes.grid(alpha=0.3)
     axes.legend(loc="best")

@@ -37,7 +37,8 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
     steps = [line for line in lines if "train/success" in line]
     validations = [line for line in lines if "validation/success" in line]
-    first, last = validations[0], validations[-1]
+    last = validations[-1]
+    first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
     tasks = len(trainer.val_dataset)
     durations = [line["seconds/step"] for line in steps]
     saved = complete(trainer.run_dir.checkpoints)
@@ -46,11 +47,11 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
     now = time.time()
     summary = {
-        "success_before": first["validation/success"],
+        "success_before": first.get("validation/success"),
         "success_after": last["validation/success"],
-        "success_before_interval": wilson(first["validation/success"] * tasks, tasks),
+        "success_before_interval": wilson(first["validation/success"] * tasks, tasks) if first else None,
         "success_after_interval": wilson(last["validation/success"] * tasks, tasks),
-        "success_before_sampled": first["validation/success_sampled"],
+        "success_before_sampled": first.get("validation/success_sampled"),
         "success_after_sampled": last["validation/success_sampled"],
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,

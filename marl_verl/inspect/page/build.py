@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import curves, overview, seeds, steps
 from marl_verl.version import __version__
@@ -80,7 +82,13 @@ def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> 
         "form-action": "'none'",
     }
     policy = "; ".join(f"{name} {value}" for name, value in rules.items())
-    data = {"live": live, "version": __version__, "notes": curves.NOTES, "groups": seeds.groups(runs)}
+    data = {
+        "live": live,
+        "version": __version__,
+        "notes": curves.NOTES,
+        "groups": seeds.groups(runs),
+        "differences": differences(runs),
+    }
     title = ", ".join(run["name"] for run in runs)
     values = {"data": base64.b64encode(json.dumps(data).encode()).decode(), **blobs}
     return "\n".join(
@@ -95,6 +103,26 @@ def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> 
             f"<script>{script}</script></body></html>\n",
         ]
     )
+
+
+def differences(runs: Sequence[overview.Run]) -> list[list[str | None]]:
+    """The settings in which runs differ: their name, and the value in each run, None where a run lacks it."""
+    settings = [_flat(yaml.safe_load("".join(run["config"].values())) or {}) for run in runs]
+    names = dict.fromkeys(name for own in settings for name in own)
+    rows = [[name, *(own.get(name) for own in settings)] for name in names]
+    rows.append(["seed", *(str(run["seed"]) for run in runs)])
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted name -> value as text, of the settings below a section."""
+    found: dict[str, str] = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = json.dumps(value, ensure_ascii=False, default=str)
+    return found
 
 
 def pack(value: object) -> str:

@@ -47,17 +47,18 @@ function draw(element) {
     }
     traces.push({ ...shared, uid: id, y: line.y, name: plain(name),
       mode: line.x.length > 30 && place(line.run) < 8 ? "lines" : "lines+markers",
-      line: { color, dash, width: thin ? 1 : ofGroup(line.run) ? 3 : 2 }, marker: { size: thin ? 2 : 4, symbol },
+      line: { color, dash, width: thin ? 1 : ofGroup(line.run) ? 3 : 2 }, marker: { size: thin ? 2 : line.x.length > 30 ? 4 : 7, symbol },
       opacity: thin ? 0.5 : 1, showlegend: !thin });
   }
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true };
   const share = lines.every((line) => line.chart === "Team success");
+  const short = Math.max(...lines.map((line) => line.x.at(-1) ?? 0)) <= 10;  // else there are ticks between steps
   Plotly.react(element, traces, {
     margin: { l: 40, r: 8, t: 8, b: 30 }, height: tall(lines), uirevision: "kept", font: { color: css("--ink"), size: 12 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: lines.length > 12 ? "closest" : "x unified",
     hoverlabel: { namelength: -1, bgcolor: css("--back"), font: { color: css("--ink") } },
     legend: { orientation: "h", y: -0.12, tracegroupgap: 0 }, showlegend: traces.length > 1,
-    xaxis: { ...axis, ticksuffix: "", hoverformat: "d" }, yaxis: share ? { ...axis, range: [0, 1.02] } : axis,
+    xaxis: { ...axis, ticksuffix: "", hoverformat: "d", ...(short ? { dtick: 1 } : {}) }, yaxis: share ? { ...axis, range: [0, 1.02] } : axis,
   }, { responsive: true, displaylogo: false, displayModeBar: false });
 }
 

@@ -36,6 +36,12 @@ SUCCESS = (
     ("held-out, sampled", "validation/success_sampled"),
     ("training, sampled", "train/success"),
 )
+CORE = re.compile(
+    r"(train|validation|policy|critic|seconds|curriculum|filter|opponent)/.+"
+    r"|agent/.+/(rows|groups|zero_variance|singles|reward(/.+)?|advantage_(mean|std)|response_length|invalid|credit/.+)"
+)
+"""Metrics that runs record themselves; those of plugins (of `metrics`, samplers and workflows) get a chart each."""
+
 SIDE = re.compile(r"(?P<when>train|validation)/side/(?P<side>.+)/wins(?:_(?P<how>sampled))?")
 NOTES = (
     "Bands are 95 % intervals. Held-out success: Wilson's interval over the held-out tasks. A metric of training: mean "
@@ -78,7 +84,14 @@ def lines(records: Sequence[Mapping[str, float]], tasks: int) -> list[Line]:
             if match := re.fullmatch(pattern, name):
                 chart = title.format(match.groupdict().get("chart", ""))
                 found.append(_line(chart, unit, match["line"], name, metrics[name]))
-    return found
+    return found + [_own(name, points) for name, points in metrics.items() if not CORE.fullmatch(name)]
+
+
+def _own(name: str, points: tuple[list[float], list[float]]) -> Line:
+    """The line of a plugin's metric; a metric of agents has a line for each in one chart."""
+    agent = re.fullmatch(r"agent/(?P<line>[^/]+)/(?P<chart>.+)", name)
+    chart, label = (agent["chart"], agent["line"]) if agent else (name, name)
+    return _line(chart, "recorded by a plugin", label, name, points)
 
 
 def every_metric(records: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[float | None]]]:

@@ -36,6 +36,8 @@ function renew(parent, sections) {
 function overview() {
   by("summary").textContent = app.runs.map((run) =>
     `${run.name}: step ${run.at} of ${run.steps ?? "?"}${run.stopped ? ", stopped" : ""}`).join("; ");
+  if (app.runs.length > 1) by("differences").replaceChildren(el("h3", {}, "Settings that differ"),
+    app.data.differences.length ? table(["", ...app.runs.map((run) => run.name)], app.data.differences) : el("p", {}, "None."));
   renew(by("runs"), app.runs.map(runSection));
   charts();
 }

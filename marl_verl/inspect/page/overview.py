@@ -220,9 +220,9 @@ def _commands(
     if complete(RunDir(folder).checkpoints):
         commands.append(f"marl-verl eval {where}")
     if RunDir(folder).stored_rows():
-        commands.append(f"marl-verl explain --run {where}")
+        commands.append(f"marl-verl explain {where}")
     if stored["train"]:
-        commands.append(f"marl-verl replay --run {where}")
+        commands.append(f"marl-verl replay {where}")
     elif stored["test"]:
         commands.append(f"marl-verl replay {shlex.quote(str(stored['test'][max(stored['test'])]))}")
     return commands
