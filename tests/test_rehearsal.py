@@ -40,6 +40,11 @@ REFUSED = [
     ('{"temperature": 0.1}', r"temperature=0\.1, but .* is trained at 1: .*ignored=\('temperature',\)"),
     ('{"logit_bias": {"3": 5}}', "'logit_bias' is not supported"),
     ('{"max_tokens": 0}', "'max_tokens' must be a positive whole number"),
+    ('{"tools": [{"type": "function", "function": {"name": "add"}}]}', "the chat template does not render tools"),
+    (
+        '{"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "digit"}}}}',
+        "'response_format': no valid JSON schema: 'digit' is not valid",
+    ),
     ('{"tool_choice": "required"}', "'tool_choice' must be"),
 ]
 

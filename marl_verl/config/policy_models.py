@@ -16,7 +16,7 @@ from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
-from marl_verl.models.parsers import check_parser
+from marl_verl.models.parsers import Parsers, check_parser
 from marl_verl.models.pretrained import find, located
 from marl_verl.models.tiny import TinyModel, folder_of, tiny_tokenizer
 from marl_verl.options import build
@@ -138,6 +138,7 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
                     words = model.tokenizer_path or model.path
                     raise MarlError(f"the tokenizer of {whose} in '{words}' cannot be loaded: {error}") from error
                 continue
+        parsers = Parsers(chat.tokenizer, policy.tool_parser, policy.reasoning_parser, chat.whose)
         chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
         for agent in team.agents.values():
             if agent.policy == name:
@@ -145,6 +146,7 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
                 for act in acts:
                     if act.agent == agent.name and act.parameters is not None:
                         chat.check(agent, [act.observation], act.parameters.get("tools"))
+                        parsers.check(act.parameters)
                 limit = int(part.actor_rollout_ref.rollout.prompt_length)
                 if agent.instructions and (tokens := chat.shortest(agent)) > limit:
                     raise too_long(agent.name, name, f"{tokens} tokens with the chat template", limit)

@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
+
 from marl_verl.episode.messages import json_value, tool_names
 from marl_verl.errors import MarlError, unknown
 
@@ -84,6 +87,27 @@ class Parsers:
         self.reasoning, self.whose, self._words, self._options = reasoning, whose, tokenizer, dict(options or {})
         self._cached: Any = None
 
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        """MarlError for parameters of an act that `parse` or the server would refuse. Does not import vLLM."""
+        choice, schemas = parameters.get("tool_choice"), {}
+        if tool_names(parameters) and choice is None:
+            self._check_family()
+        if choice not in (None, "none"):  # structured outputs
+            functions = [tool["function"] for tool in parameters["tools"]]
+            schemas = {f"parameters of tool '{each['name']}'": each.get("parameters") or {} for each in functions}
+        elif (wanted := parameters.get("response_format") or {}).get("type") == "json_schema":
+            schemas = {"'response_format'": wanted["json_schema"]["schema"]}
+        for subject, schema in schemas.items():
+            try:
+                validator_for(schema).check_schema(schema)
+            except SchemaError as error:
+                raise MarlError(f"{self.whose}: {subject}: no valid JSON schema: {error.message}") from error
+
+    def _check_family(self) -> None:
+        if self.tool is None:
+            what = f"{self.whose} has a chat template of no known family of tool calls"
+            raise MarlError(f"{what}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
+
     def parse(
         self, text: str, raw: str, parameters: Mapping[str, Any], opening: str = "", cut: str | None = None
     ) -> Parsed:
@@ -142,9 +166,8 @@ class Parsers:
         """(the tool calls that vLLM's parser finds, the content beside them)."""
         from vllm.tool_parsers import ToolParserManager
 
-        if self.tool is None:
-            what = f"{self.whose} has a chat template of no known family of tool calls"
-            raise MarlError(f"{what}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
+        self._check_family()
+        assert self.tool is not None
         kind = ToolParserManager.get_tool_parser(self.tool)
         for name in ("vllm.tool_parsers", "vllm.parser"):  # they log the traceback of a call that they cannot read
             logging.getLogger(name).setLevel(logging.CRITICAL)
