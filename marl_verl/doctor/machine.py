@@ -17,7 +17,7 @@ from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.models.tiny import default_cache
 from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.process.cleanup import abandoned
-from marl_verl.sandbox import unavailable
+from marl_verl.sandbox import unavailable, weak
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
@@ -130,8 +130,9 @@ def sandboxes() -> Finding:
     message = f"tiers of this machine: {', '.join(given) or 'none'}"
     if not why["isolated"]:
         return ok("sandbox", message)
+    reasons = [*why.values(), weak()] if not why["limits"] else why.values()
     do = "allow user namespaces, or marl.run.sandbox=external:URL of a server   # for tasks with model-written code"
-    return warning("sandbox", f"{message}. {' '.join(reason for reason in why.values() if reason)}", do)
+    return warning("sandbox", f"{message}. {' '.join(filter(None, reasons))}", do)
 
 
 def leftovers() -> Finding:

@@ -6,16 +6,20 @@ the caller has the expected values, and receives plain values. Standard library 
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
 import contextlib
 import gc
 import io
 import linecache
+import multiprocessing
+import multiprocessing.context
 import os
 import resource
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 import types
@@ -30,47 +34,79 @@ FILE = "program.py"
 CONTROL = (AssertionError, StopIteration, StopAsyncIteration)
 """Exceptions of a program that a test sees as RuntimeError: `map` in a test would end at a StopIteration, and pass."""
 NICE = 5
+STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2, "/dev/fd/0": 0, "/dev/fd/1": 1, "/dev/fd/2": 2}
+POOL = 4
+"""Processors that a program sees at most: a pool has a process, or some threads, for each."""
 
 
-def limit(request: dict[str, Any]) -> None:
-    """Set this process's resource limits, which it cannot raise again."""
+def limit(request: dict[str, Any], processes: bool) -> None:
+    """Set this process's resource limits, which it cannot raise again; but for the stack, which is in its memory."""
     seconds, memory = int(request["seconds"]) + 2, request["megabytes"] << 20
-    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
     for what, most in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_FSIZE, frames.LONGEST),
         (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, request["processes"]),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_STACK, 8 << 20 if stack == resource.RLIM_INFINITY else stack),
+        (resource.RLIMIT_SIGPENDING, 64),
+        # without processes of its own it would count those of the user: the guard counts the program's threads
+        *([(resource.RLIMIT_NPROC, request["processes"])] if processes else []),
     ):
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, hard))
     os.nice(NICE)
 
 
 def standard_streams() -> None:
-    """New text streams on the descriptors 0, 1 and 2, and an environment of our own."""
+    """New text streams on the descriptors 0, 1 and 2, and an environment, arguments and a folder of our own."""
     os.environ.clear()
-    os.environ.update(ENVIRONMENT)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "rb", closefd=False)), "utf-8", "replace")
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), "utf-8")
-    errors = io.BufferedWriter(io.FileIO(2, "wb", closefd=False))
-    sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
+    os.environ.update(ENVIRONMENT, TMPDIR=os.getcwd())
+    tempfile.tempdir = None
+    sys.argv = [FILE]
+    sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     for name in [name for name in sys.modules if name.partition(".")[0] == "marl_verl"]:
         del sys.modules[name]  # so that a program cannot import the rest of the package by them
-    gc.unfreeze()
 
 
-def run(request: dict[str, Any], channel: socket.socket) -> NoReturn:
+def fit(megabytes: int, processes: bool) -> None:
+    """Have what programs often ask for work within the limits.
+
+    The stack of a thread, the number of processors, locks of multiprocessing where there are threads only, and the
+    names of the standard streams where there is no /proc.
+    """
+    set_size, open_file, count = threading.stack_size, open, min(os.cpu_count() or 1, POOL)
+
+    def stack_size(*size: int) -> int:
+        return set_size(*(min(number, megabytes << 18) for number in size))
+
+    def open_stream(file: Any, *arguments: Any, **named: Any) -> Any:
+        return open_file(os.dup(STREAMS[file]) if file in STREAMS else file, *arguments, **named)
+
+    threading.stack_size = _thread.stack_size = stack_size
+    os.cpu_count = lambda: count
+    if not os.path.exists("/dev/stdin"):
+        builtins.open = io.open = open_stream
+    if not processes:  # those of processes are files in /dev/shm
+        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier"):
+            kind = getattr(threading, name)
+            setattr(multiprocessing, name, kind)
+            setattr(multiprocessing.context.BaseContext, name, lambda _, *arguments, kind=kind: kind(*arguments))
+
+
+def run(request: dict[str, Any], channel: socket.socket, processes: bool) -> NoReturn:
     """Do what the request says, and end the process."""
     kinds: dict[str, Callable[[dict[str, Any], socket.socket], int]] = {"main": main, "serve": serve, "judge": judge}
     code = 1
     with contextlib.suppress(BaseException):
+        fit(request["megabytes"], processes)
         code = kinds[request["kind"]](request, channel)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
@@ -81,12 +117,13 @@ def run(request: dict[str, Any], channel: socket.socket) -> NoReturn:
 def main(request: dict[str, Any], channel: socket.socket) -> int:
     """Run the program as `python program.py`; return its exit code."""
     channel.close()
+    output, module = sys.stdout, types.ModuleType("__main__")
     try:
-        load(request["program"], "__main__")
+        load(request["program"], module)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if isinstance(error.code, str):
+        if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 - any exception of the program
         frame = error.__traceback__ and error.__traceback__.tb_next
@@ -94,16 +131,36 @@ def main(request: dict[str, Any], channel: socket.socket) -> int:
             frame = frame.tb_next
         traceback.print_exception(type(error), error, frame)
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined] # waits for its threads, as an interpreter does
+    # what an interpreter does at its end: threads, exit functions, objects of the module
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    flush(sys.stdout)
+    sys.stdout = output
+    clear(module)
+    flush(output)
     return code & 0xFF
 
 
-def load(program: str, name: str) -> dict[str, Any]:
-    """Execute a program as a new module; return its namespace."""
-    module = types.ModuleType(name)
-    sys.modules[name] = module
+def flush(stream: Any) -> None:
+    """Flush a stream that a program may have closed, or replaced by one of its own."""
+    if stream is not None and not getattr(stream, "closed", False):
+        stream.flush()
+
+
+def clear(module: types.ModuleType) -> None:
+    """Set a module's names to None, those that begin with one "_" first: its objects end, and its files are written."""
+    names = vars(module)
+    for private in (True, False):
+        for name in list(names):
+            if name != "__builtins__" and (name[:1] == "_" and name[1:2] != "_") is private:
+                names[name] = None
+    gc.collect()
+
+
+def load(program: str, module: types.ModuleType) -> dict[str, Any]:
+    """Execute a program in a new module; return its namespace."""
+    module.__dict__.update(__file__=os.path.abspath(FILE), __builtins__=builtins)
+    sys.modules[module.__name__] = module
     linecache.cache[FILE] = (len(program), None, program.splitlines(keepends=True), FILE)
     exec(compile(program, FILE, "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
@@ -112,7 +169,7 @@ def load(program: str, name: str) -> dict[str, Any]:
 def serve(request: dict[str, Any], channel: socket.socket) -> int:
     """Load a program; answer calls [args, kwargs] of its function `entry` with ["value", ...] or ["raise", ...]."""
     try:
-        function = found(load(request["program"], "program"), request["entry"])
+        function = found(load(request["program"], types.ModuleType("program")), request["entry"])
     except BaseException as error:  # noqa: BLE001 - any exception of the program
         frames.send(channel, values.to_json(raised(error)))
         return 1

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.files import MOST_DOCUMENT, read_bytes
+from marl_verl.sandbox import values
 from marl_verl.sandbox.pool import Limits
 from marl_verl.sandbox.runs import CORES, Outcome, Sandbox
 
@@ -39,10 +41,12 @@ def read_cases(path: Path) -> Cases:
     """
     where = f"test file '{path}'"
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = json.loads(read_bytes(path, MOST_DOCUMENT, follow=True).decode("utf-8-sig"))
     except OSError as error:
         raise MarlError(f"cannot read {where}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError
+    except RecursionError as error:
+        raise MarlError(f"{where} is nested too deeply") from error
+    except ValueError as error:  # also UnicodeDecodeError
         raise MarlError(f"{where} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise MarlError(f"{where} must be an object, got {shown(data)}")
@@ -74,6 +78,10 @@ def _case(case: Any, where: str, names: set[str]) -> None:
             what = {"list": "a list", "dict": "an object", "str": "text"}.get(kind.__name__, "a value")
             got = f"got {shown(case[name])}" if name in case else f"it has {', '.join(case) or 'nothing'}"
             raise MarlError(f"{where}: '{name}' must be {what}, {got}")
+    try:
+        values.to_json([case.get(name) for name in ("args", "kwargs", "expected")])
+    except TypeError as error:
+        raise MarlError(f"{where}: {error}") from error
 
 
 def _known(data: dict[str, Any], names: set[str], where: str) -> None:

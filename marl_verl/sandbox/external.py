@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 from typing import Any
 
@@ -47,6 +48,7 @@ def run(url: str, program: str, stdin: str, limits: Limits) -> tuple[int | None,
     """
     from verl.utils.reward_score.sandbox_fusion.utils import call_sandbox_api  # here: importing verl takes seconds
 
+    logging.getLogger(call_sandbox_api.__module__).setLevel(logging.CRITICAL)  # SandboxError has what it would log
     seconds = math.ceil(limits.seconds)
     answer, error = call_sandbox_api(url, program, stdin, seconds, seconds, limits.megabytes, "python")
     found: Any = (answer or {}).get("run_result")

@@ -7,6 +7,8 @@ from typing import Protocol
 
 LONGEST = 1 << 20
 """Bytes of one message from a program, and of its output."""
+REQUEST = 1 << 26
+"""Bytes of a program and its test on their way to a guard."""
 
 
 class TooLarge(ValueError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Iterable
 
 MOUNTS, UTS, IPC, USER, PIDS, NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW*
@@ -25,8 +26,12 @@ DETACH = 2  # MNT_DETACH
 DIE_WITH_PARENT, DUMPABLE, DROP_BOUND, NO_NEW_PRIVILEGES = 1, 4, 24, 38  # PR_*
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # a system call without a function in the C library
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")  # what extension modules are linked with
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")  # what extension modules are linked with
+SYSTEM = (*LIBRARIES, "/usr/share/zoneinfo")
 HIDDEN = ("site-packages", "dist-packages")
+DEBIAN = "/usr/lib/python3"
+
+OCTAL = re.compile(rb"\\([0-7]{3})")  # of white space in a path of mountinfo
 
 library = ctypes.CDLL(None, use_errno=True)
 
@@ -77,11 +82,12 @@ def private_root(stdlib: str, packages: Iterable[str], folder: str) -> None:
     shown |= {path: f"{folder}/{os.path.basename(path)}" for path in packages}
     for source, target in shown.items():
         _show(source, point + target)
-    hidden = [f"{stdlib}/{name}" for name in HIDDEN] + ["/usr/lib/python3"]
+    hidden = [f"{stdlib}/{name}" for name in HIDDEN] + [DEBIAN]
     for path in hidden:
         if os.path.isdir(point + path):
             mount("tmpfs", point + path, "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES, "size=4k,mode=755")
     os.mkdir(f"{point}/tmp")
+    os.symlink("/tmp", f"{point}/dev/shm")  # semaphores of multiprocessing
     os.chdir(point)
     if library.syscall(PIVOT_ROOT[os.uname().machine], b".", b"."):
         raise OSError(ctypes.get_errno(), f"pivot_root: {os.strerror(ctypes.get_errno())}")
@@ -91,7 +97,7 @@ def private_root(stdlib: str, packages: Iterable[str], folder: str) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """Bind a file or folder, read-only."""
+    """Bind a file or folder with what is mounted below it, read-only."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
@@ -99,8 +105,12 @@ def _show(source: str, target: str) -> None:
         open(target, "w").close()
     mount(source, target, None, BIND | RECURSIVE)
     device = 0 if source in DEVICES else NO_DEVICES
-    kept = os.statvfs(target).f_flag & (NO_SUID | NO_DEVICES | NO_EXEC)  # a user may not take these away
-    mount(source, target, None, REMOUNT | BIND | READ_ONLY | NO_SUID | device | kept)
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [os.fsdecode(OCTAL.sub(lambda code: bytes([int(code[1], 8)]), line.split()[4])) for line in file]
+    for point in points:
+        if point == target or point.startswith(f"{target}/"):
+            kept = os.statvfs(point).f_flag & (NO_SUID | NO_DEVICES | NO_EXEC)  # a user may not take these away
+            mount("none", point, None, REMOUNT | BIND | READ_ONLY | NO_SUID | device | kept)
 
 
 def drop_capabilities() -> None:

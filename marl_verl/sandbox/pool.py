@@ -17,7 +17,7 @@ from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.sandbox import frames
-from marl_verl.sandbox.template import READY
+from marl_verl.sandbox.template import OPEN, READY
 
 FOLDER = Path(__file__).parent
 # The modules of this folder alone: a program sees neither marl-verl nor the packages that are installed beside it.
@@ -52,7 +52,7 @@ class Limits:
 
     seconds: float = 5.0
     megabytes: int = 512
-    processes: int = 16
+    processes: int = 32
     folder_megabytes: int = 16
 
     def __post_init__(self) -> None:
@@ -85,7 +85,8 @@ class Template:
         except (TimeoutError, ConnectionResetError):
             answer = b""
         self._control.settimeout(None)
-        why = "" if answer == READY else answer.decode(errors="replace") or "its process does not start"
+        self.landlock = answer != OPEN
+        why = "" if answer in (READY, OPEN) else answer.decode(errors="replace") or "its process does not start"
         if why:
             self.close()
             raise MarlError(f"sandbox tier '{tier}' is not available on this machine: {why}")
@@ -107,9 +108,15 @@ class Process:
     Args:
         request: what `candidate.run` reads.
         stdin: content of its standard input.
+
+    Raises:
+        MarlError: the request is too large.
     """
 
     def __init__(self, template: Template, limits: Limits, request: dict[str, Any], stdin: bytes = b"") -> None:
+        message = json.dumps({**vars(limits), **request}).encode()
+        if len(message) > frames.REQUEST:
+            raise MarlError(f"a program with its test must be at most {frames.REQUEST >> 20} MiB")
         self._deadline = time.monotonic() + limits.seconds
         self._files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
         self._guard, guard = socket.socketpair()
@@ -124,7 +131,7 @@ class Process:
                 raise SandboxError(f"the sandbox's template process has ended ({error})") from error
         self._guard.settimeout(PATIENCE)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `end` says so
-            frames.send(self._guard, json.dumps({**vars(limits), **request}).encode())
+            frames.send(self._guard, message)
 
     def __enter__(self) -> Process:
         return self

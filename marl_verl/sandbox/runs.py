@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, MarlWarning, unknown
 from marl_verl.sandbox import external, frames, values
 from marl_verl.sandbox.pool import Limits, Process, template
 
@@ -71,6 +72,8 @@ class Sandbox:
         elif why := unavailable(name):
             raise MarlError(why)
         self.tier = name
+        if name == "limits" and (weakness := weak()):
+            warnings.warn(weakness, MarlWarning, stacklevel=2)
 
     def run(self, program: str, stdin: str = "", limits: Limits = Limits()) -> tuple[int | None, str, str]:  # noqa: B008
         """Run a program; return (exit code, minus signal, or None if its time was over; output; error output)."""
@@ -103,13 +106,21 @@ class Sandbox:
         limits: Limits = Limits(),  # noqa: B008
         named: Mapping[str, Any] | None = None,
     ) -> Outcome:
-        """Whether a program's function returns the expected JSON value (`values.same`)."""
+        """Whether a program's function returns the expected JSON value (`values.same`).
+
+        Raises:
+            MarlError: an argument is no JSON value, or is nested too deeply.
+        """
+        try:
+            call = values.to_json([list(arguments), dict(named or {})])
+        except TypeError as error:
+            raise MarlError(f"an argument of '{entry}' cannot be passed on: {error}") from error
         try:
             with at_once, self._session(program, entry, limits) as process:
                 loaded = _reply(process, None)
                 if isinstance(loaded, Outcome):
                     return loaded
-                answer = _reply(process, values.to_json([list(arguments), dict(named or {})]))
+                answer = _reply(process, call)
         except TimeoutError:
             return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
         if isinstance(answer, Outcome):
@@ -214,6 +225,16 @@ def unavailable(tier: str) -> str:
     except MarlError as error:
         return str(error)
     return ""
+
+
+def weak() -> str:
+    """What tier `limits` does not prevent on this machine, which gives the tier; empty if it has Landlock."""
+    if template("limits").landlock:
+        return ""
+    return (
+        "this machine's kernel has no Landlock (Linux 5.13): in sandbox tier 'limits' a program can read this user's "
+        "files and the memory of this user's processes, and so forge scores"
+    )
 
 
 _tier = AUTO

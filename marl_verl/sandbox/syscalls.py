@@ -10,11 +10,13 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Iterable
 
 from marl_verl.sandbox.namespaces import call
 
-# name -> number on (x86_64, aarch64)
-DENIED = {
+Numbers = tuple[int | None, int | None]
+"""Of a system call on (x86_64, aarch64)."""
+DENIED: dict[str, Numbers] = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -22,7 +24,13 @@ DENIED = {
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
     "socket": (41, 198),
+    "connect": (42, 203),
+    "bind": (49, 200),
     "io_uring_setup": (425, 425),
+    "execve": (59, 221),  # would make the process dumpable; there is nothing to execute in `isolated`
+    "execveat": (322, 281),
+    "setsid": (112, 157),  # a program is one session and one process group: `template` slows it as a whole
+    "setpgid": (109, 154),
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -44,37 +52,79 @@ DENIED = {
     "personality": (135, 92),
     "setpriority": (141, 140),
     "sched_setaffinity": (203, 122),
+    "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "sched_setattr": (314, 274),
     "ioprio_set": (251, 30),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
+    "inotify_init": (253, None),  # a number for each user, which other programs need
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
     "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
     "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
     "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
 }
-PROCESSES: dict[str, tuple[int, int | None]] = {
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
+ALONE: dict[str, Numbers] = {  # denied where the program has no namespaces of its own
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
     "fork": (57, None),
     "vfork": (58, None),
+    # Landlock does not restrict what follows
+    "truncate": (76, 45),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
 }
-COMMANDS = {  # system call -> values of its second argument that would send signals, or type into a terminal
-    "fcntl": ((72, 25), (8, 10, 15)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-    "ioctl": ((16, 29), (0x8901, 0x8902, 0x5412)),  # FIOSETOWN, SIOCSPGRP, TIOCSTI
-}
-CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
+SIGNALS: dict[str, Numbers] = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
+NEWER = 463
+"""System calls from this number on, of Linux 6.13 and later, are not known here: there is no such call."""
+CLONE, CLONE3, OPENAT2, PRLIMIT, SOCKETPAIR = (56, 220), (435, 435), (437, 437), (302, 261), (53, 199)
+OPENS = (((2, None), 1), ((257, 56), 2))  # open, openat, and the place of their flags
+COMMANDS = (  # numbers, argument, its values that are refused
+    # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals. F_SETLEASE: others could not open the file. F_SETPIPE_SZ, F_NOTIFY.
+    ((72, 25), 1, (8, 10, 15, 1024, 1026, 1031)),
+    ((16, 29), 1, (0x8901, 0x8902, 0x5412)),  # ioctl: FIOSETOWN, SIOCSPGRP, TIOCSTI
+    ((157, 167), 0, (1, 4, 0x59616D61)),  # prctl: PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_PTRACER
+)
 NEW_NAMESPACES, THREAD = 0x7E020000, 0x10000  # CLONE_NEW*, CLONE_THREAD
+UNIX, STREAM, PACKETS, KINDS = 1, 1, 5, 0xF  # AF_UNIX, SOCK_STREAM, SOCK_SEQPACKET; the mask of a socket's type
+ACCESS, WRITE, READ_WRITE, TRUNCATE = 3, 1, 2, 0x200  # O_ACCMODE, O_WRONLY, O_RDWR, O_TRUNC
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the tables, AUDIT_ARCH_*
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF instructions
-ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # in struct seccomp_data
+Line = tuple[int, int, int, int]
+LOAD, AND, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06  # BPF instructions
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # in struct seccomp_data
+KILL: Line = (RETURN, 0, 0, 0x80000000)
+ALLOW: Line = (RETURN, 0, 0, 0x7FFF0000)
+REFUSE: Line = (RETURN, 0, 0, 0x00050000 | errno.EPERM)
+ABSENT: Line = (RETURN, 0, 0, 0x00050000 | errno.ENOSYS)  # the C library then uses an older call
 
 
 def install(processes: bool) -> None:
@@ -87,25 +137,46 @@ def install(processes: bool) -> None:
         OSError: the kernel forbids it.
     """
     column, architecture = MACHINES[os.uname().machine]
-    names: dict[str, tuple[int, int | None]] = {**DENIED, **({} if processes else PROCESSES)}
-    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER)]
-    lines += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]  # the x32 numbers of the same calls
-    for number in (numbers[column] for numbers in names.values()):
-        if number is not None:
-            lines += [(EQUAL, 0, 1, number), (RETURN, 0, 0, ERROR | errno.EPERM)]
-    for numbers, denied in COMMANDS.values():
-        lines += [(EQUAL, 0, 2 + 2 * len(denied), numbers[column]), (LOAD, 0, 0, SECOND_ARGUMENT)]
-        for value in denied:
-            lines += [(EQUAL, 0, 1, value), (RETURN, 0, 0, ERROR | errno.EPERM)]
-        lines += [(RETURN, 0, 0, ALLOW)]
-    lines += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, ERROR | errno.ENOSYS)]  # the C library then uses clone
-    lines += [(EQUAL, 0, 5, CLONE[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 1, 0, NEW_NAMESPACES)]
-    lines += [(ANY_BIT, 1, 0, 0xFFFFFFFF if processes else THREAD)]  # in `limits`, threads only
-    lines += [(RETURN, 0, 0, ERROR | errno.EPERM), (RETURN, 0, 0, ALLOW)]
-    lines += [(EQUAL, 0, 4, PRLIMIT[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 1, 0, 0)]  # of other processes
-    lines += [(RETURN, 0, 0, ERROR | errno.EPERM), (RETURN, 0, 0, ALLOW)]
-    lines += [(RETURN, 0, 0, ALLOW)]
+    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), KILL, (LOAD, 0, 0, NUMBER)]
+    lines += [(AT_LEAST, 0, 1, 0x40000000), KILL, (AT_LEAST, 0, 1, NEWER), ABSENT]  # the first: x32 numbers
+
+    def rule(numbers: Numbers, *body: Line) -> None:
+        if (number := numbers[column]) is not None:
+            lines.extend([(EQUAL, 0, len(body), number), *body])
+
+    for numbers in [*DENIED.values(), *([] if processes else ALONE.values())]:
+        rule(numbers, REFUSE)
+    for numbers, argument, values in COMMANDS:
+        rule(numbers, _load(argument), *_any(values, REFUSE), ALLOW)
+    if not processes:
+        for numbers in SIGNALS.values():
+            rule(numbers, _load(0), *_any([os.getpid()], ALLOW), REFUSE)
+    for numbers, argument in OPENS:  # Landlock before Linux 6.2 lets a file be truncated that is opened to be read
+        writing = [(AND, 0, 0, ACCESS), *_any([WRITE, READ_WRITE], ALLOW)]
+        rule(numbers, _load(argument), *writing, *_any([ACCESS], REFUSE), _load(argument), *_bits(TRUNCATE), ALLOW)
+    rule(CLONE3, ABSENT)
+    rule(OPENAT2, ABSENT)
+    threads = [] if processes else [(ANY_BIT, 1, 0, THREAD), REFUSE]
+    rule(CLONE, _load(0), *_bits(NEW_NAMESPACES), *threads, ALLOW)
+    rule(PRLIMIT, _load(0), *_any([0], ALLOW), REFUSE)  # 0: its own
+    kinds = [_load(1), (AND, 0, 0, KINDS), *_any([STREAM, PACKETS], ALLOW)]  # a datagram may go elsewhere
+    rule(SOCKETPAIR, _load(0), (EQUAL, 1, 0, UNIX), REFUSE, *kinds, REFUSE)
+    lines.append(ALLOW)
     program = b"".join(struct.pack("HBBI", *line) for line in lines)
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(lines), ctypes.addressof(code))
     call("prctl", 22, 2, ctypes.c_char_p(header), 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+
+
+def _load(argument: int) -> Line:
+    return LOAD, 0, 0, ARGUMENTS + 8 * argument
+
+
+def _any(values: Iterable[int], end: Line) -> list[Line]:
+    """Return `end` if what was loaded is one of the values."""
+    return [line for value in values for line in ((EQUAL, 0, 1, value), end)]
+
+
+def _bits(bits: int) -> list[Line]:
+    """Refuse if what was loaded has one of the bits."""
+    return [(ANY_BIT, 0, 1, bits), REFUSE]

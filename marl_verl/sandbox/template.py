@@ -11,26 +11,41 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import resource
 import select
 import signal
+import site
 import socket
 import sys
 import tempfile
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from typing import Any, NamedTuple, NoReturn
 
-from marl_verl.sandbox import candidate, frames, namespaces, syscalls
+from marl_verl.sandbox import candidate, folders, frames, landlock, namespaces, syscalls
 
 NOBODY = 65534
 PACKAGES = "/packages"
-READY = b"ready"
+PREFIX = "marl-verl-sandbox-"
+READY, OPEN = b"ready", b"ready without Landlock"
+ONE_ARENA = (-8, 1)
+"""M_ARENA_MAX: malloc would reserve 128 MB of the address space for each thread."""
+TICK = 0.1
+"""Seconds between two looks at how many processes and threads a program has."""
+WEIGHT = 1.25
+"""Factor of the share of the processor between two levels of niceness."""
 
 
 def main(control: socket.socket, tier: str, packages: list[str]) -> None:
     """Serve requests until the caller has ended."""
     os.umask(0o022)
-    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY) if tier == "isolated" else None
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    visible: list[tuple[str | int, int]] = []
+    readable = None
     try:
         if os.uname().machine not in syscalls.MACHINES:
             raise OSError(f"no system call filter for this processor, {os.uname().machine}")
@@ -41,15 +56,22 @@ def main(control: socket.socket, tier: str, packages: list[str]) -> None:
             sys.path.append(PACKAGES)
             processes = _counts_processes(proc)
         else:
-            sys.path += dict.fromkeys(map(os.path.dirname, packages))
+            sys.meta_path.append(Packages(packages))
             processes = False
+            if landlock.version():
+                visible, readable = _readable(packages)
         sys.path[:] = [folder for folder in sys.path if folder]
-        control.send(READY)
+        for define in (site.setquit, site.setcopyright, site.sethelper):  # names of builtins
+            define()
+        namespaces.library.mallopt(*ONE_ARENA)
+        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
+        control.send(OPEN if tier == "limits" and readable is None else READY)
     except (OSError, ValueError) as error:
         control.send(str(error).encode())
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards leave no zombies
     gc.freeze()
+    start = Start(tier, proc, processes, visible, readable)
     while True:
         data, files, _, _ = socket.recv_fds(control, 1, 5)
         if not data:
@@ -57,53 +79,85 @@ def main(control: socket.socket, tier: str, packages: list[str]) -> None:
         try:
             if not os.fork():
                 control.close()
-                guard(tier, proc, files, processes)
+                guard(start, files)
         finally:
             for file in files:
                 os.close(file)
 
 
-def guard(tier: str, proc: int | None, files: list[int], processes: bool) -> NoReturn:
+class Packages(MetaPathFinder):
+    """Finds these packages alone, not what is installed beside them."""
+
+    def __init__(self, folders: list[str]) -> None:
+        self._folders = {os.path.basename(folder): folder for folder in folders}
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        if (folder := self._folders.get(name)) is None:
+            return None
+        return spec_from_file_location(name, f"{folder}/__init__.py", submodule_search_locations=[folder])
+
+
+class Start(NamedTuple):
+    """What the processes of a tier start with: `main` has opened it.
+
+    `proc` is a descriptor of /proc; `processes` says whether programs may start processes; `visible` and `readable` are
+    the rules of `_readable`.
+    """
+
+    tier: str
+    proc: int
+    processes: bool
+    visible: list[tuple[str | int, int]]
+    readable: int | None
+
+
+def _readable(packages: list[str]) -> tuple[list[tuple[str | int, int]], int]:
+    """Rules of Landlock for tier `limits`, in two layers, as a rule cannot take back what another one gives.
+
+    The first, with one more for the folder of the program, says where files may be; the second, a descriptor, leaves
+    out the packages that are installed in the standard library, and has all of the folder for temporary files.
+    """
+    stdlib = os.path.dirname(os.__file__)
+    around = [path for path in (*namespaces.SYSTEM, stdlib) if os.path.exists(path)]
+    devices: list[tuple[str | int, int]] = [(path, landlock.DEVICE) for path in namespaces.DEVICES]
+    visible = [*devices, *((path, landlock.READ) for path in (*around, *packages))]
+    hidden = {*namespaces.HIDDEN, os.path.basename(namespaces.DEBIAN)}
+    inside = [
+        entry.path
+        for path in around
+        if os.path.isdir(path)
+        for entry in os.scandir(path)
+        if entry.name not in hidden and os.path.exists(entry.path)
+    ]
+    names = [(path, landlock.NAMES) for path in around if os.path.isdir(path)]
+    layer = [*devices, *names, (tempfile.gettempdir(), landlock.everything())]
+    layer += [(path, landlock.READ) for path in (*inside, *packages, *filter(os.path.isfile, around))]
+    return visible, landlock.rules(layer)
+
+
+def guard(start: Start, files: list[int]) -> NoReturn:
     """Run one program; send {"code": its exit code, minus its signal} when nothing of it is left."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection = socket.socket(fileno=files[0])
-        request = json.loads(frames.receive(connection, 1 << 26) or b"{}")
-        folder = (
-            _enter(request["folder_megabytes"], proc)
-            if tier == "isolated"
-            else tempfile.mkdtemp(prefix="marl-verl-sandbox-")
-        )
+        request = json.loads(frames.receive(connection, frames.REQUEST) or b"{}")
+        isolated = start.tier == "isolated"
+        path = _enter(request["folder_megabytes"], start.proc) if isolated else tempfile.mkdtemp(prefix=PREFIX)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         child = os.fork()
         if not child:
-            _become(request, proc, folder, files, processes)
+            _become(request, start, folder, files)
         for file in files[1:]:
             os.close(file)
-        status = _watch(child, connection)
+        status = _watch(child, connection, start, request["processes"])
         with contextlib.suppress(OSError):  # the caller has ended
             frames.send(connection, json.dumps({"code": status}).encode())
-        if tier == "limits":
-            _remove(folder)
+        if not isolated:
+            folders.remove(folder)
         code = 0
     finally:
         os._exit(code)
-
-
-def _remove(folder: str) -> None:
-    """Remove a folder, also one with thousands of nested folders: they are moved up before they are removed."""
-    number = 0
-    while entries := list(os.scandir(folder)):
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
-                continue
-            os.chmod(entry.path, 0o700)
-            for name in os.listdir(entry.path):
-                number += 1
-                os.rename(f"{entry.path}/{name}", f"{folder}/.{os.getpid()}-{number}")
-            os.rmdir(entry.path)
-    os.rmdir(folder)
 
 
 def _enter(megabytes: int, proc: int | None) -> str:
@@ -112,9 +166,10 @@ def _enter(megabytes: int, proc: int | None) -> str:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-        namespaces.call("prctl", namespaces.DUMPABLE, 1, 0, 0, 0)  # otherwise its files in /proc stay root's
+    namespaces.call("prctl", namespaces.DUMPABLE, 1, 0, 0, 0)  # otherwise its files in /proc are root's
     kinds = namespaces.USER | namespaces.PIDS | namespaces.MOUNTS | namespaces.NETWORK | namespaces.IPC | namespaces.UTS
     namespaces.enter(kinds, proc)
+    namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)  # nobody reads its memory, with the request
     options = f"size={megabytes}m,nr_inodes=4096,mode=700"
     namespaces.mount("tmpfs", "/tmp", "tmpfs", namespaces.NO_SUID | namespaces.NO_DEVICES | namespaces.NO_EXEC, options)
     return "/tmp"
@@ -137,38 +192,71 @@ def _counts_processes(proc: int | None) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _become(request: dict[str, Any], proc: int | None, folder: str, files: list[int], processes: bool) -> NoReturn:
+def _become(request: dict[str, Any], start: Start, folder: int, files: list[int]) -> NoReturn:
     """Turn a fresh fork into the process of the program."""
     try:
         os.setsid()
-        os.chdir(folder)
-        namespaces.kill_first(proc)
+        os.fchdir(folder)
+        namespaces.call("prctl", namespaces.DUMPABLE, 1, 0, 0, 0)
+        namespaces.kill_first(start.proc)
+        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
+        namespaces.drop_capabilities()
+        if start.readable is not None:
+            landlock.restrict(start.readable)
+            landlock.restrict(landlock.rules([*start.visible, (folder, landlock.everything())]))
         for number, file in enumerate((*files[2:], files[1])):
-            os.dup2(file, number + 10)
+            os.dup2(file, number + 100)
         for number in range(4):
-            os.dup2(number + 10, number, inheritable=False)
+            os.dup2(number + 100, number, inheritable=False)
         os.closerange(4, 1 << 16)
         channel = socket.socket(fileno=3)
-        namespaces.drop_capabilities()
         namespaces.call("prctl", namespaces.DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-        candidate.limit(request)
-        syscalls.install(processes)
+        candidate.limit(request, start.processes)
+        syscalls.install(start.processes)
         candidate.standard_streams()
-        candidate.run(request, channel)
+        candidate.run(request, channel, start.processes)
     finally:
         os._exit(1)
 
 
-def _watch(child: int, connection: socket.socket) -> int:
+def _watch(child: int, connection: socket.socket, start: Start, most: int) -> int:
     """Wait until the program's process ends, or the caller closes the connection; end everything; return its code.
 
     The process is the first of its PID namespace, with which the kernel ends all others; in tier `limits` it is alone.
+    All of a program together has the share of the processor of one process: the more of it run, the nicer it becomes.
     """
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(connection, select.POLLIN)
-    poll.poll()
+    usual = niceness = os.nice(0) + candidate.NICE
+    while not poll.poll(TICK * 1000):
+        states = list(_states(start.proc, child))
+        if not start.processes and len(states) > most:
+            break
+        wanted = usual + math.ceil(math.log(max(1, states.count("R")), WEIGHT))
+        if wanted > niceness:
+            niceness = wanted
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.setpriority(os.PRIO_PGRP, child, niceness)
     if not select.select([ended], [], [], 0)[0]:
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _states(proc: int, process: int) -> Iterator[str]:
+    """The state of each thread of a process and of the processes that it has started, such as "R" for one that runs."""
+    with contextlib.suppress(OSError):  # it has ended
+        tasks = os.open(f"{process}/task", os.O_RDONLY, dir_fd=proc)
+        try:
+            for thread in os.listdir(tasks):
+                yield _read(f"{thread}/stat", tasks).rpartition(")")[2].split()[0]
+                for child in _read(f"{thread}/children", tasks).split():
+                    yield from _states(proc, int(child))
+        finally:
+            os.close(tasks)
+
+
+def _read(path: str, folder: int) -> str:
+    with open(os.open(path, os.O_RDONLY, dir_fd=folder), encoding="utf-8", errors="replace") as file:
+        return file.read()

@@ -11,23 +11,27 @@ import json
 import math
 from typing import Any
 
+DEEPEST = 200
+"""Levels of containers in a value, so that neither side comes near the limit of recursion."""
 GREATEST = 1 << 63  # larger integers travel as hexadecimal text, which has no limit of digits
 
 
 def to_json(value: Any) -> bytes:
-    """A plain value as JSON. TypeError for another value; RecursionError for one that is nested too deeply."""
-    return json.dumps(_packed(value)).encode()
+    """A plain value as JSON. TypeError for another value, or one of more than `DEEPEST` levels."""
+    return json.dumps(_packed(value, DEEPEST)).encode()
 
 
 def from_json(text: bytes) -> Any:
     """The value of `to_json`. ValueError if it is not of that form, or nested too deeply."""
     try:
-        return _unpacked(json.loads(text))
+        return _unpacked(json.loads(text), DEEPEST)
     except (RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a packed value: {error}") from error
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: Any, levels: int) -> Any:
+    if levels < 0:
+        raise TypeError(f"a value that is nested more than {DEEPEST} levels is not plain data")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -37,12 +41,12 @@ def _packed(value: Any) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, list):
-        return [_packed(each) for each in value]
+        return [_packed(item, levels - 1) for item in value]
     if isinstance(value, dict):
-        return {"dict": [[_packed(key), _packed(each)] for key, each in value.items()]}
+        return {"dict": [[_packed(key, levels - 1), _packed(item, levels - 1)] for key, item in value.items()]}
     if isinstance(value, tuple | set | frozenset):
         kind = next(kind for kind in (tuple, set, frozenset) if isinstance(value, kind))
-        return {kind.__name__: [_packed(each) for each in value]}
+        return {kind.__name__: [_packed(item, levels - 1) for item in value]}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, complex):
@@ -50,22 +54,24 @@ def _packed(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} is not plain data")
 
 
-def _unpacked(data: Any) -> Any:
+def _unpacked(data: Any, levels: int) -> Any:
+    if levels < 0:
+        raise ValueError(f"nested more than {DEEPEST} levels")
     if isinstance(data, list):
-        return [_unpacked(each) for each in data]
+        return [_unpacked(item, levels - 1) for item in data]
     if not isinstance(data, dict):
         return data
     ((kind, content),) = data.items()
     if kind == "int":
         return int(content, 16)
     if kind == "dict":
-        return {_unpacked(key): _unpacked(value) for key, value in content}
+        return {_unpacked(key, levels - 1): _unpacked(value, levels - 1) for key, value in content}
     if kind == "bytes":
         return bytes.fromhex(content)
     if kind == "complex":
         return complex(*content)
     kinds: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
-    return kinds[kind](_unpacked(each) for each in content)
+    return kinds[kind](_unpacked(item, levels - 1) for item in content)
 
 
 def same(expected: Any, value: Any) -> bool:
