@@ -76,7 +76,7 @@ def standard_streams() -> None:
         del sys.modules[name]  # so that a program cannot import the rest of the package by them
 
 
-def fit(megabytes: int, processes: bool) -> None:
+def fit(request: dict[str, Any], processes: bool) -> None:
     """Have what programs often ask for work within the limits.
 
     The stack of a thread, the number of processors, locks of multiprocessing where there are threads only, and the
@@ -85,14 +85,14 @@ def fit(megabytes: int, processes: bool) -> None:
     set_size, open_file, count = threading.stack_size, open, min(os.cpu_count() or 1, POOL)
 
     def stack_size(*size: int) -> int:
-        return set_size(*(min(number, megabytes << 18) for number in size))
+        return set_size(*(min(number, request["megabytes"] << 18) for number in size))
 
     def open_stream(file: Any, *arguments: Any, **named: Any) -> Any:
         return open_file(os.dup(STREAMS[file]) if file in STREAMS else file, *arguments, **named)
 
     threading.stack_size = _thread.stack_size = stack_size
     os.cpu_count = lambda: count
-    if not os.path.exists("/dev/stdin"):
+    if "/dev/" in request.get("program", "") and not os.path.exists("/dev/stdin"):  # it would be seen in a traceback
         builtins.open = io.open = open_stream
     if not processes:  # those of processes are files in /dev/shm
         for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier"):
@@ -106,7 +106,7 @@ def run(request: dict[str, Any], channel: socket.socket, processes: bool) -> NoR
     kinds: dict[str, Callable[[dict[str, Any], socket.socket], int]] = {"main": main, "serve": serve, "judge": judge}
     code = 1
     with contextlib.suppress(BaseException):
-        fit(request["megabytes"], processes)
+        fit(request, processes)
         code = kinds[request["kind"]](request, channel)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
