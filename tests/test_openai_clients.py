@@ -450,6 +450,16 @@ def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
         pickle.loads(pickled[0])
 
 
+def test_marks_of_a_cache_in_messages_have_no_influence() -> None:
+    async def do(team: Any) -> str:
+        marked: Any = [{**ASK[0], "cache_breakpoint": True, "cache_control": {"type": "ephemeral"}}]
+        return (
+            (await team.openai("solver").chat.completions.create(model="m", messages=marked)).choices[0].message.content
+        )
+
+    assert answers(do).turns[0][0].observation == tuple(ASK)
+
+
 def test_ignored_keys_are_a_list() -> None:
     async def do(team: Any) -> str:
         with pytest.raises(TypeError, match=r"must be a list of keys, got 'temperature': write \('temperature',\)"):

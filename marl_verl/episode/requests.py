@@ -38,6 +38,8 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     **{"top_k": (-1, 0), "modalities": (["text"],), "verbosity": ("medium",), "truncation": ("disabled",)},
 }
 """Keys that a request may set to their default only."""
+CACHING = ("cache_control", "cache_breakpoint")
+"""Keys of a message that say where a server may cache the prompt (Anthropic, CrewAI)."""
 
 DEEPEST = MOST_LEVELS + 20  # levels of a body, with those of a call inside
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -139,4 +141,5 @@ def _cleaned(message: Any) -> Any:
     """A message without the empty keys that clients add (`refusal`, `annotations`, ...)."""
     if not isinstance(message, Mapping):
         return message
-    return {key: value for key, value in message.items() if value or key in ("role", "content")}
+    named = {key: value for key, value in message.items() if key not in CACHING}
+    return {key: value for key, value in named.items() if value or key in ("role", "content")}
