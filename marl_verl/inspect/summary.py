@@ -128,7 +128,7 @@ def draw_curve(folder: Path) -> Path:
             style = {"marker": "o", **style}
         axes.plot([step for step, _ in points], [value for _, value in points], label=label, **style)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="step", ylabel="team success", ylim=(0, 1), title=folder.name)
+    axes.set(xlabel="step", ylabel="team success", ylim=(-0.03, 1.03), title=folder.name)
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
     figure.tight_layout()
