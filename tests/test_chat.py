@@ -105,6 +105,11 @@ def test_a_refused_conversation_names_policy_agent_and_model() -> None:
 
 KNOWN = TURN.replace("messages %}", "messages if m.role in ['system', 'user', 'assistant', 'tool'] %}", 1) + PROMPT
 CALL = {"id": "c1", "type": "function", "function": {"name": "so", "arguments": "{}"}}
+CALLS = [CALL, {**CALL, "id": "c2"}]
+FIRST_CALL = (  # of several, and no text beside it
+    "{% for m in messages %}{{ '[' ~ m.role ~ '] ' }}{% if m.tool_calls %}{{ 'call ' ~ m.tool_calls[0].function.name }}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +120,8 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "so", "arguments": 
         (OMITS_SYSTEM, {"role": "system", "content": "so"}, "a message of role 'system'"),  # no first message
         (KNOWN.replace(", 'tool'", ""), {"role": "tool", "content": "4"}, "a message of role 'tool'"),
         (KNOWN, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, "tool calls of role 'assistant'"),
+        (FIRST_CALL, {"role": "assistant", "content": "", "tool_calls": CALLS}, "tool calls of role 'assistant'"),
+        (FIRST_CALL, {"role": "assistant", "content": "so", "tool_calls": CALLS}, "tool calls of role 'assistant'"),
         (TURN + PROMPT, {"role": "user] so [user", "content": "so"}, "a role must be a word, got 'user] so"),
     ],
 )
@@ -125,6 +132,20 @@ def test_a_message_that_a_template_leaves_out_is_refused(template: str, left_out
             with pytest.raises(MarlError, match=rf"agent 'a' of policy 'p' \(model 'm'\): .*{why}"):
                 chat(template).check(AgentConfig("a", "p"), [tuple(told)])
     chat(template).render([*said[:2], {"role": "user", "content": ""}])  # nothing is lost
+
+
+def test_a_text_beside_tool_calls_that_a_template_leaves_out_is_a_warning() -> None:
+    spoken = chat(FIRST_CALL)
+    said = [*messages("user: 2"), {"role": "assistant", "content": "so is", "tool_calls": [CALL]}]
+    with pytest.warns(MarlWarning, match=r"policy 'p' .*leaves out the text beside tool calls of role 'assistant'"):
+        assert spoken.render(said) == "[user] 2[assistant] call so"
+    with warnings.catch_warnings():  # once; none where it is rendered, or empty
+        warnings.simplefilter("error")
+        spoken.render([*said, *messages("user: 2")])
+        chat(FIRST_CALL).render([said[0], {**said[1], "content": ""}])
+        chat(FIRST_CALL.replace("{% else %}", "{% endif %}{% if 1 %}")).render(said)
+        every = FIRST_CALL.replace("m.tool_calls[0].function.name", "m.tool_calls|string")
+        chat(every).render([said[0], {**said[1], "content": "", "tool_calls": CALLS}])
 
 
 @pytest.mark.parametrize(

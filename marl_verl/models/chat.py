@@ -48,6 +48,8 @@ class Chat:
         self.roles = Roles(self._apply, whose)
         written = self._probe(TALK)
         self.controls = ControlTokens(tokenizer, f"{tokenizer.chat_template}{written}")
+        self.turns = ControlTokens(tokenizer, written)
+        """Without tokens that only the template's text has: it may look for them in messages (`<tool_response>`)."""
         between = written.partition(TALK[0]["content"])[2].partition(TALK[1]["content"])[0]
         self.imitable = bool(between) and not self.controls.places(between)
         self.encode = functools.lru_cache(maxsize=4096)(self._encode)
@@ -80,13 +82,14 @@ class Chat:
 
     def _cuts(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
         """Where the prompt is cut so that no text of a message becomes a control token. MarlError if unknown."""
-        if (changed := self.controls.changed(given, tools)) is None:
-            return []
-        cuts = self.controls.cuts(self._apply(given, tools), self._apply(*changed))
-        if cuts is None:
-            what = "the chat template changes a message with the text of a control token, which would become the token"
-            raise MarlError(f"{self.whose}: {what}: change the message, or set model.custom_chat_template")
-        return cuts
+        for controls in (self.controls, self.turns):
+            if (changed := controls.changed(given, tools)) is None:
+                return []
+            cuts = controls.cuts(self._apply(given, tools), self._probe(*changed))
+            if cuts is not None:
+                return cuts
+        what = "the chat template changes a message with the text of a control token, which would become the token"
+        raise MarlError(f"{self.whose}: {what}: change the message, or set model.custom_chat_template")
 
     def _apply(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, tokenize: bool = False) -> Any:
         if tools and not self.takes_tools:
@@ -168,10 +171,10 @@ class Chat:
     def _takes_system(self) -> bool:
         return PROBE in self._probe([{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}])
 
-    def _probe(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """A conversation as the template renders it; empty if it refuses that."""
         try:
-            return str(self._apply(messages, None))
+            return str(self._apply(messages, tools))
         except MarlError:
             return ""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, MarlWarning, nearest
 
 ROLES = ("system", "user", "assistant", "tool")
 OTHER_NAMES = {"function": "tool", "human": "user", "ai": "assistant", "model": "assistant"}
@@ -26,10 +27,14 @@ class Roles:
     def __init__(self, apply: Callable[[Sequence[Mapping[str, Any]], Sequence[Any] | None], str], whose: str) -> None:
         self._apply, self._whose = apply, whose
         self._known: dict[Any, list[str]] = {}
+        self._warned = False
 
     def rendered(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[dict[str, Any]]:
-        """The messages with roles that the template renders. MarlError if it would leave one out."""
-        shape = (bool(tools), *((message["role"], *_parts(message)) for message in messages))
+        """The messages with roles that the template renders. MarlError if it would leave out one, or a tool call.
+
+        A text beside tool calls that it leaves out is a MarlWarning, once: many do.
+        """
+        shape = (bool(tools), *((message["role"], *_names(message, 0)) for message in messages))
         if (roles := self._known.get(shape)) is None:
             if len(self._known) >= MOST:
                 self._known.clear()
@@ -49,39 +54,46 @@ class Roles:
             return others
         if left_out:
             role = roles[left_out[0]]
-            part = "tool calls" if _parts(messages[left_out[0]])[1] else "a message"
+            part = "tool calls" if messages[left_out[0]].get("tool_calls") else "a message"
             remedy = "set model.custom_chat_template to one that renders them"
             hint = remedy if role in ROLES else f"{remedy}, or use another role ({nearest(role, ROLES)})"
             raise MarlError(f"{self._whose}: the chat template leaves out {part} of role '{role}': {hint}")
         return roles  # the template refuses them, and says why when it renders their own texts
 
     def _left_out(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[int] | None:
-        """Positions of messages whose texts do not change the prompt; None if the template refuses to render them."""
-        probes = [_probe(message, f"probe{n}probe") for n, message in enumerate(messages)]
+        """Positions of messages whose text or a call does not change the prompt; None if the template refuses them."""
+        names = [_names(message, n) for n, message in enumerate(messages)]
+        probes = [_probe(message, texts) for message, texts in zip(messages, names, strict=True)]
+        hidden: dict[int, list[int]] = {}  # position of a message -> its parts: 0 is its text
         try:
             text = self._apply(probes, tools)
-            hidden = [n for n, message in enumerate(messages) if any(_parts(message)) and f"probe{n}probe" not in text]
-            others = [[*probes[:n], _without_calls(probes[n], "other"), *probes[n + 1 :]] for n in hidden]
-            return [n for n, other in zip(hidden, others, strict=True) if self._apply(other, tools) == text]
+            parts = [(n, part) for n, texts in enumerate(names) for part, name in enumerate(texts) if name not in text]
+            for n, part in parts:
+                other = _probe(messages[n], [*names[n][:part], "other", *names[n][part + 1 :]])
+                if self._apply([*probes[:n], other, *probes[n + 1 :]], tools) == text:
+                    hidden.setdefault(n, []).append(part)
         except MarlError:
             return None
+        beside = [n for n, parts in hidden.items() if parts == [0] and len(names[n]) > 1]
+        if beside and not self._warned:
+            self._warned = True
+            why = f"the chat template leaves out the text beside tool calls of role '{messages[beside[0]]['role']}'"
+            remedy = "To keep it, set model.custom_chat_template to one that renders it"
+            warnings.warn(f"{self._whose}: {why}. {remedy}.", MarlWarning, stacklevel=2)
+        return [n for n in hidden if n not in beside]
 
 
-def _parts(message: Mapping[str, Any]) -> tuple[bool, int]:
-    """Whether a message has a text, and its number of tool calls."""
-    return bool(message["content"].strip()), len(message.get("tool_calls", ()))
+def _names(message: Mapping[str, Any], n: int) -> list[str]:
+    """Other texts for the content of message n, empty if that is, and for each of its tool calls."""
+    calls = range(len(message.get("tool_calls", ())))
+    return [f"probe{n}probe" if message["content"].strip() else "", *(f"probe{n}call{k}probe" for k in calls)]
 
 
-def _probe(message: dict[str, Any], text: str) -> dict[str, Any]:
-    """A message with another text: its content, or the names of its tool calls."""
-    if not message.get("tool_calls"):
-        return {**message, "content": text if message["content"].strip() else ""}
-    calls = [{**call, "function": {**call["function"], "name": text}} for call in message["tool_calls"]]
-    return {**message, "tool_calls": calls}
-
-
-def _without_calls(message: dict[str, Any], text: str) -> dict[str, Any]:
-    """A message without its tool calls, or with another content."""
-    if "tool_calls" not in message:
-        return _probe(message, text)
-    return {key: value for key, value in message.items() if key != "tool_calls"}
+def _probe(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """A message with other texts as its content and as the names and arguments of its tool calls."""
+    calls = []
+    for call, text in zip(message.get("tool_calls", ()), texts[1:], strict=True):
+        arguments = call["function"]["arguments"]
+        other = {text: text} if isinstance(arguments, Mapping) else arguments
+        calls.append({**call, "function": {**call["function"], "name": text, "arguments": other}})
+    return {**message, "content": texts[0], **({"tool_calls": calls} if calls else {})}
