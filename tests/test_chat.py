@@ -144,6 +144,8 @@ def test_a_text_beside_tool_calls_that_a_template_leaves_out_is_a_warning() -> N
         spoken.render([*said, *messages("user: 2")])
         chat(FIRST_CALL).render([said[0], {**said[1], "content": ""}])
         chat(FIRST_CALL.replace("{% else %}", "{% endif %}{% if 1 %}")).render(said)
+        arguments = FIRST_CALL.replace("function.name", "function.arguments.a")
+        chat(arguments).render([said[0], {**said[1], "content": ""}])
         every = FIRST_CALL.replace("m.tool_calls[0].function.name", "m.tool_calls|string")
         chat(every).render([said[0], {**said[1], "content": "", "tool_calls": CALLS}])
 

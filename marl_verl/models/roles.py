@@ -69,7 +69,7 @@ class Roles:
             text = self._apply(probes, tools)
             parts = [(n, part) for n, texts in enumerate(names) for part, name in enumerate(texts) if name not in text]
             for n, part in parts:
-                other = _probe(messages[n], [*names[n][:part], "other", *names[n][part + 1 :]])
+                other = _without_call(probes[n], part - 1) if part else {**probes[n], "content": "other"}
                 if self._apply([*probes[:n], other, *probes[n + 1 :]], tools) == text:
                     hidden.setdefault(n, []).append(part)
         except MarlError:
@@ -90,10 +90,15 @@ def _names(message: Mapping[str, Any], n: int) -> list[str]:
 
 
 def _probe(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    """A message with other texts as its content and as the names and arguments of its tool calls."""
-    calls = []
-    for call, text in zip(message.get("tool_calls", ()), texts[1:], strict=True):
-        arguments = call["function"]["arguments"]
-        other = {text: text} if isinstance(arguments, Mapping) else arguments
-        calls.append({**call, "function": {**call["function"], "name": text, "arguments": other}})
+    """A message with other texts as its content and as the names of its tool calls."""
+    calls = [
+        {**call, "function": {**call["function"], "name": text}}
+        for call, text in zip(message.get("tool_calls", ()), texts[1:], strict=True)
+    ]
     return {**message, "content": texts[0], **({"tool_calls": calls} if calls else {})}
+
+
+def _without_call(message: dict[str, Any], k: int) -> dict[str, Any]:
+    calls = [call for n, call in enumerate(message["tool_calls"]) if n != k]
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "tool_calls": calls} if calls else rest
