@@ -90,6 +90,24 @@ def test_a_whole_call_before_text_that_is_cut_off_is_kept(tool: str, then: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tool", ["hermes", "qwen3_coder", "minimax_m2", "llama3_json", "step3", "glm45"])
+def test_a_whole_text_with_a_name_like_that_of_a_tag_is_text(tool: str) -> None:
+    for text in (
+        "Usage: run.py <python_file>",
+        "std::vector<std::invoke_result_t<F>> v;",
+        "#include <tool_calls.h>\n\nrun();",
+        "Usage:\n<tool_call_id> is the id, <function_callback> what is called",
+    ):
+        parsed = parsers(tool).parse(text, text, TOOLS)
+        assert (parsed.text, parsed.malformed) == (text, None)
+    head = "".join(FORMATS[tool])
+    broken = head[: head.index("run") + 3]
+    for text in ("I do it:\n<function_call>\nrun", '<invoke name="x', f"Then {broken}", f"{broken} = [}}"):
+        parsed = parsers(tool).parse(text, text, TOOLS)
+        assert parsed.malformed or parsed.calls, text
+
+
+@pytest.mark.slow
 def test_a_stop_string_cuts_a_call_unless_it_ends_it() -> None:
     text = f'<tool_call>\n{{"name": "run", "arguments": {ARGUMENTS}}}\n'
     assert parsers("hermes").parse(text, text, TOOLS, cut=f"{text}</tool_call>").calls

@@ -425,6 +425,34 @@ class Fans(Workflow):
         return sorted({text.split()[0].partition("#")[0] for text in texts})
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_conversation_of_a_parallel_task_goes_on_alone(inside: bool) -> None:
+    """As of an agent with a guardrail beside it; the same in each of several sub-agents."""
+
+    async def do(team: Any) -> str:
+        async def ask(agent: str, messages: list[Any]) -> list[Any]:
+            reply = await team.openai().chat.completions.create(model=agent, messages=messages)
+            return [*messages, {"role": "assistant", "content": reply.choices[0].message.content.strip()}, *ASK]
+
+        async def sub_agent() -> None:
+            talks = await asyncio.gather(ask("solver", ASK), ask("judge", ASK), ask("solver", ASK))
+            for talk in (talks[2], talks[0]):  # equal: the first continues that of the task that was created first
+                await ask("solver", await ask("solver", talk))
+            await ask("solver", ASK)
+
+        await (asyncio.gather(sub_agent(), sub_agent()) if inside else sub_agent())
+        return "done"
+
+    run = answers(do, " 4 ", judge="yes")
+    acts = [act for act, _ in run.turns if act.agent == "solver"]
+    assert {m["content"] for act in acts for m in act.observation if m["role"] == "assistant"} == {" 4 "}
+    turns = {act.slot: act.turn for act in acts}
+    for outer in ("parallel-1.", "parallel-2.") if inside else ("parallel-",):
+        slots = {f"{outer}{number}{turn}" for number in (1, 3) for turn in ("", "#1", "#2")}
+        assert {slot for slot in turns if slot.startswith(outer)} == slots
+    assert len(acts) == len(turns) == (14 if inside else 7)
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
     """Frameworks copy and pickle the objects that hold it (DSPy, pydantic models)."""

@@ -21,8 +21,9 @@ from marl_verl.episode.errors import (
     with_line,
 )
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
+from marl_verl.episode.lanes import path_of, within
 from marl_verl.episode.lengths import TooLong, refusal
-from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, restored
+from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
@@ -138,6 +139,24 @@ class Effects:
                 if at < len(messages) and tuple(messages[:at]) == record.act.observation:
                     messages[at] = restored(messages[at], record.action.message)
         return tuple(messages)
+
+    def lane(self, agent: str, observation: Observation, slot: str | None) -> str | None:
+        """The slot of a request from a task in `slot`: where the last observation and reply of a lane of this task, or
+        of its parallel tasks, begin the request, it goes on there (of several, the longest)."""
+        ends = []
+        for record in self._records:
+            if not isinstance(record, ActRecord) or record.act.agent != agent:
+                continue
+            name, at = _lane(record.act), len(record.act.observation)
+            if (
+                at < len(observation)
+                and record.act.turn + 1 == self._lanes[agent, name]
+                and within(name, slot)
+                and compared(observation[at]) == compared(record.action.message)
+                and tuple(self.as_sampled(agent, observation, name)[:at]) == record.act.observation
+            ):
+                ends.append((-at, name != slot, path_of(name), name))
+        return min(ends, key=lambda end: end[:3])[-1] if ends else slot
 
     async def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
         """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy.

@@ -2,7 +2,8 @@
 
 Tasks that one task creates without waiting in between (`asyncio.gather`, a `TaskGroup`, the fan-out of a framework) are
 parallel. Their requests have the slots "parallel-1", "parallel-2", ...; inside the first one, "parallel-1.1" and so on.
-A task that is created alone goes on in the slot of its creator. So the names follow from the structure of the workflow,
+A task that is created alone goes on in the slot of its creator, or in that of a parallel task that it has waited for
+and whose conversation it continues. So the names follow from the structure of the workflow,
 and not from the order in which actions arrive.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 from typing import Any
 
 
@@ -64,3 +66,15 @@ def parallel_slot() -> str | None:
     place = _place.get()
     path = () if place is None else place.path
     return f"parallel-{'.'.join(map(str, path))}" if path else None
+
+
+def within(slot: str | None, outer: str | None) -> bool:
+    """Whether a slot is `outer`, or that of a choice or a parallel task in it; no task beside `outer` uses it."""
+    if slot is None or slot == outer:
+        return slot == outer
+    return slot.startswith(("parallel-", "choice") if outer is None else f"{outer}.")
+
+
+def path_of(slot: str | None) -> list[int]:
+    """The numbers in the name of a slot, in which slots are ordered as their tasks were created."""
+    return [int(number) for number in re.findall(r"\d+", slot or "")]

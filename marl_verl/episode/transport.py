@@ -44,6 +44,7 @@ class Acts(Protocol):
     """The effects of a run that the transport uses."""
 
     def as_sampled(self, agent: str, observation: Any, slot: str | None) -> Any: ...
+    def lane(self, agent: str, observation: Any, slot: str | None) -> str | None: ...
     async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
     def request_refused(self, key: str | None, why: str) -> None: ...
     async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
@@ -94,6 +95,7 @@ class TeamTransport(Transport):
     ) -> None:
         self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
         self._loop, self._ignored = loop, ignored
+        self._named = slot is not None
 
     def __deepcopy__(self, memo: Any) -> TeamTransport:
         return self
@@ -106,7 +108,9 @@ class TeamTransport(Transport):
         slot = parallel_slot() if self._slot is None else None
         if slot is None:
             return self
-        return TeamTransport(self._run, self._agents, self._agent, slot, self._counts, self._loop, self._ignored)
+        here = TeamTransport(self._run, self._agents, self._agent, slot, self._counts, self._loop, self._ignored)
+        here._named = False
+        return here
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         here, body = self._here(), await request.aread()
@@ -162,7 +166,9 @@ class TeamTransport(Transport):
 
     async def _acts(self, agent: str, asked: Request) -> list[Action]:
         """The actions of a request, one per choice, each in a slot of its own."""
-        return await self._in_slots(agent, asked, self._slot)
+        goes_on = asked.n == 1 and not self._named
+        slot = self._run.lane(agent, asked.messages, self._slot) if goes_on else self._slot
+        return await self._in_slots(agent, asked, slot)
 
     async def _in_slots(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         if asked.n == 1:

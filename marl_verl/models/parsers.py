@@ -37,10 +37,20 @@ FAMILIES = (
 """(a text in the chat template, vLLM's parser of the model family), the most specific first."""
 BEGIN = re.compile(
     r"<(?![^<>]*(?:end|END|close))(?!\w+\|>)"  # an opening tag, whose name has no space
-    r"[^\s<>/]{0,30}(?:(?:tool|function)s?[_▁](?:call|prefix)|invoke|action_start|START_ACTION|\|?python_)"
+    r"[^\s<>/]{0,30}(?:(?:tool|function)s?[_▁](?:call|prefix)|action_start|START_ACTION)"
+    r"|<(?:\w+:|｜DSML｜)?invoke(?=[\s>]|$)|<\|content_invoke|<\|python_"
     r"|<function[= ]|<\|open\|>(?:tools|call)|\[TOOL_CALLS\]|functools\["
 )
-"""What begins a tool call in the formats of vLLM's parsers; a text with it and without a call is malformed."""
+"""What begins a tool call in the formats of vLLM's parsers; a text that is cut off, with it and without a call, is a
+call that is cut off."""
+BEGUN = re.compile(
+    r"(?:^|[>\]])\s*(?:<(?:[^\s<>/.]{0,20}[:_▁|｜])?(?:tool|function)s?[_▁](?:call|prefix)s?"
+    r"(?:[_▁](?:section[_▁])?(?:begin|start))?[|｜]?>"
+    r"|<\|?(?:action_start|START_ACTION|content_invoke|python_(?:tag|start))|<(?:\w+:|｜DSML｜)?invoke name="
+    r"|<function(?:=| name=)|<\|open\|>(?:tools|call)|\[TOOL_CALLS\]|functools\[)",
+    re.MULTILINE,
+)
+"""A tag of a call at a place where a call may begin: in a whole text without a call, the call is malformed."""
 TAG = re.compile(r"<([\w:]+)")
 BARE = ('[{"name": "f", "arguments": {}}]', '{"name": "f", "parameters": {}}', "[f()]")
 """Calls without a tag: a text that begins as one of those that the parser reads may be such a call, cut off."""
@@ -142,8 +152,8 @@ class Parsers:
         ):
             return replace(parsed, malformed=CUT)
         if not calls:
-            wrong = f"a tool call that cannot be parsed (parser {self.tool})" if BEGIN.search(raw) else None
-            return replace(parsed, malformed=wrong)
+            wrong = f"a tool call that cannot be parsed (parser {self.tool})"
+            return replace(parsed, malformed=wrong if self._begun(raw, request, tools) else None)
         if why := wrong_call(calls, parameters):
             return replace(parsed, malformed=why)
         return replace(parsed, text=content, calls=tuple(calls))
@@ -164,14 +174,9 @@ class Parsers:
 
     def _extracted(self, raw: str, request: Any) -> tuple[list[dict[str, str]], str]:
         """(the tool calls that vLLM's parser finds, the content beside them)."""
-        from vllm.tool_parsers import ToolParserManager
-
-        self._check_family()
-        assert self.tool is not None
-        kind = ToolParserManager.get_tool_parser(self.tool)
+        parser = self._parser(request)
         for name in ("vllm.tool_parsers", "vllm.parser"):  # they log the traceback of a call that they cannot read
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        parser = kind(self._tokenizer(), request.tools)  # keeps the state of one text
         try:
             extracted = parser.extract_tool_calls(raw, request)
         except UNREADABLE:
@@ -180,6 +185,25 @@ class Parsers:
             return [], raw
         calls = [call.function for call in extracted.tool_calls]
         return [{"name": call.name, "arguments": call.arguments} for call in calls], (extracted.content or "").strip()
+
+    def _parser(self, request: Any) -> Any:
+        """A new parser, which keeps the state of one text."""
+        from vllm.tool_parsers import ToolParserManager
+
+        self._check_family()
+        return ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer(), request.tools)
+
+    def _begun(self, raw: str, request: Any, tools: Sequence[str]) -> bool:
+        """Whether a whole text begins a call: by the parser's start token, by a tag where a call may begin, or by one
+        before the name of a tool. Others are text: `#include <tool_calls.h>`."""
+        names = "|".join(map(re.escape, tools))
+        named = rf"(?:{BEGIN.pattern})[^\s<>.]*>?(?:<[|｜][^\s<>]*>)*\W*(?:name\W+|call:|functions?\W+)?(?:{names})\b"
+        if BEGUN.search(raw) or re.search(named, raw):
+            return True
+        parser = self._parser(request)
+        held = [vars(parser), *map(vars, type(parser).__mro__)]
+        texts = [text for values in held for text in values.values() if isinstance(text, str)]
+        return any(text in raw for text in texts if len(text) < 40 and BEGIN.search(text) and text[-1] in ">]")
 
     def _is_cut(self, raw: str, calls: list[dict[str, str]], request: Any, tools: Sequence[str]) -> bool:
         """Whether a text ends inside a tool call, whatever the format: calls that are closed are found again in the
