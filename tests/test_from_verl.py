@@ -41,6 +41,11 @@ SCRIPTS = {
         "data=here\ndevice=$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)\n" + CALL + "d=$device",
         ["d=gpu"],
     ),
+    "arithmetic": (
+        f"data=here\nn=4\nif (( n > 8 )); then b=9; else b=64; fi\nm=$(( (n + 1) > 8 ? 8 : n ))\n{CALL}b=$b m=$m > log",
+        ["b=64", "m=4"],
+    ),
+    "a watcher in the background": (f"data=here\nwhile true; do nvidia-smi; sleep 60; done &\n{CALL}c=1", ["c=1"]),
     "a loop": ("data=here\nfor k in 1 2; do list+=(k$k=$k); done\n" + CALL + '"${list[@]}"', ["k1=1", "k2=2"]),
     "its own folder": ('data=here\nhere="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n' + CALL + "c=1", ["c=1"]),
     "a path and another program": (

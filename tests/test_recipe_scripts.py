@@ -95,6 +95,7 @@ def data_of(script: Path) -> dict[str, str]:
     for split in ("train", "test"):
         path = stand_in() / f"{script.parent.name}-{example.stem}-{split}.jsonl"
         copies = [{**rows[n % len(rows)], "id": f"{split} {n}"} for n in range(COPIES)]
+        copies = [{**row, "prompt": f"{row['prompt']}\n# {split}\n"} for row in copies]
         path.write_text("".join(json.dumps(row) + "\n" for row in copies))
         variables[f"{split.upper()}_FILE"] = str(path)
     return variables

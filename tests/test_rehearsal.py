@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from marl_verl.cli.main import main
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
@@ -121,3 +122,35 @@ def test_prompts_that_are_all_too_long_end_the_dry_run(overrides: list[str], why
     size = ["marl.task.train_size=40", "marl.task.test_size=10"]
     with pytest.raises(MarlError, match=why):
         plan_run(RECIPE, ["data.max_prompt_length=12", *size, *overrides])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("'good'", "role reward 'holds-it' of agent 'sender' must be a number, holds_it returned 'good'"),
+        ("float(turn.observashun)", "warning: role reward 'holds-it' of agent 'sender' raised AttributeError"),
+    ],
+)
+def test_role_rewards_of_users_are_tried(
+    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A role reward that is no number is refused before the start; one that raises is a warning."""
+    quickstart = Path(__file__).parents[1] / "recipes" / "quickstart"
+    text = (quickstart / "my_team.py").read_text(encoding="utf-8")
+    right = "float(turn.action.text.strip() in task.data[turn.agent])"
+    assert right in text
+    (tmp_path / "my_team.py").write_text(text.replace(right, change))
+    (tmp_path / "my_team.yaml").write_text((quickstart / "my_team.yaml").read_text(encoding="utf-8"))
+    assert main(["train", str(tmp_path / "my_team.yaml"), "--dry-run"]) == (0 if "warning" in message else 2)
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_an_action_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quickstart = Path(__file__).parents[1] / "recipes" / "quickstart"
+    text = (quickstart / "my_team.py").read_text(encoding="utf-8")
+    (tmp_path / "my_team.py").write_text(text.replace("return answer.text", "return answer"))
+    (tmp_path / "my_team.yaml").write_text((quickstart / "my_team.yaml").read_text(encoding="utf-8"))
+    assert main(["train", str(tmp_path / "my_team.yaml"), "--dry-run"]) == 2
+    assert "answers with an Action, which cannot be scored: return action.text" in capsys.readouterr().err

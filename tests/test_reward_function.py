@@ -93,9 +93,11 @@ BESIDE = {
     "rewards/countdown.py": "from clean import text\nfrom shared.helpers import same\n"
     "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
     "    return [same(text(a), b) + bonus for a, b in zip(solution_strs, ground_truths)]\n",
-    "rewards/clean.py": "import json\nimport numpy\n\ndef text(answer):\n    return answer.strip()\n",
+    "rewards/clean.py": "import json\nimport numpy\nfrom marl_verl.tasks import Task\n\n"
+    "def text(answer):\n    return answer.strip()\n",
     "shared/helpers.py": "from . import equal\ndef same(a, b):\n    return float(equal.equal(a, b))\n",  # no __init__
     "shared/equal.py": "def equal(a, b):\n    return a == b\n",
+    "marl_verl/tasks.py": "raise RuntimeError('a clone: the installed one comes first')\n",
     "rewards/numpy.py": "raise RuntimeError('the installed one comes first')\n",
     "rewards/unused.py": "raise RuntimeError('not imported')\n",
 }

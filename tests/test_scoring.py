@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from marl_verl.episode import Journal
@@ -86,6 +89,56 @@ async def beside(work: Any) -> float:
 def test_a_limit_ends_what_holds_the_interpreter(work: Any) -> None:
     number_of(evaluated, "1")  # a process is there
     assert asyncio.run(beside(work)) < 30.0, "one power takes minutes"
+
+
+def unnamed(fn: Any) -> Any:
+    def wrapper(*arguments: Any) -> Any:  # without functools.wraps
+        return fn(*arguments)
+
+    return wrapper
+
+
+def test_processes_of_a_score_end_with_it(tmp_path: Path) -> None:
+    def starts(task: Task, answer: str) -> float:
+        with (tmp_path / "pid").open("w") as file:
+            file.write(str(subprocess.Popen(["sleep", "600"]).pid))
+        time.sleep(600)
+        return 1.0
+
+    with pytest.raises(TimeoutError):
+        number_of(starts, "", LIMIT)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(timeout=20)
+
+
+def test_two_methods_of_one_name_are_two_functions() -> None:
+    class Wrapped(TaskSet):
+        score = unnamed(lambda self, task, answer: 0.25)
+        success = unnamed(lambda self, task, answer: False)
+
+    assert asyncio.run(judged(Wrapped(), TASK, "", 30.0)) == (0.25, False)
+
+
+def test_scores_that_wait_run_side_by_side() -> None:
+    def waits(task: Task, answer: str) -> float:
+        time.sleep(2.0)
+        return float(os.getpid())
+
+    async def all_of_them() -> set[float]:
+        return set(await asyncio.gather(*(number(waits, (TASK, ""), "the score", 60.0) for _ in range(4))))
+
+    assert len(asyncio.run(all_of_them())) > 1
+
+
+def test_a_process_that_does_not_start_is_an_error_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_POOL", scoring._Pool())
+    monkeypatch.setattr(scoring, "PROCESSES", 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(scoring.sys, "executable", "/nowhere/python")
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError):
+                number_of(evaluated, "1")
+    assert number_of(evaluated, "1") == 1.0
 
 
 def test_the_next_call_has_a_new_process() -> None:

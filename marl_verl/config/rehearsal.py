@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Mapping, Sequence
 
 from omegaconf import DictConfig
 
 from marl_verl.config.policy_models import chat_of
-from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
+from marl_verl.episode import (
+    Act,
+    Action,
+    Episode,
+    Limits,
+    Run,
+    StepTimeout,
+    Turn,
+    UnknownAgentError,
+    Workflow,
+    WorkflowError,
+)
 from marl_verl.episode.messages import as_observation, message_text
 from marl_verl.episode.requests import untrained_sampling
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.chat import Chat
 from marl_verl.models.tiny import TinyModel
+from marl_verl.sampling.context import RoleReward, finite
+from marl_verl.sampling.scoring import scored
 from marl_verl.tasks.base import Split, Task
+from marl_verl.tasks.limited import is_quick
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import AgentConfig, TeamConfig
 
@@ -25,11 +40,13 @@ TRIED = 8  # tasks of a split that are rehearsed before all of its prompts are t
 Moves = tuple[tuple[Act, ...], ...]
 
 
-def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> Moves:
-    """Run the workflow once with empty actions and return the acts of each move.
+def rehearse(
+    workflow: Workflow, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward] | None = None
+) -> Moves:
+    """Run the workflow once with empty actions and return the acts of each move; try the role rewards on its turns.
 
-    MarlError for an error that does not depend on the actions, such as a client's request that is refused. A workflow
-    of external processes is not rehearsed.
+    MarlError for an error that does not depend on the actions, such as a client's request that is refused, and for a
+    role reward that is no number; a MarlWarning for one that raises. A workflow of external processes is not rehearsed.
     """
     if not workflow.replayable:
         return ()
@@ -44,7 +61,10 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> Moves:
             for _ in range(MOVES):
                 acts = await run.next()
                 if acts is None:
-                    return
+                    if isinstance(run.answer, Action):
+                        what = f"workflow '{team.workflow.name}' answers with an Action, which cannot be scored"
+                        raise MarlError(f"{what}: return action.text")
+                    return await _try_rewards(run, task, team, rewards or {})
                 moves.append(tuple(acts))
                 for act in acts:
                     run.resolve(act, Action(text=""))
@@ -63,6 +83,25 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> Moves:
             what = f"workflow '{team.workflow.name}' did not request an act within {SECONDS:.0f} s"
             raise MarlError(f"{what} on task '{task.id}'") from error
     return tuple(moves)
+
+
+async def _try_rewards(run: Run, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward]) -> None:
+    """Call the role rewards that are not `quick` on the turns of a rehearsal."""
+    turns = [Turn.of(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
+    episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
+    for turn in turns:
+        name = team.agents[turn.agent].reward
+        if name is None or name not in rewards or is_quick(rewards[name]):
+            continue
+        label = f"role reward '{name}' of agent '{turn.agent}'"
+        fn = rewards[name]
+        try:
+            (value,) = await scored(fn, [(task, turn, episode)], SECONDS / 2)
+        except Exception as error:  # noqa: BLE001 - code of users, which may need real actions
+            what = f"{label} raised {format_error(error)} for an empty action"
+            warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
+        else:
+            finite(value, label, getattr(fn, "__qualname__", fn))
 
 
 def check_requests(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -23,11 +24,13 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.config.compose import parse_overrides
 from marl_verl.episode.codec import plain
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, MarlWarning, format_error, nearest
 from marl_verl.options import build
 from marl_verl.plugins.one_file import REWARDS, load_file, reward_files
-from marl_verl.sampling.context import number
+from marl_verl.sampling.context import finite
+from marl_verl.sampling.scoring import scored
 from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.limited import is_quick
 
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY = "marl.task.reward"
@@ -92,15 +95,22 @@ class FunctionScored(TaskSet):
 
 
 def check_score(task_set: TaskSet, task: Task) -> None:
-    """MarlError where a reward function returns no number for an empty answer. It may raise: that fails an attempt."""
-    if not isinstance(task_set, FunctionScored):
+    """MarlError where a user's score of an empty answer is no number; a MarlWarning where it raises, which would fail
+    an attempt of a run."""
+    if is_quick(task_set.score):
         return
+    key, name = "marl.task.name", type(task_set).__name__
+    if isinstance(task_set, FunctionScored):
+        key, name = KEY, task_set.function
+    label = f"{key}: the score of '{name}'"
     try:
-        asyncio.run(number(task_set.score, (task, ""), f"the score of '{task_set.function}'", TRY_SECONDS))
-    except MarlError as error:
-        raise MarlError(f"{KEY}: {error}") from error
-    except Exception:  # noqa: BLE001 - it may need a real answer, or a server that is not there yet
+        (value,) = asyncio.run(scored(task_set.score, [(task, "")], TRY_SECONDS))
+    except Exception as error:  # noqa: BLE001 - it may need a real answer, or a server that is not there yet
+        what = f"{label} raised {format_error(error)} for an empty answer"
+        warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
         return
+    for number in value.values() if isinstance(value, Mapping) else [value]:
+        finite(number, label, task_set.score.__qualname__)
 
 
 def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:

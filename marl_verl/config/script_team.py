@@ -49,9 +49,9 @@ def _share(script: Translation, marl: dict[str, Any]) -> None:
     groups = {"shared" if policy.get("base") else f"policy {name}" for name, policy in inside.items()}
     if len(inside) < 2:
         return
-    gpus, nodes = (int(script.values.get(f"trainer.{key}", 1)) for key in ("n_gpus_per_node", "nnodes"))
+    gpus, nodes = (int(script.number(f"trainer.{key}", 1)) for key in ("n_gpus_per_node", "nnodes"))
     marl["pools"] = {POOL: {"gpus": gpus, "nodes": nodes}}
-    share = round(float(script.get(f"actor_rollout_ref.{SHARE}")) / len(groups), 3)
+    share = round(script.number(f"actor_rollout_ref.{SHARE}") / len(groups), 3)
     for policy in inside.values():
         policy["pool"] = POOL
         policy.setdefault("rollout", {}).setdefault("gpu_memory_utilization", share)
@@ -63,7 +63,7 @@ def _share(script: Translation, marl: dict[str, Any]) -> None:
 
 def _use_cluster(script: Translation) -> None:
     """Take the running Ray cluster for several machines, as `ray.init` does."""
-    nodes = script.values.get("trainer.nnodes", 1)
+    nodes = int(script.number("trainer.nnodes", 1))
     if nodes == 1 or ADDRESS in script.values:
         return
     address = os.environ.get("RAY_ADDRESS")

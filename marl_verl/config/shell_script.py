@@ -6,9 +6,11 @@ writing and runs no command with a path; and no command is on its path. What the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -36,8 +38,10 @@ date() { printf '%(%Y%m%d_%H%M%S)T\n'; }; nproc() { printf '8\n'; }; whoami() { 
 hostname() { printf 'localhost\n'; }; realpath() { printf '%s\n' "${@: -1}"; }; readlink() { realpath "$@"; }
 set -r
 """
+_ARITHMETIC = r"\$?\(\((?:[^()]|\([^()]*\))*\)\)"
 _REDIRECTION = re.compile(
-    r"""[ \t](?:&|[0-9])?>>?\|?[ \t]*(?:>\([^)]*\)|"[^"\n]*"|'[^'\n]*'|(?![&>(])[^\s;&|)"']+)(?![^\n]*\]\])"""
+    _ARITHMETIC
+    + r"""|[ \t](?:&|[0-9])?>>?\|?[ \t]*(?:>\([^)]*\)|"[^"\n]*"|'[^'\n]*'|(?![&>(])[^\s;&|)"']+)(?![^\n]*\]\])"""
 )
 _FIXED = re.compile(r"^[ \t]*(?:export[ \t]+)?(?:PATH|SHELL|ENV|BASH_ENV)=.*$", re.MULTILINE)
 _SOURCE = re.compile(r"\$\{BASH_SOURCE(?:\[0\])?(?::-[^}]*)?\}|\$BASH_SOURCE\b")
@@ -69,27 +73,33 @@ def trainer_arguments(script: Path, environ: Mapping[str, str] = os.environ) -> 
 
 def _calls(bash: str, text: str, script: Path, environ: Mapping[str, str]) -> tuple[list[list[str]], str]:
     """(the commands that a script would run, its errors)."""
-    text = _SOURCE.sub("$0", _FIXED.sub(":", _REDIRECTION.sub(" ", text)))
+    plain = _REDIRECTION.sub(lambda found: found[0] if "((" in found[0] else " ", text)  # not `(( n > 8 ))`
+    text = _SOURCE.sub("$0", _FIXED.sub(":", plain))
     env = {name: value for name, value in environ.items() if name not in ("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS")}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "calls").open("w+b") as record:
         command = [bash, "-c", f"exec 3>&{record.fileno()}{PREAMBLE}{text}", str(script)]
-        try:
-            done = subprocess.run(
+        errors = Path(folder) / "errors"
+        with errors.open("wb") as standard_error:
+            process = subprocess.Popen(
                 command,
                 env={**env, "PATH": PATH},
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=SECONDS,
-                check=False,
+                stdout=subprocess.DEVNULL,
+                stderr=standard_error,
                 pass_fds=[record.fileno()],
+                process_group=0,
             )
-            errors = done.stderr
-        except subprocess.TimeoutExpired:
-            errors = f"script: it took longer than {SECONDS:g} s"
+            try:
+                process.wait(SECONDS)
+                late = ""
+            except subprocess.TimeoutExpired:
+                late = f"script: it took longer than {SECONDS:g} s"
+            finally:  # also what the script has put into the background
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         record.seek(0)
-        return list(_records(record.read())), errors
+        return list(_records(record.read())), late or errors.read_text(encoding="utf-8", errors="replace")
 
 
 def _records(data: bytes) -> Iterator[list[str]]:

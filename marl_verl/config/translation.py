@@ -39,6 +39,15 @@ class Translation:
         """A key's value in the script, or verl's default."""
         return self.values.get(key, defaults().get(key))
 
+    def number(self, key: str, default: Any = None) -> float:
+        """A key's number in the script, else `default`, else verl's default. MarlError for another value."""
+        value = self.values.get(key)
+        if value is None:
+            value = defaults().get(key) if default is None else default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise MarlError(f"'{key}={'' if value is None else value}' must be a number: write it in the script")
+        return value
+
     def take(self, key: str) -> Any:
         """Remove a key and return its value."""
         self.lines.pop(key, None)

@@ -39,8 +39,8 @@ MICRO = {  # global sizes of verl 0.6 and before
     "critic.ppo_micro_batch_size": "critic.ppo_micro_batch_size_per_gpu",
     "critic.forward_micro_batch_size": "critic.forward_micro_batch_size_per_gpu",
 }
-ROUNDS = 100
-"""Rounds of further tasks where verl has no limit (`max_num_gen_batches` 0)."""
+ROUNDS = 16
+"""Rounds of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)."""
 
 
 def translate_settings(script: Translation) -> None:
@@ -51,8 +51,8 @@ def translate_settings(script: Translation) -> None:
                 script.become(key, new + key.removeprefix(old), script.values[key])
                 break
     for key, new in MICRO.items():
-        if (size := script.values.get(key)) is not None:
-            script.become(key, new, max(1, int(size) // _gpus(script)))
+        if script.values.get(key) is not None:
+            script.become(key, new, max(1, int(script.number(key)) // _gpus(script)))
     _overlong(script)
     _filter(script)
     _kl_in_reward(script)
@@ -66,24 +66,24 @@ def translate_settings(script: Translation) -> None:
 
 
 def _gpus(script: Translation) -> int:
-    return int(script.values.get("trainer.n_gpus_per_node", 1)) * int(script.values.get("trainer.nnodes", 1))
+    return int(script.number("trainer.n_gpus_per_node", 1) * script.number("trainer.nnodes", 1))
 
 
 def _overlong(script: Translation) -> None:
     """DAPO's penalty for long responses, which verl adds to the score as `overlong` does."""
     names = ("enable", "len", "penalty_factor", "log")
     buffer: dict[str, Any] = {name: script.values.get(f"{BUFFER}.{name}") for name in names}
-    longest = script.values.get("reward.reward_kwargs.max_resp_len")
-    longest = script.get("data.max_response_length") if longest is None else longest
+    longest = "reward.reward_kwargs.max_resp_len"
+    longest = "data.max_response_length" if script.values.get(longest) is None else longest
     if not buffer["enable"]:
         for key in [key for key in script.values if key.startswith((f"{BUFFER}.", "reward.reward_kwargs.max_resp"))]:
             script.drop(key)
     elif buffer["len"] is None:
         script.refuse(f"{BUFFER}.enable", REWARD)
     else:
-        overlong = {"L": int(longest), "C": int(buffer["len"])}
+        overlong: dict[str, float] = {"L": int(script.number(longest)), "C": int(script.number(f"{BUFFER}.len"))}
         if buffer["penalty_factor"] not in (None, 1):
-            overlong["factor"] = buffer["penalty_factor"]
+            overlong["factor"] = script.number(f"{BUFFER}.penalty_factor")
         script.become(f"{BUFFER}.enable", "marl.algorithm.options.overlong", overlong)
         for name in ("len", "penalty_factor"):
             if f"{BUFFER}.{name}" in script.values:
@@ -96,8 +96,8 @@ def _filter(script: Translation) -> None:
     """`filter_groups` of DAPO: groups without a difference are replaced by further tasks."""
     section = "algorithm.filter_groups"
     if script.values.get(f"{section}.enable"):
-        most = int(script.values.get(f"{section}.max_num_gen_batches") or 0)
-        refill = most - 1 if most > 0 else ROUNDS
+        most = int(script.number(f"{section}.max_num_gen_batches", 0))
+        refill = min(most - 1, ROUNDS) if most > 0 else ROUNDS
         script.become(f"{section}.enable", "marl.sampler.filter", {"no_variance": True, "refill": refill})
         for name in ("max_num_gen_batches", "metric", "max_inflight_gen_batches"):
             if f"{section}.{name}" in script.values:

@@ -93,7 +93,7 @@ def translate(overrides: Sequence[str]) -> Translation:
         if (value := script.values.get(key)) is not None:
             script.become(key, new, value)
     _add_run(script)
-    if script.values.get("trainer.val_before_train") is False and script.values.get("trainer.test_freq", -1) < 1:
+    if script.values.get("trainer.val_before_train") is False and script.number("trainer.test_freq", -1) < 1:
         script.values.pop("trainer.test_freq", None)
         script.add("trainer.test_freq", AT_THE_END)
         script.translated.append(("no validation", f"one at the end (trainer.test_freq={AT_THE_END})"))
@@ -178,12 +178,14 @@ def _settle(script: Translation, key: str, critic: bool, values: Mapping[str, An
 def _harmless(values: Mapping[str, Any], key: str, value: Any) -> bool:
     """Whether a value is verl's default, switches off what is off by default, or is in a section that is off."""
     default = defaults().get(key)
-    unset = default is None or (isinstance(default, str) and "${" in default)
-    if value == default or (unset and not value):
+    unset = key in defaults() and (default is None or (isinstance(default, str) and "${" in default))
+    if (key in defaults() and value == default) or (unset and not value):
         return True
     names = key.split(".")
     for count in range(len(names), 0, -1):
         section = ".".join(names[:count])
+        if section == "critic":  # whether it is on is a question of the estimator
+            return False
         switch = SWITCHES.get(section)
         if switch is not None:
             return values.get(switch) in (None, False, *HARMLESS.get(switch, ()))

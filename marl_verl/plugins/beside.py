@@ -7,7 +7,9 @@ by their own names, where nothing that is installed has the name.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
@@ -75,10 +77,17 @@ def _with_parents(name: str) -> Iterator[str]:
 
 
 def _installed(top: str, folders: Sequence[Path]) -> bool:
-    """Whether Python finds a module elsewhere than in these folders."""
-    if top in sys.stdlib_module_names:
+    """Whether a module is Python's, of an installed distribution, or found elsewhere than in these folders."""
+    if top in sys.stdlib_module_names or top in _distributed():
         return True
     here = {folder.resolve() for folder in folders}
     path = [entry for entry in sys.path if Path(entry or ".").resolve() not in here]
     spec = importlib.machinery.PathFinder.find_spec(top, path)
     return spec is not None and spec.origin is not None
+
+
+@functools.cache
+def _distributed() -> frozenset[str]:
+    """Top modules of installed distributions, also of those that are installed as editable from a working directory."""
+    names = {dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()}
+    return frozenset({*importlib.metadata.packages_distributions(), *(name.replace("-", "_") for name in names)})

@@ -117,7 +117,7 @@ class BaseSamplingContext(SamplingContext):
             fn, calls = self.task_context.rewards[name], [(self.task, turn, episode) for turn in rewarded]
             for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
                 label = f"role reward '{name}' of agent '{turn.agent}'"
-                turn.rewards["role"] = _finite(value, label, getattr(fn, "__qualname__", fn))
+                turn.rewards["role"] = finite(value, label, getattr(fn, "__qualname__", fn))
         if self.task_context.mix is not None and "tool" in self.task_context.mix.required():
             for turn in turns:
                 calls_made = [call for call in run.journal.calls() if call.agent == turn.agent]
@@ -150,10 +150,11 @@ async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, 
         MarlError: the result is not a finite number; the message begins with `what`.
     """
     (value,) = await scored(fn, [arguments], seconds)
-    return _finite(value, what, getattr(fn, "__qualname__", fn))
+    return finite(value, what, getattr(fn, "__qualname__", fn))
 
 
-def _finite(found: Any, what: str, name: Any) -> float:
+def finite(found: Any, what: str, name: Any) -> float:
+    """A score as a number. MarlError, which begins with `what` and names the function, if it is none or not finite."""
     try:
         value = float(found)
     except (TypeError, ValueError) as error:
@@ -168,9 +169,9 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
     (found,), name = await scored(tasks.score, [(task, answer)], seconds), tasks.score.__qualname__
     value: Score
     if isinstance(found, Mapping):
-        value = {str(side): _finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
+        value = {str(side): finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
     else:
-        value = _finite(found, "the score", name)
+        value = finite(found, "the score", name)
     if type(tasks).success is TaskSet.success:  # as there
         return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
     (success,) = await scored(tasks.success, [(task, answer)], seconds)

@@ -2,8 +2,8 @@
 
 A thread cannot be stopped, and one call into C that keeps the interpreter (`eval` of `9**9**9`) would stop every
 episode of its process. So a synchronous function with a time limit runs in a worker process, unless it is `quick`.
-The process starts with the first call, keeps its functions, and ends at a limit or with this process. Where no call
-has ended for `PATIENCE` seconds, another process starts.
+The process starts with the first call, keeps its functions, and ends at a limit or with this process. While calls
+wait, another one starts each `PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from marl_verl.errors import MarlWarning, format_error
 from marl_verl.tasks.limited import MEMORY, is_quick
 
 PROCESSES = 16
-PATIENCE = 1.0
+PATIENCE = 0.25
 _START_SECONDS = 300.0  # importing what a function needs, on a busy machine
 _SIZE = struct.Struct("!Q")
 
@@ -67,16 +67,16 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
 
 @dataclass(frozen=True)
 class _Function:
-    """A function, as pickled once; `owner` is kept, so that `key` stays unique."""
+    """A function, as pickled once; it is kept, so that `key` stays unique."""
 
-    key: tuple[int, str]
-    owner: Any
+    key: tuple[int, int]
+    fn: Callable[..., Any]
     pickled: bytes
 
 
-def _key(fn: Callable[..., Any]) -> tuple[int, str]:
+def _key(fn: Callable[..., Any]) -> tuple[int, int]:
     """A function, or the method of an object: methods are new objects with each access."""
-    return id(getattr(fn, "__self__", fn)), getattr(fn, "__name__", "")
+    return id(getattr(fn, "__self__", fn)), id(getattr(fn, "__func__", fn))
 
 
 class _Pool:
@@ -84,32 +84,33 @@ class _Pool:
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()  # None: a process may be started
-        self._lock, self._started = threading.Lock(), 0
-        self._returned = 0.0  # when a worker was last returned or started
-        self.awaitable: set[tuple[int, str]] = set()  # functions that are not async, but return awaitables
+        self._lock, self._processes = threading.Lock(), 0
+        self._begun = 0.0  # when the latest process was started
+        self.awaitable: set[tuple[int, int]] = set()  # functions that are not async, but return awaitables
         self._workers: set[_Worker] = set()
-        self._functions: dict[tuple[int, str], _Function] = {}
+        self._functions: dict[tuple[int, int], _Function] = {}
         atexit.register(self.stop)
 
     def function(self, fn: Callable[..., Any]) -> _Function:
         """A function or method with its pickle, made with its first call."""
         key = _key(fn)
         if key not in self._functions:
-            self._functions[key] = _Function(key, getattr(fn, "__self__", fn), cloudpickle.dumps(fn))
+            self._functions[key] = _Function(key, fn, cloudpickle.dumps(fn))
         return self._functions[key]
 
     def call(self, function: _Function, calls: bytes, count: int, seconds: float) -> list[Any] | None:
         """The results of pickled calls; None if the function returns awaitables. A process ends with its limit."""
-        worker = self._take() or _Worker()
-        self._workers.add(worker)
+        worker = self._take()
         try:
+            worker = worker or _Worker()
+            self._workers.add(worker)
             results = worker.call(function, calls, count, seconds)
         except BaseException:
-            self._workers.discard(worker)
-            worker.stop()
+            if worker is not None:
+                self._workers.discard(worker)
+                worker.stop()
             self._idle.put(None)
             raise
-        self._returned = time.monotonic()
         self._idle.put(worker)
         return _values(results)
 
@@ -118,14 +119,14 @@ class _Pool:
             worker.stop()
 
     def _take(self) -> _Worker | None:
-        """An idle worker, or None where a process is to be started: the first, or all others are held up."""
+        """An idle worker, or None where a process is to be started: one each `PATIENCE` seconds while calls wait."""
         while True:
             try:
-                return self._idle.get(timeout=PATIENCE if self._started else 0)
+                return self._idle.get(timeout=PATIENCE if self._processes else 0)
             except queue.Empty:
                 with self._lock:
-                    if self._started < PROCESSES and time.monotonic() - self._returned > PATIENCE:
-                        self._started, self._returned = self._started + 1, time.monotonic()
+                    if self._processes < PROCESSES and time.monotonic() - self._begun > PATIENCE:
+                        self._processes, self._begun = self._processes + 1, time.monotonic()
                         return None
 
 
@@ -144,9 +145,17 @@ class _Worker:
     def __init__(self) -> None:
         command = [sys.executable, "-P", "-c", "from marl_verl.sampling.scoring import serve; serve()"]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
-        self._functions: set[tuple[int, str]] = set()
-        self._read(_START_SECONDS)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=env, process_group=0)
+        self._functions: set[tuple[int, int]] = set()
+        self._replies = select.poll()  # `select` takes no descriptor above 1,023
+        assert self._process.stdout is not None
+        self._replies.register(self._process.stdout, select.POLLIN | select.POLLHUP)
+        try:
+            self._read(_START_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
 
     def call(self, function: _Function, calls: bytes, count: int, seconds: float) -> list[tuple[str, Any]]:
         """(kind, value) of each call, up to the first that raised. TimeoutError; RuntimeError: the process ended."""
@@ -168,20 +177,27 @@ class _Worker:
             raise self._ended() from error
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """End the process and those that its function has started, which hold its pipes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
 
     def _read(self, seconds: float) -> tuple[str, Any]:
         pipe = self._process.stdout
         assert pipe is not None
-        if not select.select([pipe], [], [], seconds)[0]:
+        if not self._replies.poll(seconds * 1000):
             raise TimeoutError(f"it took longer than {seconds:g} s")
         reply = _receive(pipe)
         if reply is None:
             raise self._ended()
         kind, value = pickle.loads(reply)
         if kind == "failed":
-            raise RuntimeError(f"a function cannot be loaded in a process of its own: {value}")
+            what = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB: {value}"
+            raise RuntimeError(f"{what}. Declare it `quick` to run it in the rollout worker.")
         return kind, value
 
     def _ended(self) -> RuntimeError:
@@ -198,7 +214,7 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _send(replies, pickle.dumps(("ready", None)))
-    functions: dict[tuple[int, str], Callable[..., Any]] = {}
+    functions: dict[tuple[int, int], Callable[..., Any]] = {}
     while (head := _receive(requests)) is not None and (body := _receive(requests)) is not None:
         key, pickled, seconds = pickle.loads(head)
         try:
@@ -210,7 +226,7 @@ def serve() -> None:
             continue
         _send(replies, pickle.dumps(("loaded", None)))
         for arguments in calls:
-            signal.setitimer(signal.ITIMER_REAL, seconds + PATIENCE)  # ends this process if its parent is gone
+            signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
             kind, reply = _reply(functions[key], arguments)
             signal.setitimer(signal.ITIMER_REAL, 0)
             _send(replies, reply)

@@ -100,7 +100,9 @@ def _computed(payload: bytes, what: str, seconds: float | None) -> tuple[bool | 
 
 def _packed(compute: Callable[[], Any]) -> bytes:
     """The computation with the code of modules that are not installed, since importing a test module may be slow."""
-    mine = [module for name in list(sys.modules) if _is_local(name) and (module := sys.modules.get(name)) is not None]
+    local = [name for name in list(sys.modules) if _is_local(name)]
+    known = cloudpickle.list_registry_pickle_by_value()
+    mine = [module for name in local if name not in known and (module := sys.modules.get(name)) is not None]
     for module in mine:
         cloudpickle.register_pickle_by_value(module)
     try:

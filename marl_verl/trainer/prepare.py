@@ -176,7 +176,8 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     notes = (*drop_overlong(config, team, tasks, tiny), *keyless(config))
     checks.check_tasks(tasks, config)
     checks.set_steps(config, len(tasks["train"]))
-    moves = rehearse(parts.workflow, tasks["train"][0], team)
+    rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
+    moves = rehearse(parts.workflow, tasks["train"][0], team, rewards)
     notes += tuple(checks.missing_tools(tasks, moves))
     check_score(parts.task_set, tasks["train"][0])
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
