@@ -64,6 +64,7 @@ ELSEWHERE = {
     ("frameworks.md", "diff"): "test_frameworks.py",
     ("frameworks.md", "python"): "test_gateway.py",
     ("merging.md", "python"): "test_chat.py",
+    ("tasks.md", "yaml"): "test_public_sets.py",
     ("teams.md", "python"): "test_messages.py",  # as the act of `UsesTool`
     ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 
+from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.options import build
 from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Task, task_id
@@ -261,3 +264,17 @@ def test_no_set_no_such_split_no_package_and_no_network(hub: list[Any], monkeypa
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MarlError, match="needs the package datasets: pip install datasets"):
         QUIZ.generate("train", 1, 0)
+
+
+def test_the_page_of_tasks_shows_a_mapping(tmp_path: Path) -> None:
+    """The recipe of docs/tasks.md reads the row that its comment has."""
+    page = (Path(__file__).parents[1] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    task = yaml.safe_load(block)["marl"]["task"]
+    row = json.loads(
+        re.findall(r"# (\{.*\})", block)[0].replace("...", '"Ann has 150."', 1).replace("...", '"5 left?"')
+    )
+    tasks = build(plugins.load().get("tasks", task["name"]), task["options"], "marl.task.options")
+    (read,) = tasks.read(written(tmp_path / task["train_file"], [row]), "train")
+    assert "Ann has 150. 5 left?" in " ".join(read.prompt.split())
+    assert read.data["answer"] == "145"
