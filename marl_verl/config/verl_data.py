@@ -23,8 +23,8 @@ OPTIONS = {
     "reward.sandbox_fusion.memory_limit_mb": "sandbox_memory_mb",
 }
 """Key of verl's config -> option of the task set."""
-ELSEWHERE = ("data.train_files", "data.val_files", "data.shuffle")
-"""Keys of `OPTIONS` that every run uses, or that are refused with what replaces them."""
+EVERY_RUN = "data.shuffle"
+"""The key of `OPTIONS` that every run uses."""
 
 
 def use_verl_data(config: DictConfig) -> None:
@@ -52,7 +52,7 @@ def use_verl_data(config: DictConfig) -> None:
 def _check_other(config: DictConfig, name: str) -> None:
     for key in OPTIONS:
         given, usual = OmegaConf.select(config, key), at(verl_defaults(), key)
-        if key not in ELSEWHERE and given not in (None, usual):
-            raise MarlError(
-                f"'{key}' has no effect on task set '{name}', got {shown(given)}: it is for marl.task.name=verl"
-            )
+        if key != EVERY_RUN and given not in (None, usual):
+            file = next((f", and others have marl.task.{split}_file" for split in KEYS if KEYS[split] == key), "")
+            what = f"'{key}' has no effect on task set '{name}', got {shown(given)}"
+            raise MarlError(f"{what}: it is for marl.task.name=verl{file}")
