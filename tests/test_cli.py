@@ -525,7 +525,7 @@ def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:
     (run / "checkpoints" / "step_20" / "team.json").write_text("{")
     assert "is damaged" in refused("train", "--resume", str(run))
     (run / "checkpoints" / "step_20" / "team.json").unlink()
-    assert "has no complete checkpoint" in refused("train", "--resume", str(run))
+    assert "is damaged: team.json cannot be read" in refused("train", "--resume", str(run))
 
 
 class _Planted:
