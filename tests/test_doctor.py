@@ -308,11 +308,11 @@ def test_flash_attn_is_recommended_on_a_gpu(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(packages, "version_of", lambda name: "2.8.3" if installed else None)
-    active.flash_attention.cache_clear()
+    active._flash_attention.cache_clear()
     try:
         finding = packages.flash_attn()
     finally:
-        active.flash_attention.cache_clear()
+        active._flash_attention.cache_clear()
     assert finding.state == state
     assert message in finding.message
     assert installed or 'pip install "marl-verl[flash-attn]" --no-build-isolation' in finding.do

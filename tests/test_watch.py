@@ -415,8 +415,8 @@ def test_before_the_first_step_there_is_none() -> None:
 
 
 def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
     assert how_to_continue(tmp_path) == "No checkpoint was saved yet: start a new run"
+    (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step_4" / "team.json").write_text("{}")
     assert how_to_continue(tmp_path) == f"Continue with: marl-verl train --resume {tmp_path}"
     (tmp_path / REQUEST).write_text("{}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import contextlib
 import itertools
 import json
 import os
@@ -217,6 +218,8 @@ def _new_folder(config: DictConfig, stem: str) -> Path:
         what = f"the name of recipe '{shown(stem)}'" if name is None else f"'marl.run.name' {shown(str(name))}"
         raise MarlError(f"{what} has {size} bytes, but the name of a run directory may have {MOST_NAME}: shorten it")
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(parent)  # its name may be too long
         there = next(path for path in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(path))
         os.stat(there)
     except OSError as error:  # also a link that leads nowhere, and links in a circle
