@@ -176,7 +176,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("marl.agents.asker.sampling.max_tokens=9", "must be <= data.max_response_length=8, got 9"),
         ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
         ("actor_rollout_ref.rollout.temprature=1", "did you mean 'actor_rollout_ref.rollout.temperature'?"),
-        ("actor_rollout_ref.rollout.n=2", "must be 1, got 2"),
+        ("actor_rollout_ref.rollout.n=2", "has no effect on a team, got 2"),
         ("marl.policies.asker.pool=both", "policy 'asker' is on pool 'both', but marl.pools is empty"),
         ("marl.task.test_file=no.jsonl", "no task file 'no.jsonl'"),
         ("data", "'data' is not of the form key=value"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import filecmp
 import contextlib
+import filecmp
 import itertools
 import json
 import os
