@@ -307,4 +307,5 @@ def test_the_names_that_config_checks_are_verls() -> None:
 
     assert set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS
     for loss in (value for value in vars(losses).values() if isinstance(value, losses.Loss)):
-        assert loss.actor["policy_loss"]["loss_mode"] in POLICY_LOSS_REGISTRY
+        if loss.actor:  # verl: the mode of the config, which verl checks
+            assert loss.actor["policy_loss"]["loss_mode"] in POLICY_LOSS_REGISTRY
