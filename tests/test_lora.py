@@ -53,7 +53,6 @@ def test_without_an_adapter_nothing_changes() -> None:
         ({"lora_rank": 4.5}, "fsdp2", "must be a whole number, 0 for no adapter, got 4.5"),
         ({"lora_rank": True}, "fsdp2", "got True"),
         ({"lora_alpha": 0}, "fsdp2", "model.lora_alpha must be above 0, got 0"),
-        ({"lora_rank": 0, "lora": {"rank": 8}}, "fsdp2", "model.lora.rank=8 is for the Megatron backend"),
         ({}, "megatron", "needs actor.strategy fsdp2 or fsdp, got 'megatron'"),
     ],
 )

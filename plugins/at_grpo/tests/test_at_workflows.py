@@ -140,7 +140,10 @@ def test_a_program_is_the_last_block() -> None:
         ("print(6 * 7)", "42"),
         ("print('half')\nraise ValueError('bad')", "half\nValueError: bad"),
         ("def", "SyntaxError: invalid syntax"),
-        ("import os; print(sorted(os.environ), os.listdir())", "['OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'TMPDIR'] []"),
+        (
+            "import os; print(sorted(os.environ), os.listdir())",
+            "['OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'TMPDIR'] []",
+        ),
         ("x = bytearray(1 << 31)", "MemoryError"),
     ],
 )
