@@ -22,7 +22,7 @@ child = subprocess.check_output([sys.executable, "-m", "child"], text=True, env=
 found = [where(), str(verl_configs()), child.strip()]
 if "ray" in sys.argv:
     import ray
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", **safe_job())
+    ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", **safe_job())
     found.append(ray.get(ray.remote(where).remote()))
 print(json.dumps(found))
 """
