@@ -495,7 +495,6 @@ WHOLE = (  # overrides, separated by spaces, and the message of a check that nee
     ),
     ("actor_rollout_ref.actor.optim.optimizer_impl=nowhere.optim", "is 'nowhere.optim', which is not installed"),
     ("marl.policies.one.actor.checkpoint.save_contents=[]", "lacks 'model', which resuming and export need"),
-    ("marl.algorithm.name=mappo marl.critic={ppo_mini_batch_size:3}", "not a multiple of marl.critic.ppo_mini_batch_s"),
     (
         "actor_rollout_ref.model.tokenizer_path=xyz",
         "policy 'one' has a tiny model with files of its own, but model.token",

@@ -185,7 +185,6 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("marl.checkpoint.keep=0", "'marl.checkpoint.keep' must be a whole number >= 1"),
         ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number >= 1 or null, got 0"),
         ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
-        ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
         ("data.train_files=x", "'data.train_files' has no effect on task set 'inventory', got 'x'"),
         (
             "actor_rollout_ref.rollout.n=8",

@@ -139,11 +139,14 @@ def test_stop_strings_are_sent_where_they_are_set() -> None:
         assert [request.get("stop") for request in running.asked] == [["END"], ["x", "y"], None, ["z"], ["z"]]
 
 
-@pytest.mark.parametrize(("top_k", "sent"), [(-1, None), (0, None), (5, 5)])
-def test_top_k_is_sent_where_it_is_set(top_k: int, sent: int | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "sent"), [("top_k", -1, None), ("top_k", 0, None), ("top_k", 5, 5), ("min_p", 0.05, 0.05)]
+)
+def test_top_k_and_min_p_are_sent_where_they_are_set(name: str, value: float, sent: float | None) -> None:
     with server() as running:
-        answer(running.url, {"top_k": top_k})
-        assert running.asked[0].get("top_k") == sent
+        answer(running.url, {name: value})
+        sample(running.url, AgentConfig("judge", "outside", sampling=Sampling(**{name: value or None})))  # type: ignore[arg-type]
+        assert {request.get(name) for request in running.asked} == {sent}
 
 
 def test_a_greedy_validation_is_greedy_there_too() -> None:

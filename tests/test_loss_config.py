@@ -182,7 +182,7 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
             "ppo_mini_batch_size=256, data.train_batch_size=8): set ppo_epochs=1 and ppo_mini_batch_size=8, "
             "below actor_rollout_ref.actor or marl.policies.one.actor",
         ),
-        ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=4"], "policy 'one' would make 2"),
+        ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=3"], "policy 'one' would make 3"),
     ],
 )
 def test_settings_incompatible_with_a_loss_raise(

@@ -72,6 +72,19 @@ def test_groups_are_those_that_the_algorithm_declares() -> None:
     assert (frozen.rows, frozen.tasks, frozen.dropped_groups) == ([], frozenset(), 1)
 
 
+@pytest.mark.parametrize(
+    ("above", "below", "teaching"), [(0.2, None, {1, 2}), (None, 0.8, {0, 1}), (0.2, 0.8, {1}), (0.5, 0.9, {2})]
+)
+def test_groups_teach_within_a_range_of_mean_rewards(
+    above: float | None, below: float | None, teaching: set[int]
+) -> None:
+    """Mean rewards are 0.1, 0.5 and 0.85; a bound itself is not within the range."""
+    groups = [(0.0, 0.2), (0.0, 1.0), (0.7, 1.0)]
+    table = RowTable.from_rows([row(f"s1t{t}", s, 0, r) for t, group in enumerate(groups) for s, r in enumerate(group)])
+    signal = Signal.of(table, computed(table), {"a"}, above, below)
+    assert signal.tasks == {f"s1t{t}" for t in teaching}
+
+
 def test_siblings_of_a_tree_are_a_group() -> None:
     rows = [
         row("s1t0", 0, 0, 0.0, node="0", parent=None),
@@ -305,6 +318,7 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
         ({"no_varience": True}, "unknown key 'marl.sampler.filter.no_varience': did you mean 'no_variance'?"),
         ({"refill": -1}, "'marl.sampler.filter.refill' must be a whole number >= 0 and <= 16, got -1"),
         ({"refill": 1.5}, "'marl.sampler.filter.refill' must be a whole number >= 0 and <= 16, got 1.5"),
+        ({"above": 0.5, "below": 0.5}, "marl.sampler.filter: 'above' must be less than below=0.5, got 0.5"),
         ({"no_variance": "yes"}, "'marl.sampler.filter.no_variance' must be true or false, got 'yes'"),
         (True, "'marl.sampler.filter' must be a mapping of options, got True"),
     ],

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.ranges import check_ranges
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
-from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
 from marl_verl.platforms.unusable import check_torchvision
 from marl_verl.sandbox import AUTO, Sandbox
@@ -43,22 +42,6 @@ def check_sandbox(config: DictConfig) -> None:
         Sandbox(str(tier))
     except MarlError as error:
         raise MarlError(f"'marl.run.sandbox': {error}") from error
-
-
-def check_batches(config: DictConfig, team: TeamConfig) -> None:
-    """A batch of tasks must be divisible into each policy's optimiser updates."""
-    batch = int(config.data.train_batch_size)
-    for name, policy in team.policies.items():
-        if not policy.trained:
-            continue
-        given = OmegaConf.select(OmegaConf.create(policy.override), "actor.ppo_mini_batch_size")
-        where = "actor_rollout_ref" if given is None else f"marl.policies.{name}"
-        part = config.actor_rollout_ref.actor.ppo_mini_batch_size if given is None else given
-        check_type(part, Positive, f"{where}.actor.ppo_mini_batch_size")
-        if batch % min(part, batch):
-            near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - part))
-            what = f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}"
-            raise MarlError(f"{what}: set a divisor of the batch size, e.g. {near}")
 
 
 def check_sampling(config: DictConfig, team: TeamConfig) -> None:

@@ -120,10 +120,6 @@ def check_critic_rows(resolved: DictConfig) -> None:
     for name, settings in resolved.critics.items():
         check_optimiser(settings.critic.optim, "marl.critic")
         check_precision(settings.critic.fsdp.get("mixed_precision"), "marl.critic.fsdp")
-        size, batch = int(settings.critic.ppo_mini_batch_size), int(resolved.data.train_batch_size)
-        if batch % min(size, batch):
-            what = f"data.train_batch_size={batch} is not a multiple of marl.critic.ppo_mini_batch_size={size}"
-            raise MarlError(f"{what}: set a divisor of the batch size")
         critic, prompt = settings.critic, int(settings.max_prompt_length)
         if settings.scope == "policy":
             prompt = int(resolved.policies[settings.policy].actor_rollout_ref.rollout.prompt_length)

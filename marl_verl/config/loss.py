@@ -37,8 +37,9 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
 
 
 def updates_per_batch(config: DictConfig, model: Any) -> int:
-    """Optimiser updates per epoch over a batch; `model` is an actor or critic section (mini-batches count tasks)."""
-    return max(1, int(config.data.train_batch_size) // int(model.ppo_mini_batch_size))
+    """Optimiser updates per epoch over a batch, whose rows they share equally; `model` is an actor or critic section
+    (mini-batches count tasks). A quotient that is not whole is rounded."""
+    return max(1, int(config.data.train_batch_size / int(model.ppo_mini_batch_size) + 0.5))
 
 
 def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:

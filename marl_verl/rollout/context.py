@@ -154,7 +154,7 @@ class PolicySamplingContext(BaseSamplingContext):
         messages: list[Message] = who.conversation(act.observation)
         sampling = dict(client.sampling if self._held_out is None else self._held_out)
         if self._held_out is None:
-            own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k")}
+            own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
             sampling.update({name: value for name, value in own.items() if value is not None})
         sampling |= {"max_tokens": who.sampling.max_tokens, "stop": who.sampling.stop}
         asked = act.parameters or {}

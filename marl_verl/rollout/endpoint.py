@@ -1,6 +1,6 @@
 """External endpoints: policies served outside the run by a server with OpenAI's chat completions API.
 
-    POST url/chat/completions   {model, messages, temperature, top_p, max_tokens, seed}, top_k and stop where set
+    POST url/chat/completions   {model, messages, temperature, top_p, max_tokens, seed}; top_k, min_p, stop where set
     GET  url/models             once, before a run starts
 
 A request contains messages, a response contains text. The text is not tokenized, because such a policy never learns;
@@ -89,7 +89,7 @@ class EndpointClient:
 
         begun = time.monotonic()
         limit = min(sampling.get("max_tokens") or self.max_tokens, self.max_tokens)
-        top_k = sampling.get("top_k") or -1
+        beyond = {name: value for name in ("top_k", "min_p") if (value := sampling.get(name) or 0) > 0}
         stop = self.stop if sampling.get("stop") is None else sampling["stop"]
         with _without_key(self.endpoint, self._key), _converted_errors(self.name, self.endpoint):
             completion: Any = await self._client.chat.completions.create(
@@ -100,8 +100,7 @@ class EndpointClient:
                 max_tokens=limit,
                 seed=sampling.get("seed", omit),
                 stop=list(stop) or omit,
-                # OpenAI rejects this field; vLLM and others accept it
-                extra_body={"top_k": top_k} if top_k > 0 else None,
+                extra_body=beyond or None,  # OpenAI rejects these fields; vLLM and others accept them
                 **{name: (parameters or {}).get(name, omit) for name in PASSED},
             )
             text, stop_reason, calls, reasoning = _reply(completion)

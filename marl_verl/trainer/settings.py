@@ -49,7 +49,6 @@ def check_settings(config: DictConfig) -> Parts:
     fit.check_replays(workflow, samplers, sampler_names(algorithm, marl), team, algorithm)
     fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     fit.check_sides(samplers, sampler_names(algorithm, marl), algorithm, team, task_set)
-    checks.check_batches(config, team)
     check_trackers(config)
     check_ray_init(config)
     check_placement(config, team)

@@ -228,7 +228,8 @@ class TeamTrainer(PPOTrainer):
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:
         if self.filter is None:
             return None
-        return Signal.of(table, result, {runtime.name for runtime in self.policies.trained})
+        trained = {runtime.name for runtime in self.policies.trained}
+        return Signal.of(table, result, trained, self.filter.above, self.filter.below)
 
     def store_reports(self, reports: list[Report]) -> None:
         self.reports = reports

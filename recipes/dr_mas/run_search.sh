@@ -12,7 +12,7 @@ exec marl-verl train "$here/dr_mas_search.yaml" \
     data.train_batch_size=128 \
     data.max_prompt_length=4096 \
     data.max_response_length=800 \
-    actor_rollout_ref.actor.ppo_mini_batch_size=32 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=25 \
     actor_rollout_ref.actor.optim.lr=1e-6 \
     actor_rollout_ref.actor.clip_ratio_low=0.2 \
     actor_rollout_ref.actor.clip_ratio_high=0.2 \
