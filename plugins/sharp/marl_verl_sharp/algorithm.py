@@ -81,12 +81,13 @@ SHARP = Algorithm(
     sampler="independent",
     rewards=SharpMix(),
     credit=Counterfactual(component="mc", without=("planner",)),
-    advantage=Advantage(sample="row", group=AGENT, singleton="zero"),
+    advantage=Advantage(sample="session_mean", group=AGENT, singleton="zero"),
     loss="ppo-clip",
     metrics=("worker-calls",),
 )
-"""A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the episodes of the task.
+"""A = (R_k - mean_k) / (std_k + 1e-6), mean and std over the episodes of the task in which agent k acted.
 
-Compared: the same agent over the episodes of one task, by broadcast reward, marginal credit and tool use. A worker's
+R_k is the mean of R over the agent's rows in an episode, and all of them get its advantage. Compared: the same agent
+over the episodes of one task, by broadcast reward, marginal credit and tool use. A worker's
 marginal credit is measured by replaying the episode without it. Source: SHARP, arXiv 2602.08335.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from marl_verl import MarlError
 from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, row
+
+GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
@@ -45,3 +49,14 @@ def test_what_sharp_cannot_do_without(change: dict[str, Any], message: str) -> N
     rows = [row("q", 0, 0, 0, "planner", broadcast=1.0), row("q", 0, 1, 0, "search", broadcast=1.0)]
     with pytest.raises(MarlError, match=message):
         advantage(algorithm("sharp", **change), rows)
+
+
+SESSIONS = json.loads((GOLDEN / "sharp_session_mean.json").read_text())
+
+
+@pytest.mark.parametrize("case", SESSIONS["cases"], ids=lambda case: case["name"])
+def test_an_agent_counts_once_in_a_session(case: dict[str, Any]) -> None:
+    result = compute(algorithm("sharp"), case["rows"])
+    assert case["expected"]["rewards"] == pytest.approx(list(result.reward), rel=SESSIONS["rtol"])
+    near = {"rtol": SESSIONS["rtol"], "atol": SESSIONS["atol"]}
+    np.testing.assert_allclose(result.advantage, case["expected"]["advantages"], **near)
