@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl_verl.advantage import RowTable
+from marl_verl.advantage import RowTable, agent_statistics
 from marl_verl.advantage.columns import CACHED
 from marl_verl.episode import Action, Turn
 from marl_verl.rollout.rows import Row, row_fields, row_tag, turn_rows, turn_table
@@ -25,6 +25,7 @@ def sampled(*ids: int) -> Action:
     return Action("said", [7, 8, 9], list(ids), [-0.5] * len(ids), version=4)
 
 
+TRAINED = {"learner"}
 OUTSIDE = Action("said", tokens=11)
 
 
@@ -55,17 +56,37 @@ def test_every_row_has_its_agent_and_length() -> None:
     tags = [row.tag for row in turn_rows(episodes(), step=5, learning={"learner"})][:3]
     assert [tag["policy"] for tag in tags] == ["learner", "frozen", "outside"]
     assert [tag["response_len"] for tag in tags] == [2, 3, 11]
-    assert turn_table(episodes(), ()).length.tolist() == [2, 3, 11] * 2
+    assert turn_table(episodes(), (), TRAINED).length.tolist() == [2, 3, 11] * 2
     assert [tag["prompt_len"] for tag in tags] == [3, 3, 0]
     assert [tag["seq_len"] for tag in tags] == [5, 6, 11]
     # of the policy's weights; an external endpoint reports none, and counts as the newest
     assert [tag["max_global_steps"] for tag in tags] == [4, 4, 4]
 
 
-def test_a_row_of_a_frozen_policy_counts_in_groups() -> None:
-    table = turn_table(episodes(), ("team",))
-    # (1 - 1/2) / std of six rows; of the learner's own two it would be 0.707
-    assert algorithm("grpo").compute(table).advantage.tolist() == pytest.approx([-0.913] * 3 + [0.913] * 3, abs=1e-3)
+def test_a_row_of_a_frozen_policy_is_in_no_group() -> None:
+    table = turn_table(episodes(), ("team",), TRAINED)
+    result = algorithm("grpo").compute(table)
+    # (1 - 1/2) / std of the learner's two rows; of all six rows it would be 0.913
+    assert result.advantage.tolist() == pytest.approx([-0.7071058, 0, 0, 0.7071058, 0, 0], abs=1e-6)
+    assert [len(result.members(row)) for row in range(6)] == [2, 1, 1, 2, 1, 1]
+    assert set(agent_statistics(table, result)) == {
+        "learner-agent",
+        "frozen-agent",
+        "outside-agent",
+    }  # but in metrics, with their rewards
+    assert result.reward.tolist() == [0, 0, 0, 1, 1, 1]
+    assert RowTable.from_rows(table.to_rows()).untrained.tolist() == [False, True, True] * 2
+
+
+def test_a_turn_of_a_frozen_policy_discounts_nothing() -> None:
+    """A judge that acts more often than the solver, in more turns than the solver has."""
+    rows = [
+        {"uid": "t", "session": 0, "index": at, "turn": turn, "agent": agent, "rewards": {}, "team_reward": 1.0}
+        | {"length": 1, "untrained": agent == "judge"}
+        for at, (agent, turn) in enumerate([("judge", 0), ("solver", 0), ("judge", 1), ("solver", 1), ("judge", 2)])
+    ]
+    method = algorithm("magrpo-sessions", gamma=0.5)
+    assert method.compute(RowTable.from_rows(rows)).ret[[1, 3]].tolist() == [0.5, 1.0]
 
 
 # What reaches TransferQueue
@@ -92,8 +113,8 @@ def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids:
 
     async def go() -> None:
         made._rows, made._reports = rows, {}
-        made._tables = {uid: turn_table(episodes(), ()) for uid in rows if rows[uid]}
-        expected = turn_table(episodes(), ()).to_rows() if made._tables else None
+        made._tables = {uid: turn_table(episodes(), (), TRAINED) for uid in rows if rows[uid]}
+        expected = turn_table(episodes(), (), TRAINED).to_rows() if made._tables else None
         for uid in uids:
             made._report(uid).set_result(worker.Report(uid, uid))
         reports, table = await made.collect(uids)

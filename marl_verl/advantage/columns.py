@@ -21,7 +21,7 @@ BoolArray = NDArray[np.bool_]
 TokenArray = NDArray[np.object_]
 """[n] one array of float64 per row, with one number per response token."""
 
-FLAGS = ("padding", "invalid")
+FLAGS = ("padding", "invalid", "untrained")
 OPTIONAL: Mapping[str, object] = {**dict.fromkeys(("policy", "slot", "node", "parent")), **dict.fromkeys(FLAGS, False)}
 """Optional columns and their defaults."""
 

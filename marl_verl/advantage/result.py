@@ -21,7 +21,7 @@ class AdvantageResult:
         advantage, ret, baseline, scale: as in the equation; `ret` is the return that was compared (the session's mean
             if a session counts once).
         reward: the reward of the row, after the mix.
-        group: ids of the groups, 0..G-1; -1 for padding.
+        group: ids of the groups, 0..G-1; -1 for padding. A row of an untrained agent is alone in its group.
         sample: ids of the samples; rows of one sample count once; -1 for padding.
         group_by: the columns that define a group.
         also: further groups in which a row was compared (GiGPO's steps): (what the rows share, [n] ids).
@@ -103,6 +103,21 @@ class AdvantageResult:
             weight=None if self.weight is None else spread(self.weight, 1.0),
             tokens=None if self.tokens is None else self._spread_tokens(rows, n),
         )
+
+    def beside(self, rows: IntArray, reward: FloatArray) -> AdvantageResult:
+        """The same result for all rows that have a `reward` [n]; those that are not `rows` are not compared: R is the
+        reward, the advantage 0."""
+        n = len(reward)
+        if len(rows) == n:
+            return self
+        found, left = self.scatter(rows, n), np.ones(n, dtype=np.bool_)
+        left[rows] = False
+        alone = np.arange(int(left.sum()))
+        for values in (found.ret, found.reward, found.baseline, *(each for _, each in found.stages)):
+            values[left] = reward[left]
+        for ids in (found.group, found.sample):
+            ids[left] = alone + ids.max(initial=-1) + 1
+        return found
 
     def _spread_tokens(self, rows: IntArray, n: int) -> TokenArray:
         out = token_arrays([()] * n, "")

@@ -48,6 +48,7 @@ class RowTable:
         length: [n] response tokens.
         padding: [n] bool, rows that only fill a batch; they enter no statistic.
         invalid: [n] bool, acts that the workflow marked as invalid (`team.invalid`).
+        untrained: [n] bool, rows of agents that are not trained: in no group, and in no return of another agent.
         values: [n] a critic's value of the observation before the act; NaN without one.
         extra: additional columns of names, e.g. `obs`; usable as group columns.
         own: reward components that a part reads itself; they are excluded from the sum of all components.
@@ -71,6 +72,7 @@ class RowTable:
     length: IntArray
     padding: BoolArray
     invalid: BoolArray
+    untrained: BoolArray
     values: FloatArray
     extra: Mapping[str, Labels]
     own: frozenset[str] = frozenset()
@@ -83,8 +85,8 @@ class RowTable:
         """Create a table from one mapping per row, as in a JSON file of rows.
 
         Required keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
-        node, parent, padding, invalid, value and team_reward (numbers), and columns (name -> number, or a list with a
-        number per response token). Any other key becomes a column of names.
+        node, parent, padding, invalid, untrained, value and team_reward (numbers), and columns (name -> number, or a
+        list with a number per response token). Any other key becomes a column of names.
 
         Args:
             declared: the reward components that the run sets (`Algorithm.components`).
@@ -230,6 +232,13 @@ class RowTable:
         """The table with these components excluded from the sum of all components."""
         return replace(self, own=self.own | frozenset(names))
 
+    @property
+    def compared(self) -> IntArray:
+        """The rows that are compared: those of trained agents; all in a tree, or if none is of a trained agent."""
+        rows: IntArray = np.flatnonzero(~self.untrained)
+        everything = not len(rows) or (self.parent.codes >= 0).any()
+        return np.arange(len(self)) if everything else rows
+
     @functools.cached_property
     def tree(self) -> Tree:
         """The tree defined by `node` and `parent`. MarlError as in `Tree.of`."""
@@ -267,6 +276,7 @@ class RowTable:
                     row[name] = float(column[i])
             if computed := self.computed(i):
                 row["columns"] = computed
+            row |= {"untrained": True} if self.untrained[i] else {}
             rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
         return rows
 

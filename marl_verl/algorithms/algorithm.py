@@ -128,7 +128,8 @@ class Algorithm:
     def compute(self, table: RowTable) -> AdvantageResult:
         """Compute the advantage of every row: credit, mix the components, estimate advantages.
 
-        Padding rows get 0 and enter no statistic. Permuting the rows permutes the result bit for bit.
+        Padding rows get 0 and enter no statistic, nor do rows of untrained agents (`RowTable.untrained`). Permuting the
+        rows permutes the result bit for bit.
 
         Raises:
             MarlError: no row besides padding; a NaN or infinite reward (with component, row and task); a missing
@@ -136,7 +137,10 @@ class Algorithm:
         """
         rows, real, reward = self._mixed(table)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # raised below, with the row
-            result = _checked(self.advantage.compute(real, reward), real, self.advantage.described)
+            compared = real.compared
+            trained = real.take(compared)
+            result = self.advantage.compute(trained, reward[compared])
+            result = _checked(result, trained, self.advantage.described).beside(compared, reward)
         _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
         _finite(result.advantage, real, "advantage")
         return result.scatter(rows, len(table))
@@ -150,13 +154,16 @@ class Algorithm:
         if not self.advantage.remembers:
             return table, memory
         rows, real, reward = self._mixed(table)
-        columns, after = self.advantage.recall(real, reward, memory)
+        compared = real.compared
+        columns, after = self.advantage.recall(real.take(compared), reward[compared], memory)
         for name, value in after.items():
             if not np.isfinite(value):
                 raise MarlError(f"the memory '{name}' of advantage '{self.advantage.name}' is {value}")
         found = {name: np.full(len(table), np.nan) for name in columns}
         for name, values in columns.items():
-            found[name][rows] = numbers_of(values, len(real), f"column '{name}' of '{self.advantage.name}'")
+            found[name][rows[compared]] = numbers_of(
+                values, len(compared), f"column '{name}' of '{self.advantage.name}'"
+            )
         return table.with_columns(found), after
 
     def _mixed(self, table: RowTable) -> tuple[IntArray, RowTable, FloatArray]:
@@ -192,9 +199,12 @@ class Algorithm:
         on its other rows."""
         if np.isnan(table.team_reward).all():
             return table
-        rows = np.flatnonzero(~table.padding)
+        real = np.flatnonzero(~table.padding)
+        compared = real[table.take(real).compared]
         counts = np.zeros(len(table), dtype=np.bool_)
-        counts[rows] = self.advantage.team_rows(table.take(rows))
+        for rows in (compared, np.setdiff1d(real, compared)):  # turns of untrained agents are not those of the others
+            if len(rows):
+                counts[rows] = self.advantage.team_rows(table.take(rows))
         return table.with_team(counts)
 
     def _flat(self, part: str) -> dict[str, Any]:

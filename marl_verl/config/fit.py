@@ -145,7 +145,8 @@ class SyntheticTeam:
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
         moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
         workflow, mix = _SyntheticWorkflow(moves), self.algorithm.rewards
-        task_context = TaskContext(workflow, _SyntheticTasks(scored=sides_of(agents)), agents, rewards, mix)
+        tasks = _SyntheticTasks(scored=sides_of(agents))
+        task_context = TaskContext(workflow, tasks, agents, rewards, mix, explored=self.team.explored)
         task = Task(f"synthetic-{number}", "", {"number": number})
         context = _SyntheticContext(task_context, task, task.id)
         try:
@@ -162,7 +163,8 @@ class SyntheticTeam:
         add_columns(columns_of(self.algorithm), sample)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
         chosen = {id(turn) for each in sample.episodes[:episodes] for turn in each.turns}
-        return [{**row(turn), **value} for turn in sample.turns if episodes is None or id(turn) in chosen]
+        kept = [turn for turn in sample.turns if episodes is None or id(turn) in chosen]
+        return [{**row(turn), **value, "untrained": turn.policy not in self.team.explored} for turn in kept]
 
     def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
         return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))

@@ -78,7 +78,8 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
 def encode_turn(turn: Turn) -> dict[str, Any]:
     """Position and rewards of a turn, without the observation and action that its journal record contains."""
     rewards = {component: float(turn.rewards[component]) for component in sorted(turn.rewards)}
-    without = ("uid", "observation", "action", "parameters", "former", *(() if turn.columns else ("columns",)))
+    unset = [name for name in ("columns", "transition") if not getattr(turn, name)]
+    without = ("uid", "observation", "action", "parameters", "former", *unset)
     return {**_fields(turn, without), "length": turn.length, "rewards": rewards}
 
 

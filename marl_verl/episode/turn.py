@@ -164,6 +164,7 @@ class Turn:
         called: the agent that the workflow called, if another agent took the act.
         parameters: those of its act.
         columns: what the algorithm's column functions computed: name -> a number, or a number per response token.
+        transition: in a tree, an act of an agent that is not explored: a part of its node, and no row.
         former: the action of the turn before it in its lane, where the turn was sampled; not stored.
     """
 
@@ -184,6 +185,7 @@ class Turn:
     called: str | None = None
     parameters: dict[str, Any] | None = None
     columns: dict[str, float | list[float]] = field(default_factory=dict)
+    transition: bool = False
     former: Action | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from marl_verl.episode import ActRecord, CallRecord, Episode, Observation, Turn
@@ -90,8 +90,9 @@ def episode_text(
     lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
     if masked is None and episode.off_path_turns:
         lines += ["", *_beside(episode, header)]
-    if masked is None and folder is not None and _rows(header) and episode.turns:
-        what = f"{folder} --step {file.header.step} --row {_row(episode.turns[0])}"
+    rows = [turn for turn in episode.turns if not turn.transition]
+    if masked is None and folder is not None and _rows(header) and rows:
+        what = f"{folder} --step {file.header.step} --row {_row(rows[0])}"
         lines += ["", f"how an advantage was computed: marl-verl explain {what}"]
     return harmless("\n".join(lines))
 
@@ -118,7 +119,7 @@ def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, s
 
 def _place(turn: Turn, header: Header) -> str:
     """The turn's row, agent, policy, position in a tree, and rewards."""
-    parts = [f"row {_row(turn)}"] if _rows(header) else []
+    parts = [f"row {_row(turn)}"] if _rows(header) and not turn.transition else []
     if turn.called is not None:
         parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
@@ -127,7 +128,7 @@ def _place(turn: Turn, header: Header) -> str:
         parts.append(f"policy {turn.policy}{past}")
     if turn.node is not None:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
-    return ", ".join([*parts, _rewards(turn.components)])
+    return ", ".join([*parts, _rewards(turn)])
 
 
 def _rows(header: Header) -> bool:
@@ -140,8 +141,10 @@ def _row(turn: Turn) -> str:
     return f"{turn.uid}_{turn.session}_{turn.index}"
 
 
-def _rewards(rewards: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in sorted(rewards.items())) or "no reward"
+def _rewards(turn: Turn) -> str:
+    if turn.transition:
+        return "of the transition"
+    return ", ".join(f"{name} {value:g}" for name, value in sorted(turn.components.items())) or "no reward"
 
 
 def _sight(observation: Observation, before: tuple[str, Observation] | None) -> str:
@@ -214,10 +217,11 @@ def _beside(episode: Episode, header: Header) -> list[str]:
     several = any(turn.session != episode.session for turn in others)
     rows = [["session", "row", "node", "under", "act", "by", "rewards", "says"]]
     for turn in others:
-        session, row = str(turn.session) if several else "", _row(turn) if _rows(header) else ""
+        session = str(turn.session) if several else ""
+        row = _row(turn) if _rows(header) and not turn.transition else ""
         by = turn.agent if turn.called is not None else ""
         place = [session, row, turn.node or "", turn.parent or "", ":".join(turn.key), by]
-        rows.append([*place, _rewards(turn.components), line(turn.action.text, 60)])
+        rows.append([*place, _rewards(turn), line(turn.action.text, 60)])
     title, *shown = aligned(rows)
     lines = [f"sampled beside it: {count(len(others), 'turn')} that it did not go on with", f"  {title}"]
     for before, turn, reply in zip([others[0], *others], others, shown, strict=False):

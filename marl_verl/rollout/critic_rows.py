@@ -81,6 +81,7 @@ def add_joint_observations(rows: Sequence[Row], episodes: Sequence[Episode], enc
         row_key(turn.uid, turn.session, turn.index): text
         for episode in episodes
         for turn, text in zip(episode.turns, joint_observations(episode, encoder.agents), strict=True)
+        if not turn.transition
     }
     for row in rows:
         if row.fields is not None:

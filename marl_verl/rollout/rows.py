@@ -1,7 +1,7 @@
 """A turn as a row of TransferQueue: sampled token ids as tensors; policy, lengths and version in the tag.
 
-Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it counts
-in groups, baselines and metrics like any other row. Agents, positions and rewards reach the trainer as a `RowTable`.
+Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it is in
+metrics and credits, and in no group. Agents, positions and rewards reach the trainer as a `RowTable`.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def row_fields(turn: Turn) -> dict[str, Any]:
     }
 
 
-def turn_table(turns: Sequence[Turn], declared: Collection[str]) -> RowTable:
-    """The rows of turns as a table, from which the trainer computes advantages. `declared`: see `RowTable`."""
-    return RowTable.from_rows([row(turn) for turn in turns], declared)
+def turn_table(turns: Sequence[Turn], declared: Collection[str], learning: Collection[str]) -> RowTable:
+    """The rows of turns as a table, from which the trainer computes advantages. `declared`: see `RowTable`; `learning`:
+    the trained policies."""
+    return RowTable.from_rows([{**row(turn), "untrained": turn.policy not in learning} for turn in turns], declared)
 
 
 def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:

@@ -117,6 +117,7 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
         rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
         mix=algorithm_of(team).rewards,
         limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
+        explored=team.explored,
     )
     clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
     run = marl["run"]
@@ -262,7 +263,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
                 report.metrics.update(metric.of_sample(sample))
             self._rows[uid] = turn_rows(sample.turns, step, self.learning)
             if sample.turns:
-                self._tables[uid] = turn_table(sample.turns, self.samplers.components)
+                self._tables[uid] = turn_table(sample.turns, self.samplers.components, self.learning)
             if self.joint is not None:
                 add_joint_observations(self._rows[uid], sample.episodes, self.joint)
 

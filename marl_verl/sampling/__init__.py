@@ -4,7 +4,19 @@ from marl_verl.episode import Reason
 from marl_verl.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
 from marl_verl.sampling.base import Candidate, Failure, Sample, Sampler, SamplingContext, drive
 from marl_verl.sampling.independent import BestOf, Independent
-from marl_verl.sampling.node import SESSION, PartialValue, State, check_restarted, expand, leaf_episode, root
+from marl_verl.sampling.node import (
+    SESSION,
+    PartialValue,
+    State,
+    check_restarted,
+    expand,
+    leaf_episode,
+    others,
+    root,
+    settled,
+    transition,
+    waiting_for,
+)
 
 __all__ = ["BestOf", "Candidate", "Failure", "Independent", "Reason", "SamplingContext", "Sample", "Sampler"]
 __all__ += [
@@ -16,3 +28,4 @@ __all__ += [
     "gather_all",
 ]  # for one attempt
 __all__ += ["SESSION", "State", "PartialValue", "check_restarted", "expand", "leaf_episode", "root"]  # trees
+__all__ += ["others", "settled", "transition", "waiting_for"]  # agents that are not explored

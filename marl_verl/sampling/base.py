@@ -26,6 +26,7 @@ class SamplingContext(Protocol):
 
     limits: Limits  # of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others
     agents: tuple[str, ...]  # in the order of the config
+    explored: frozenset[str]  # agents of which a tree samples alternatives; acts of others are parts of a transition
     label: str  # workflow and task, as a prefix of error messages
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
@@ -105,6 +106,8 @@ class Sample:
         """Every sampled turn once, by session and index: the rows. MarlError if two turns have the same key."""
         found: dict[tuple[int, int], Turn] = {}
         for turn in (turn for each in self.episodes for turn in (*each.turns, *each.off_path_turns)):
+            if turn.transition:
+                continue
             if found.setdefault((turn.session, turn.index), turn) is not turn:
                 key = f"{turn.uid}_{turn.session}_{turn.index}"
                 raise MarlError(f"the sampler returned two turns (agent '{turn.agent}') with the key '{key}'")
@@ -120,6 +123,13 @@ class Sample:
     def add_tokens(self, what: str, tokens: int) -> None:
         """Count sampled tokens that are not in rows, for the purpose `what`."""
         self.extra_tokens[what] = self.extra_tokens.get(what, 0) + tokens
+
+    def count_transitions(self) -> None:
+        """Count the tokens of transitions, which are in no row, as "untrained"."""
+        turns = (turn for each in self.episodes for turn in (*each.turns, *each.off_path_turns))
+        moved = {id(turn): turn for turn in turns if turn.transition}
+        if moved:
+            self.add_tokens("untrained", sum(turn.length for turn in moved.values()))
 
 
 class Sampler(Options):

@@ -32,6 +32,7 @@ class TaskContext:
         rewards: name -> role reward.
         mix: how the algorithm combines the reward components; None sums them.
         limits: limits of one episode.
+        explored: policies whose agents are explored (`SamplingContext.explored`); None: all.
     """
 
     workflow: Workflow
@@ -40,6 +41,7 @@ class TaskContext:
     rewards: Mapping[str, RoleReward] = field(default_factory=dict)
     mix: RewardMix | None = None
     limits: Limits = Limits()
+    explored: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.mix, RewardMix | None):
@@ -54,6 +56,10 @@ class BaseSamplingContext(SamplingContext):
     def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
         self.task_context, self.task, self.uid = task_context, task, uid
         self.agents, self.limits = tuple(task_context.agents), task_context.limits
+        policies = task_context.explored
+        self.explored = frozenset(
+            name for name, agent in task_context.agents.items() if policies is None or agent.policy in policies
+        )
         self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
 

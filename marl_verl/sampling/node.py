@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Turn
 from marl_verl.episode.turn import changed
-from marl_verl.sampling.attempt import ask, scored
+from marl_verl.sampling.attempt import ask, gather_all, scored
 from marl_verl.sampling.base import SamplingContext, drive
 
 PartialValue = Literal["proposal", "latest", "rollout", "zero"]
@@ -30,9 +30,12 @@ class State:
 
     Attributes:
         journal: the effects that lead to the state.
-        acts: pending acts, in the order reached; empty if the workflow has finished.
-        episode: the path to the state, scored; None at the root.
+        acts: pending acts of explored agents, in the order reached.
+        explored: the explored agents; see `transition` for the acts of others.
+        pending: whether acts of other agents come next; `settled` samples them.
+        episode: the path to the state, scored; None at the root before an act.
         turns: the turns of the path.
+        own: the last row of the path, and the turns of the transition after it.
         proposals: number of answers that the workflow has proposed.
         value: mixed reward of the last turn.
         value_tokens: tokens sampled to value the state.
@@ -40,23 +43,70 @@ class State:
 
     journal: Journal
     acts: tuple[Act, ...]
+    explored: frozenset[str]
+    pending: bool = False
     episode: Episode | None = None
     turns: tuple[Turn, ...] = ()
+    own: tuple[Turn, ...] = ()
     proposals: int = 0
     value: float = 0.0
     value_tokens: int = 0
 
     @property
     def turn(self) -> Turn:
-        """The last turn of the path."""
-        return self.turns[-1]
+        """The last row of the path."""
+        return self.own[0]
 
 
-async def root(context: SamplingContext, session: int) -> State:
-    """The state before any act. WorkflowError if the workflow fails or ends without an act."""
+def others(acts: Collection[Act], explored: Collection[str]) -> list[Act]:
+    """The acts of agents that are not explored. Those of a joint move wait for its explored agents."""
+    moves = {act.joint for act in acts if act.agent in explored} - {None}
+    return [act for act in acts if act.agent not in explored and act.joint not in moves]
+
+
+async def transition(
+    context: SamplingContext, run: Run, session: int, node: str | None, explored: Collection[str]
+) -> list[Turn]:
+    """Sample the acts of agents that are not explored, once each, until the run waits for explored ones or has ended.
+
+    Such an agent is a part of the environment: its acts lead from a node to the next state. They have no candidates and
+    are no rows. A joint move's are sampled after those of its explored agents, so once for each of their joint actions.
+
+    Args:
+        node: the node that the transition belongs to; part of the requests' seeds.
+
+    Raises:
+        AttemptFailed, WorkflowError: no action could be sampled, or the workflow failed.
+    """
+    turns: list[Turn] = []
+    while acts := others(await run.run_until_blocked() or (), explored):
+        actions = await gather_all(ask(context, act, session, node or 0) for act in acts)
+        for act, action in zip(acts, actions, strict=True):
+            run.resolve(act, action)
+            turns.append(context.turn(act, action, session, node=node))
+            turns[-1].transition = True
+    return turns
+
+
+def waiting_for(run: Run, explored: Collection[str]) -> tuple[Act, ...]:
+    """The pending acts of explored agents."""
+    return tuple(act for act in run.waiting if act.agent in explored)
+
+
+async def root(context: SamplingContext, session: int, also: Collection[str] = ()) -> State:
+    """The state before any act of an explored agent; `also`: agents that are explored besides those of the context.
+
+    Raises:
+        AttemptFailed, WorkflowError: the workflow fails or ends without an act; no action could be sampled.
+    """
+    explored = context.explored | frozenset(also)
     async with context.start(session) as run:
-        acts = await run.run_until_blocked()
-        return State(run.journal, acts or (), proposals=len(run.proposals))
+        turns = tuple(await transition(context, run, session, None, explored))
+        acts = waiting_for(run, explored)
+        episode = None
+        if run.finished:  # no explored agent acts
+            episode = await scored(context, context.state(run, session, turns, run.answer))
+        return State(run.journal, acts, explored, episode=episode, turns=turns, proposals=len(run.proposals))
 
 
 async def expand(
@@ -73,6 +123,8 @@ async def expand(
 ) -> State:
     """Sample a candidate for one of a state's acts, and run the workflow until it is blocked again.
 
+    Acts of agents that are not explored are sampled too if they decide the value: without a new proposal before them.
+
     Args:
         name: name of the node; part of the request's seed.
         index: index of its row.
@@ -85,14 +137,46 @@ async def expand(
     action = await ask(context, act, session, name, agent)
     journal = state.journal.extended(act, action)
     async with context.start(session, journal) as run:
-        acts = await run.run_until_blocked()
+        await run.run_until_blocked()
         check_restarted(context, run, journal)
-        answer, tokens, seen = await _outcome(context, run, session, name, partial_value, state.proposals)
         turn = context.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
-        turns = (*state.turns, turn)
+        known = partial_value in ("proposal", "latest") and len(run.proposals) > state.proposals
+        moved = [] if known else await transition(context, run, session, name, state.explored)
+        answer, tokens, seen = await _outcome(context, run, session, name, partial_value, state.proposals)
+        own = (turn, *moved)
+        turns = (*state.turns, *own)
         episode = await scored(context, context.state(run, session, turns, answer))
         value = await scored(context, _rewarded(context, turn, episode, seen))
-        return State(episode.journal, acts or (), episode, turns, len(run.proposals), value, tokens)
+        acts, pending = waiting_for(run, state.explored), bool(others(run.waiting, state.explored))
+        proposals = len(run.proposals)
+        return State(
+            episode.journal, acts, state.explored, pending, episode, turns, own, proposals, value, value_tokens=tokens
+        )
+
+
+async def settled(context: SamplingContext, state: State, session: int) -> State:
+    """The state after the acts of agents that are not explored, if such acts come next; its value stays.
+
+    Raises:
+        AttemptFailed, WorkflowError: no action could be sampled, or the next state not be reached or scored.
+    """
+    if not state.pending:
+        return state
+    async with context.start(session, state.journal) as run:
+        moved = await transition(context, run, session, state.turn.node, state.explored)
+        turns, own, proposals = (*state.turns, *moved), (*state.own, *moved), len(run.proposals)
+        answer = run.answer if run.finished else run.proposals[-1] if proposals else None
+        episode = await scored(context, context.state(run, session, turns, answer))
+        return replace(
+            state,
+            journal=episode.journal,
+            acts=waiting_for(run, state.explored),
+            pending=False,
+            episode=episode,
+            turns=turns,
+            own=own,
+            proposals=proposals,
+        )
 
 
 async def _rewarded(context: SamplingContext, turn: Turn, episode: Episode, run: Run) -> float:

@@ -31,7 +31,7 @@ def add_columns(functions: Mapping[str, ColumnFunction], sample: Sample) -> None
     done: set[int] = set()
     for episode in sample.episodes:
         for turn in (*episode.turns, *episode.off_path_turns):
-            if id(turn) not in done:
+            if id(turn) not in done and not turn.transition:
                 done.add(id(turn))
                 turn.columns = {}
                 for name, function in functions.items():

@@ -7,7 +7,7 @@ several nodes, whose names are joined by "+". Without nodes, the journal of a se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -40,7 +40,10 @@ async def check_replayed(
         else:
             must(row.node is row.parent is None, f"{named(row)} has a node, although the sampler has branches = False")
     if sampler.branches:
-        tree = await _Tree.replayed(sample.turns, context, worth, sampler.incremental)
+        moved: dict[int, Turn] = {}
+        for episode in sample.episodes:
+            moved |= {id(turn): turn for turn in (*episode.turns, *episode.off_path_turns) if turn.transition}
+        tree = await _Tree.replayed(sample.turns, [*moved.values()], context, worth, sampler.incremental)
         for episode in sample.episodes:
             tree.check(episode)
         leaves = [tree.leaf(episode) for episode in sample.episodes]
@@ -104,21 +107,31 @@ class _Tree:
     context: BaseSamplingContext
     worth: Worth | None
     incremental: bool
+    moved: Mapping[tuple[int, str | None], list[Turn]]  # the transitions, by session and node
     places: dict[tuple[int, str | None], _Place] = field(default_factory=dict)
 
     @classmethod
     async def replayed(
-        cls, rows: list[Turn], context: BaseSamplingContext, worth: Worth | None, incremental: bool
+        cls,
+        rows: list[Turn],
+        moved: Sequence[Turn],
+        context: BaseSamplingContext,
+        worth: Worth | None,
+        incremental: bool,
     ) -> _Tree:
-        """The tree of some rows, with every node checked."""
-        tree = cls(context, worth, incremental)
+        """The tree of some rows and transitions, with every node checked."""
+        of_node: dict[tuple[int, str | None], list[Turn]] = {}
+        for turn in moved:
+            of_node.setdefault((turn.session, turn.node), []).append(turn)
+        tree = cls(context, worth, incremental, of_node)
         nodes: dict[tuple[int, str], list[Turn]] = {}
         for row in rows:
             for name in _names(row):
                 nodes.setdefault((row.session, name), []).append(row)
         for session in sorted({row.session for row in rows}):
             async with context.start(session) as run:
-                tree.places[session, None] = _Place(run, {act.key: act for act in await run.run_until_blocked() or ()})
+                await tree._move(run, session, None)
+                tree.places[session, None] = _Place(run, {act.key: act for act in run.waiting})
         for (session, name), own in nodes.items():
             tree.places[session, name] = await tree._place(session, name, own)
         for row in rows:
@@ -149,24 +162,43 @@ class _Tree:
     async def _restarted(self, session: int, journal: Journal, above: _Place, rows: list[Turn], name: str) -> _Place:
         try:
             async with self.context.start(session, journal) as run:
-                place = _Place(run, {act.key: act for act in await run.run_until_blocked() or ()}, rows)
+                await run.run_until_blocked()
+                place = _Place(run, {}, rows)
                 place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
                 place.path = [*above.path, *place.own]
                 same = _actions(run.journal) == _actions(journal)
                 must(same, f"the workflow does not reach all acts of node {name}")
+                proposed = len(run.proposals) > len(above.run.proposals)
+                before = proposed and not run.finished and not self.incremental  # rewarded before its transition
+                if before and self.worth is not None:
+                    await self._score(place, self.worth(above.run, run), session)
+                moved = await self._move(run, session, name)
+                place.path += moved
+                place.acts = {act.key: act for act in run.waiting}
                 if run.finished:
-                    await self._score(place, run.answer, session)
+                    await self._score(place, run.answer, session, rewards=not before)
                     new = len(run.proposals) > len(above.run.proposals)
                     place.repeats = self.incremental and not new and run.answer in run.proposals[-1:]
-                elif self.worth is not None:
+                    place.repeats |= before and self.worth is None
+                elif self.worth is not None and not (before and moved):
                     await self._score(place, self.worth(above.run, run), session)
                 return place
         except WorkflowError as error:
             raise AssertionError(f"node {name} is not a state of the workflow: {error}") from error
 
-    async def _score(self, place: _Place, answer: Any, session: int) -> None:
+    async def _move(self, run: Run, session: int, name: str | None) -> list[Turn]:
+        """Let the run go through the transition after a node; the turns of it."""
+        known, turns = {turn.key: turn for turn in self.moved.get((session, name), ())}, []
+        while acts := [act for act in await run.run_until_blocked() or () if act.key in known]:
+            for act in acts:
+                run.resolve(act, known[act.key].action)
+                turns.append(known[act.key])
+        return turns
+
+    async def _score(self, place: _Place, answer: Any, session: int, rewards: bool = True) -> None:
         place.episode = await self.context.state(place.run, session, place.path, answer)
-        await self.context.reward(place.own, place.episode, place.run)
+        if rewards:
+            await self.context.reward(place.own, place.episode, place.run)
 
     def _check_row(self, row: Turn) -> None:
         """The rewards of a row are the sum over its nodes."""
@@ -182,7 +214,7 @@ class _Tree:
     def leaf(self, episode: Episode) -> tuple[int, str]:
         """The last node of the path of an episode's turns."""
         must(episode.turns, "an episode has no turns")
-        at, left = None, episode.turns
+        at, left = None, [turn for turn in episode.turns if not turn.transition]
         while left:
             group = list(takewhile(lambda turn, above=at: turn.parent == above, left))  # type: ignore[misc]
             must(group, f"{named(left[0])} follows node {at} in an episode, but its parent is {left[0].parent}")
@@ -219,7 +251,7 @@ def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> 
         expected, found = getattr(episode, name), getattr(end, name)
         must(expected == found, f"{which} has {name} {expected!r:.80}; replayed it is {found!r:.80}")
     must(_actions(episode.journal) == _actions(journal), f"{which} has a journal with other actions than its turns")
-    index = [turn.index for turn in episode.turns]
+    index = [turn.index for turn in episode.turns if not turn.transition]
     must(index == sorted(index), f"{which} has its turns out of order: {index}")
 
 

@@ -70,7 +70,7 @@ def check_sampler(
             the workflow's end is scored, or None. Without it only the rewards of final states are checked.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
         seconds: time limit of the check; it works in the main thread only.
-        options: of `ScriptedContext`: rewards, sides, mix, limits.
+        options: of `ScriptedContext`: rewards, sides, untrained, mix, limits.
 
     Warns with MarlWarning if a sampler that branches has sampled no two rows with the same parent, so that nothing of a
     tree was checked.
@@ -205,7 +205,11 @@ def _siblings(sample: Sample) -> bool:
 
 def _check_rows(sample: Sample, context: Watched) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
-    rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values())
+    turns = {id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values()
+    rows = [turn for turn in turns if not turn.transition]
+    for turn in turns:
+        why = f"{named(turn)} is a row: its agent is not trained, so that its act is a part of a transition"
+        must(turn.node is None or turn.transition or turn.agent in context.explored, why)
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for request, count in Counter(context.requests).items():

@@ -116,6 +116,7 @@ class ScriptedContext(BaseSamplingContext):
         delay: (act, session) -> event loop iterations before the action arrives, for deterministic arrival orders.
         rewards: agent -> its role reward.
         sides: agent -> its side, for a task set that scores sides.
+        untrained: agents whose policies are not trained: their acts are parts of transitions in a tree.
         options: of the `TaskContext`: mix, limits.
 
     Attributes:
@@ -136,6 +137,7 @@ class ScriptedContext(BaseSamplingContext):
         delay: Callable[[Act, int], int] | None = None,
         rewards: Mapping[str, RoleReward] | None = None,
         sides: Mapping[str, str] | None = None,
+        untrained: Sequence[str] = (),
         **options: Any,
     ) -> None:
         check_scene(workflow, task, policy, tasks)
@@ -145,9 +147,10 @@ class ScriptedContext(BaseSamplingContext):
                 raise unknown("agent in `rewards`", who, policy.agents)
             if not callable(reward):
                 raise MarlError(f"the role reward of agent '{who}' must be a function, got {reward!r:.60}")
-        for who in sides:
-            if who not in policy.agents:
-                raise unknown("agent in `sides`", who, policy.agents)
+        for what, named in (("sides", sides), ("untrained", untrained)):
+            for who in named:
+                if who not in policy.agents:
+                    raise unknown(f"agent in `{what}`", who, policy.agents)
         for name in options:
             if name not in ("mix", "limits"):
                 raise unknown("option", name, ("mix", "limits"))
@@ -155,6 +158,7 @@ class ScriptedContext(BaseSamplingContext):
             who: AgentConfig(who, policy=who, reward=who if who in rewards else None, side=sides.get(who))
             for who in policy.agents
         }
+        options["explored"] = frozenset(agents) - frozenset(untrained)
         super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)
         self.policy, self._seed, self.delay = policy, seed, delay
         self.asked: list[tuple[int, Act, Candidate]] = []

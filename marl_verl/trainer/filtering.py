@@ -46,10 +46,11 @@ class Signal:
         mean = group_mean(result.reward, ids)[ids]
         within = (mean > (-np.inf if above is None else above)) & (mean < (np.inf if below is None else below))
         teaching = np.unique(result.group[own & (np.array(size) > ZERO) & within])
-        rows = np.flatnonzero(np.isin(result.group, teaching))
+        kept = np.isin(result.group, teaching)
+        rows = np.flatnonzero(kept)
         groups, tasks = len(np.unique(result.group[own])), np.unique(table.uid.codes[rows])
         uids = frozenset(table.uid.names[task] for task in tasks)
-        return cls(rows.tolist(), uids, groups - len(teaching), len(table) - len(rows))
+        return cls(rows.tolist(), uids, groups - len(teaching), int((own & ~kept).sum()))
 
     def metrics(self) -> dict[str, float]:
         """Counts of what is trained on and what is not."""

@@ -69,6 +69,7 @@ def batch(name: str, n: int, seed: int = 0) -> RowTable:
         length=rng.integers(1, 500, n),
         padding=np.zeros(n, dtype=np.bool_),
         invalid=np.zeros(n, dtype=np.bool_),
+        untrained=np.zeros(n, dtype=np.bool_),
         values=np.full(n, np.nan),
         extra={},
     )

@@ -132,7 +132,8 @@ def _episode(file: EpisodeFile, name: str, rows: Mapping[str, dict[str, Any]], g
     for shared in ("step", "workflow", "agents"):
         del record[shared]
     line = file.episodes[name]
-    lengths = {(turn["session"], turn["index"]): turn.get("length") for turn in (*line.turns, *line.off_path_turns)}
+    turns = [turn for turn in (*line.turns, *line.off_path_turns) if not turn.get("transition")]
+    lengths = {(turn["session"], turn["index"]): turn.get("length") for turn in turns}
     acts = [each for each in record["effects"] if each["effect"] == "act"]
     for act in (*acts, *record["off_path_turns"]):
         act["observation"] = [[each["role"], message_text(each)] for each in act["observation"]]

@@ -18,7 +18,7 @@ function treeNodes(step, episode) {
   const session = step.episodes.filter((other) => other.uid === episode.uid && other.session === episode.session);
   for (const turn of session.flatMap((other) => [...turnsOf(other), ...other.off_path_turns])) {
     const place = `${turn.session} ${turn.index}`;
-    if (turn.node === null || turn.node === undefined || seen.has(place)) continue;
+    if (turn.transition || (turn.node ?? null) === null || seen.has(place)) continue;
     seen.add(place);
     const parents = (turn.parent ?? "").split("+");
     turn.node.split("+").forEach((name, at) => {
@@ -28,7 +28,7 @@ function treeNodes(step, episode) {
       nodes.get(key).turns.push(turn);
     });
   }
-  for (const turn of path) if (turn.node && !turn.node.includes("+")) nodes.get(`${turn.session} ${turn.node}`).chosen = true;
+  for (const turn of path) if (turn.node && !turn.transition && !turn.node.includes("+")) nodes.get(`${turn.session} ${turn.node}`).chosen = true;
   for (let node = nodes.get(`${episode.session} ${episode.leaf}`); node; node = nodes.get(node.parent)) node.chosen = true;
   const roots = [];
   for (const node of nodes.values()) (nodes.get(node.parent)?.children ?? roots).push(node);

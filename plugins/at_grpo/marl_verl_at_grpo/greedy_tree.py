@@ -8,6 +8,9 @@ At the n-th act of the path, in state s_n, by the agent that the workflow calls 
 
 Source: AT-GRPO, arXiv 2510.11062, tree-structured sampling. Where the run is blocked on several acts (a joint move, or
 concurrent lanes), they are sampled one after the other, in the order in which the run reached them.
+
+An act of an agent that is not trained is a part of the transition to s_(n+1): it is sampled once, from the winner's
+state (from each candidate's state if its reward depends on it: without a proposal before it), and is no row.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from marl_verl.sampling import (
     expand,
     leaf_episode,
     root,
+    settled,
 )
 
 
@@ -65,9 +69,15 @@ class GreedyTree(Sampler):
                 break
             if value_tokens := sum(state.value_tokens for state in states):
                 found.add_tokens("rollout", value_tokens)
-            path.advance(states)
-        if path.number:
+            best = path.choose(states)
+            after = await attempt(context, SESSION, settled(context, best, SESSION))
+            if isinstance(after, Failure):
+                found.failures.append(after)
+                break
+            path.advance(after)
+        if path.state.episode is not None:
             found.episodes.append(leaf_episode(path.state, path.off_path_turns))
+        found.count_transitions()
         return found
 
     async def _candidates(self, context: SamplingContext, path: _Path) -> list[State | Failure]:
@@ -109,10 +119,15 @@ class _Path:
     def __post_init__(self) -> None:
         self.waiting = list(self.state.acts)
 
-    def advance(self, states: list[State]) -> None:
-        """Continue with the best of the candidates."""
+    def choose(self, states: list[State]) -> State:
+        """The best of the candidates, which the path then ends with."""
         self.state = max(states, key=lambda state: state.value)  # the first of equals
-        self.off_path_turns += [state.turn for state in states if state is not self.state]
+        self.off_path_turns += [turn for state in states if state is not self.state for turn in state.own]
+        return self.state
+
+    def advance(self, state: State) -> None:
+        """Continue with the winner's state after its transition."""
+        self.state = state
         before = [act.key for act in self.waiting]
         self.waiting = sorted(
             self.state.acts, key=lambda act: before.index(act.key) if act.key in before else len(before)

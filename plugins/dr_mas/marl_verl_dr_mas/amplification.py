@@ -54,7 +54,7 @@ class Amplification(Metric):
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Agents whose tasks all have equal rewards only are missing."""
-        rows = np.flatnonzero(result.group >= 0)
+        rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         found: dict[str, float] = {}
         for code, factor in amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows]).items():
             name = f"agent/{table.agent.names[code]}/amplification"
@@ -68,7 +68,7 @@ class SecondMoment(Metric):
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Agents whose tasks all have equal rewards only are missing."""
-        rows = np.flatnonzero(result.group >= 0)
+        rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
         found = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
         return {f"agent/{table.agent.names[code]}/second_moment": value for code, value in found.items()}

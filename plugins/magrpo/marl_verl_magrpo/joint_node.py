@@ -20,7 +20,10 @@ class Joint:
 
     Attributes:
         path: numbers of the joint actions from the root to this node; empty at the root.
+        acts: pending acts of explored agents.
         turns: one for each act of the joint action.
+        moved: turns of the transition after it, by agents that are not explored.
+        pending: whether such a transition comes next.
         proposals: number of answers proposed on the path.
         counted: whether the latest proposal is the reward of a joint action on the path.
         above: the parent node.
@@ -35,6 +38,8 @@ class Joint:
     proposals: int
     counted: bool = False
     turns: list[Turn] = field(default_factory=list)
+    moved: list[Turn] = field(default_factory=list)
+    pending: bool = False
     episode: Episode | None = None
     above: Joint | None = None
     failures: list[Failure] = field(default_factory=list)
@@ -70,7 +75,7 @@ class Joint:
         nodes = [self]
         while nodes[-1].above is not None:
             nodes.append(nodes[-1].above)
-        return [turn for node in reversed(nodes) for turn in node.turns]
+        return [turn for node in reversed(nodes) for turn in (*node.turns, *node.moved)]
 
     def walk(self) -> Iterator[Joint]:
         """Yield this node and all below it, parents first, siblings by number."""
@@ -147,7 +152,7 @@ def path_to(leaf: Joint) -> Episode:
     """The episode of the path to a leaf; its turns are the rows."""
     assert leaf.episode is not None
     leaf.episode.turns = leaf.to_here()
-    if leaf.turns[-1].node != leaf.name:  # crossed: the row belongs to other nodes too
+    if leaf.turns and leaf.turns[-1].node != leaf.name:  # crossed: the row belongs to other nodes too
         leaf.episode.leaf = leaf.name
     return leaf.episode
 

@@ -8,6 +8,10 @@ Agent i samples a_(i,k) ~ pi_i(. | o_i), k = 0 .. K - 1, and the joint actions a
 
 Each leads to its own child: the run restarted with these actions, and run until blocked.
 
+Acts of agents that are not trained, such as an expert's edits, are a part of the transition to the next state: sampled
+once for each joint action that continues, without candidates, a level of the tree, rows or a discount. In a joint move
+with trained agents they follow the joint action of these.
+
 Reward of a joint action: the score of the answer if the workflow ended with it, unless the answer is the latest
 proposal and was scored before; otherwise the score of the latest proposal if there is a new one since the parent;
 otherwise 0. So the rewards of a path add up, and no state is rolled out to the end:
@@ -46,7 +50,11 @@ from marl_verl.sampling import (
     ask,
     attempt,
     check_restarted,
+    others,
+    root,
     scored,
+    transition,
+    waiting_for,
 )
 from marl_verl_magrpo.joint_node import Joint, failures_of, number_rows, path_to, prune
 
@@ -110,18 +118,25 @@ class JointTree(Sampler):
 
     async def sample(self, context: SamplingContext) -> Sample:
         """Sample the tree of one task, all branches concurrently."""
-        root = await attempt(context, SESSION, _root(context))
-        if isinstance(root, Failure):
-            return Sample(failures=[root] * self.joint_actions)  # none of the first joint actions could be sampled
-        await self._spawn(context, root, Size())
-        failures = list(failures_of(root))  # each once, including those below removed nodes
-        dropped = prune(root, self.crossed)
-        number_rows(root, self.crossed)
-        episodes = [path_to(node) for node in root.walk() if not node.below]
-        return Sample(episodes, failures, dropped=dropped)
+        top = await attempt(context, SESSION, _root(context))
+        if isinstance(top, Failure):
+            return Sample(failures=[top] * self.joint_actions)  # none of the first joint actions could be sampled
+        await self._spawn(context, top, Size())
+        failures = list(failures_of(top))  # each once, including those below removed nodes
+        dropped = prune(top, self.crossed)
+        number_rows(top, self.crossed)
+        episodes = [path_to(node) for node in top.walk() if not node.below]
+        sample = Sample(episodes, failures, dropped=dropped)
+        sample.count_transitions()
+        return sample
 
     async def _spawn(self, context: SamplingContext, node: Joint, size: Size) -> None:
-        """Sample all nodes below a node."""
+        """Sample the transition after a node, and all nodes below it."""
+        if node.pending:
+            failed = await attempt(context, SESSION, _settle(context, node))
+            if isinstance(failed, Failure):
+                node.below = {(0,): failed}  # it leads to nothing
+                return
         n = len(node.acts)
         if n == 0:
             return
@@ -177,9 +192,8 @@ class Size:
 
 
 async def _root(context: SamplingContext) -> Joint:
-    async with context.start(SESSION) as run:
-        acts = await run.run_until_blocked()
-        return Joint((), run.journal, acts or (), len(run.proposals))
+    start = await root(context, SESSION)
+    return Joint((), start.journal, start.acts, start.proposals, moved=[*start.turns], episode=start.episode)
 
 
 async def _action(context: SamplingContext, node: Joint, act: Act, number: int) -> Action | Failure:
@@ -204,17 +218,43 @@ async def _restarted(
         index = len(before) + len(turns)  # preliminary, for reward functions: `number_rows` sets the row's index
         turns.append(context.turn(act, action, SESSION, index=index, node=name, parent=above.name))
     async with context.start(SESSION, journal) as run:
-        acts = await run.run_until_blocked()
+        await run.run_until_blocked()
         check_restarted(context, run, journal)
-        proposed = scores_proposals and len(run.proposals) > above.proposals
-        answer = run.answer if run.finished else run.proposals[-1] if proposed else None
-        episode = await scored(context, context.state(run, SESSION, [*before, *turns], answer))
-        await scored(context, context.reward(turns, episode, run))
-        if run.finished and above.counted and not proposed and await scored(context, _same(run)):
-            for turn in turns:
-                turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
-        counted = above.counted or proposed
-        return Joint(path, run.journal, acts or (), len(run.proposals), counted, turns, episode, above)
+        node = Joint(path, run.journal, (), 0, turns=turns, above=above)
+        if not (scores_proposals and len(run.proposals) > above.proposals):  # a transition decides the reward
+            node.moved = await transition(context, run, SESSION, name, context.explored)
+        await _reward(context, node, run, scores_proposals)
+        return node
+
+
+async def _settle(context: SamplingContext, node: Joint) -> None:
+    """Sample the transition after a node; the reward is that of what it has newly proposed, or ended with."""
+    async with context.start(SESSION, node.journal) as run:
+        node.moved += await transition(context, run, SESSION, node.name, context.explored)
+        if run.finished or len(run.proposals) > node.proposals:
+            await _reward(context, node, run, scores_proposals=True)
+        else:
+            _advance(context, node, run)
+
+
+def _advance(context: SamplingContext, node: Joint, run: Run) -> None:
+    """Set the state of a node to that of its run."""
+    node.journal, node.acts, node.proposals = run.journal, waiting_for(run, context.explored), len(run.proposals)
+    node.pending = bool(others(run.waiting, context.explored))
+
+
+async def _reward(context: SamplingContext, node: Joint, run: Run, scores_proposals: bool) -> None:
+    """Set state, episode and rewards of a node."""
+    assert node.above is not None
+    proposed = scores_proposals and len(run.proposals) > node.above.proposals
+    answer = run.answer if run.finished else run.proposals[-1] if proposed else None
+    _advance(context, node, run)
+    node.episode = await scored(context, context.state(run, SESSION, node.to_here(), answer))
+    await scored(context, context.reward(node.turns, node.episode, run))
+    if run.finished and node.above.counted and not proposed and await scored(context, _same(run)):
+        for turn in node.turns:
+            turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
+    node.counted = node.above.counted or proposed
 
 
 async def _same(run: Run) -> bool:

@@ -26,7 +26,7 @@ class JointTurns(Metric):
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
         """A turn without siblings has no `spread`."""
-        rows = np.flatnonzero(result.group >= 0)
+        rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         turn, ret, reward = table.turn[rows], result.ret[rows], result.reward[rows]
         group = combine([result.group[rows]], len(rows))
         size = np.bincount(group)

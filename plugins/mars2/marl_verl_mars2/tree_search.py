@@ -9,7 +9,8 @@
 A node is one act with its action. It is scored by its partial value (see `PartialValue`). Generating at a node
 restarts the workflow from its journal, so the workflow defines what a refinement is. Where a run is blocked on several
 acts, the first is sampled, and the next one below it. Nodes whose workflow has ended are always leaves; every other
-node can always be expanded.
+node can always be expanded. Acts of agents that are not trained belong to the node before them: they are sampled once,
+without candidates, and are neither nodes nor rows.
 
 The budget is exact: `nodes` attempts at a node. One that fails (no action, a workflow that raises, no score) is a
 `Failure`, and its number is skipped. To discourage the search from continuing there, it counts as the lowest
@@ -46,6 +47,7 @@ from marl_verl.sampling import (
     leaf_episode,
     root,
     scored,
+    settled,
 )
 from marl_verl_mars2.bandit import STRATEGIES, Arms, Strategy
 from marl_verl_mars2.posteriors import Prior
@@ -78,7 +80,7 @@ class TreeSearch(Sampler):
         strategy: "bandit" (generate with agent a, for each a, or continue, in one draw) or "stack" (first the agent).
         prior: of every posterior: "normal", or "beta", which clips scores to [0, 1].
         arms: agents that may take each other's acts: where the workflow calls one of them, any of them may act. Others
-            take their own acts only.
+            take their own acts only. In training all of them must be trained.
         partial_value: what a node before the workflow's end is worth.
         guide: "reward", the mixed reward of the node's turn; every path to a leaf is an episode. "public", for
             inference: the public score of the node's answer (0 without one). The path to the node where it is highest,
@@ -112,9 +114,16 @@ class TreeSearch(Sampler):
 
     async def sample(self, context: SamplingContext) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""
-        start = await attempt(context, SESSION, root(context, SESSION))
+        if not self.public and (untrained := sorted({*self.arms} - context.explored)):
+            what = f"arms of tree-search: agent '{untrained[0]}' is not trained, so that its acts are no nodes"
+            raise MarlError(f"{what}. Remove it from the arms, or train its policy.")
+        start = await attempt(context, SESSION, root(context, SESSION, self.arms))
         if isinstance(start, Failure):
             return Sample(failures=[start] * self.nodes)
+        if start.episode is not None:  # the workflow ends without an act of a trained agent
+            found = Sample([start.episode])
+            found.count_transitions()
+            return found
         found = Sample()
         rng = Random(f"tree-search {start.journal.seed} {context.label}")
         top = Node(start, self._arms(start))
@@ -136,6 +145,7 @@ class TreeSearch(Sampler):
             if made.state.value_tokens:
                 found.add_tokens("rollout", made.state.value_tokens)
         found.episodes = best_path(nodes) if self.public else all_paths(nodes)
+        found.count_transitions()
         return found
 
     async def _generate(self, context: SamplingContext, parent: Node, agent: str, number: int) -> Node:
@@ -154,6 +164,7 @@ class TreeSearch(Sampler):
             partial_value=partial_value,
             agent=agent,
         )
+        state = await settled(context, state, SESSION)
         score = await self._public_score(context, state) if self.public else state.value
         if not math.isfinite(score):
             raise AttemptFailed("score-error", f"{context.label}, scoring: a node's score must be finite, got {score}")
@@ -197,4 +208,4 @@ def best_path(nodes: Sequence[Node]) -> list[Episode]:
         return []
     best = max(nodes, key=lambda node: node.score)  # the first of equals
     on_path = {turn.node for turn in best.state.turns}
-    return [leaf_episode(best.state, [node.state.turn for node in nodes if node.name not in on_path])]
+    return [leaf_episode(best.state, [turn for node in nodes if node.name not in on_path for turn in node.state.own])]
