@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.config.compose import ADDED, OPEN, key_paths, parse_overrides
+from marl_verl.config.dr_mas_script import add_dr_mas
 from marl_verl.config.script_team import add_team
 from marl_verl.config.translation import Translation, defaults, set_key
 from marl_verl.config.verl_keys import CHECKPOINT, DROP, ENGINE, ESTIMATOR, OTHER, PASS, REWARD, SERVER, verdict
@@ -87,6 +88,7 @@ def translate(overrides: Sequence[str]) -> Translation:
     """What becomes of a verl script's overrides. MarlError for one that is not in Hydra's grammar."""
     script = Translation()
     _read(script, overrides)
+    add_dr_mas(script)
     translate_settings(script)
     critic = _add_algorithm(script)
     for key, new in RENAMED.items():
