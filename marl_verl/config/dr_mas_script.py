@@ -35,7 +35,7 @@ NO_STEP = "gigpo compares rewards of single steps, which these teams lack: the r
 
 def add_dr_mas(script: Translation) -> None:
     """Set team, tasks and algorithm from a script of Dr. MAS. MarlError for a team that has no workflow here."""
-    if not any(key.startswith(("agent.", "env.")) for key in script.values):
+    if not any(key.startswith("agent.") for key in script.values):
         return
     if "agents" in script.recipe["marl"]:
         raise MarlError("'agent.agent_ids' and 'marl.agents' (or --agents 2) both set the team: remove one of the two")
