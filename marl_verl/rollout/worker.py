@@ -60,6 +60,7 @@ class Report:
     extra_tokens: dict[str, int] = field(default_factory=dict)  # purpose -> sampled tokens that are in no row
     response_seconds: list[float] = field(default_factory=list)  # of each act of its episodes
     successes: list[bool] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)  # of its episodes, without the task set's scale and shift
     outcomes: list[dict[str, float]] = field(default_factory=list)  # per episode: side -> its score, if there are sides
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # per episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
@@ -280,6 +281,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             except Exception as error:
                 raise MarlError(f"hook marl_episode_finished failed: {format_error(error)}") from error
             report.successes.append(episode.success)
+            report.scores.append(episode.score)
             if episode.outcomes:
                 report.outcomes.append(episode.outcomes)
             report.response_seconds += [turn.action.seconds for turn in episode.turns]

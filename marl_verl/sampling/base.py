@@ -11,6 +11,7 @@ from marl_verl.episode import Act, Action, Episode, Journal, Limits, Reason, Run
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError
 from marl_verl.options import Options
+from marl_verl.tasks.base import TaskSet
 
 Candidate = int | str
 """Distinguishes several actions for one act; part of the request's seed. A name is independent of arrival order."""
@@ -154,6 +155,10 @@ class Sampler(Options):
 
     def check(self, agents: Sequence[str]) -> None:
         """Raise MarlError if an option does not fit the team."""
+
+    def warning(self, tasks: TaskSet, turns: int) -> str | None:
+        """Why an option is doubtful for these tasks in a workflow with so many turns of trained agents; else None."""
+        return None
 
     @property
     def crossed(self) -> bool:

@@ -102,7 +102,8 @@ class BaseSamplingContext(SamplingContext):
         )
 
     def _outcome(self, turn: Turn, episode: Episode) -> float:
-        return episode.outcome(self.task_context.agents[turn.agent].side)
+        outcome, tasks = episode.outcome(self.task_context.agents[turn.agent].side), self.task_context.tasks
+        return outcome if episode.answer is None else tasks.scale * outcome + tasks.shift
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         turns = list(turns)

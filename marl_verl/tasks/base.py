@@ -24,9 +24,14 @@ class TaskSet(Options):
     """A family of tasks and their scoring. Annotated attributes are its options in config (`marl.task.options`).
 
     Scores run in a process of their own, which a time limit can end; `quick = True` declares that this is not needed.
+
+    The team reward of an answer is `scale` * score + `shift`, in returns and in rules of samplers; reported scores are
+    without it. A task set that annotates `scale: float = 1.0` or `shift: float = 0.0` makes them options.
     """
 
     quick: ClassVar[bool] = False
+    scale = 1.0
+    shift = 0.0
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Generate `count` tasks of a split, deterministic in the seed; no task of "test" may be in "train"."""

@@ -42,9 +42,11 @@ def team_metrics(
     """Team success of the sampled episodes, outcomes of sides, failures, each agent's statistics, and the algorithm's
     own metrics."""
     successes = [success for report in reports for success in report.successes]
+    scores = [score for report in reports for score in report.scores]
     failures = [failure for report in reports for failure in report.failures]
     values: dict[str, float] = {
         "train/success": float(np.mean(successes)) if successes else 0.0,
+        **({"train/score": float(np.mean(scores))} if scores else {}),
         "train/episodes": float(len(successes)),
         "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(len(failures)),

@@ -180,6 +180,10 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
     moves = rehearse(parts.workflow, tasks["train"][0], team, rewards)
     notes += tuple(checks.missing_tools(tasks, moves))
+    explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
+    turns = sum(any(act.agent in explored for act in acts) for acts in moves)
+    if (doubt := samplers["sampler"].warning(parts.task_set, turns)) is not None:
+        notes += (f"warning: marl.sampler.options: {doubt}",)
     check_score(parts.task_set, tasks["train"][0])
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)

@@ -7,6 +7,4 @@ exec "$here/run_code.sh" \
   'marl.task.options.train_rows=[16, null]' \
   marl.task.options.test=coophumaneval \
   'marl.task.options.test_rows=[0, 16]' \
-  marl.sampler.options.stop_above=3.8 \
-  actor_rollout_ref.rollout.top_p=0.6 \
   "$@"

@@ -7,14 +7,16 @@ both codes and the feedback on them. Source: MAGRPO, arXiv 2508.04652.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
+from marl_verl.options import Positive
 from marl_verl.sandbox import Outcome
 from marl_verl.tasks import PublicTasks
 from marl_verl_code.assertions import Budget, run_assertions, share
-from marl_verl_code.code_levels import code_in, compiles, function, joined, levels
+from marl_verl_code.code_levels import FENCE, code_in, compiles, function, joined, levels
 from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
@@ -38,6 +40,8 @@ class JointCode(PublicTasks):
 
     Options:
         enough: share of the tests that must pass for a validation to count the task as solved.
+        scale, shift: the reward in training is scale * score + shift, at most 0 by default: turns that are left after a
+            solution would otherwise add to the return of a later one.
         seconds, test_seconds: time limits of all tests of one answer, and of each test.
         megabytes: memory limit.
     """
@@ -47,6 +51,8 @@ class JointCode(PublicTasks):
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
     answered: ClassVar = False
     enough: float = 1.0
+    scale: float = 1.0
+    shift: float = -4.0
     seconds: float = 10.0
     test_seconds: float = 3.0
     megabytes: int = 512
@@ -85,14 +91,18 @@ class TwoCoders(Workflow):
 
     Options:
         turns: number of joint moves.
-        feedback: what agents see of a turn besides its code: "plain" nothing; "passed" whether all tests pass; "levels"
-            each level of the reward in words, with the first test that fails; "expert" what the agent "expert" says, a
-            larger model, which sees both codes and the levels.
+        feedback: what agents see besides code: "plain" nothing; "passed" whether all tests pass; "levels" each
+            level of the reward in words, with the first test that fails; "expert" the function of each agent as the
+            agent "expert" rewrites it, a larger model, which sees both codes and the levels.
+        shows: the code that an agent sees from the second turn on: its "own", or "both".
+        feedback_tests: number of tests, the first ones, for the levels in words; null: all.
         seconds, test_seconds, megabytes: limits for the tests of the feedback, normally those of the task set.
     """
 
     turns: int = 2
     feedback: Feedback = "levels"
+    shows: Literal["own", "both"] = "own"
+    feedback_tests: Positive | None = 1
     seconds: float = 10.0
     test_seconds: float = 3.0
     megabytes: int = 512
@@ -106,21 +116,24 @@ class TwoCoders(Workflow):
         """Return the code of both agents."""
         agents = _coders(team.agents, self.feedback)
         codes: dict[str, str] = {}
-        feedback = ""
+        feedback = dict.fromkeys(agents, "")
         for turn in range(self.turns):
-            acted = await team.act({agent: sees(task, agent, codes, feedback) for agent in agents})
+            acted = await team.act({agent: sees(task, agent, codes, feedback[agent], self.shows) for agent in agents})
             written = {agent: code_in(action.text) for agent, action in acted.items()}
             codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
-            for agent, names in {HELPER: (AUX,), MAIN: (entry_of(task),), CODER: (AUX, entry_of(task))}.items():
-                if agent in acted and any(function(written[agent], name) is None for name in names):
+            for agent in agents:
+                if any(function(written[agent], name) is None for name in functions_of(task, agent)):
                     team.invalid(acted[agent], "not the function that was asked for")
             team.propose(codes)
             if turn + 1 < self.turns and self.feedback != "plain":
                 limits = [self.seconds, self.test_seconds, self.megabytes]
                 mode = "passed" if self.feedback == "passed" else "levels"
-                feedback = await team.call(describe_feedback, task, codes[HELPER], codes[MAIN], mode, limits)
+                tested = task if mode == "passed" else with_tests(task, self.feedback_tests)
+                said = await team.call(describe_feedback, tested, codes[HELPER], codes[MAIN], mode, limits)
+                feedback = dict.fromkeys(agents, said)
                 if self.feedback == "expert":
-                    feedback = (await team[EXPERT].act(expert_sees(task, codes, feedback))).text
+                    said = (await team[EXPERT].act(expert_sees(task, codes, said))).text
+                    feedback = {agent: edits(said, functions_of(task, agent)) for agent in agents}
         return codes
 
 
@@ -163,8 +176,35 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, li
     return "\n".join(lines)
 
 
-def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str) -> str:
-    """An agent's observation: the problem, its part, and from turn two on both codes and the feedback."""
+def with_tests(task: Task, count: int | None) -> Task:
+    """The task with its first `count` tests; None: all."""
+    return replace(task, data={**task.data, "tests": list(_tests_of(task))[:count]})
+
+
+def functions_of(task: Task, agent: str) -> tuple[str, ...]:
+    """The names of the functions that an agent writes."""
+    return {HELPER: (AUX,), MAIN: (entry_of(task),)}.get(agent, (AUX, entry_of(task)))
+
+
+def edits(said: str, names: Sequence[str]) -> str:
+    """An expert's edits of an agent's functions: their definitions in what it said."""
+    lines = ["An expert suggests:"]
+    for name in names:
+        blocks = [block for block in FENCE.findall(said) or [said] if function(block, name) is not None]
+        lines += [f"```python\n{source(blocks[-1], name)}\n```"] if blocks else [f"no change of `{name}`."]
+    return "\n".join(lines)
+
+
+def source(code: str, name: str) -> str:
+    """The lines of a function of a module, with its decorators."""
+    found = function(code, name)
+    assert found is not None
+    first = min(node.lineno for node in (found, *found.decorator_list))
+    return "\n".join(code.splitlines()[first - 1 : found.end_lineno])
+
+
+def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str, shows: str = "own") -> str:
+    """An agent's observation: the problem, its part, and from turn two on its own code or both, and the feedback."""
     entry = entry_of(task)
     asked = {
         HELPER: (
@@ -183,8 +223,13 @@ def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str) -> str
     }[agent]
     lines = ["Solve the following problem in Python.", "", task.prompt.strip(), "", asked]
     if codes:
-        shown = dict.fromkeys(codes.values())  # a team of one has the same code for both parts
-        lines += ["", "What was written before:", *(f"```python\n{code}\n```" for code in shown)]
+        own = shows == "own" and agent in codes
+        shown = {codes[agent]: None} if own else dict.fromkeys(codes.values())  # a team of one has one code for both
+        lines += [
+            "",
+            "What you wrote before:" if own else "What was written before:",
+            *(f"```python\n{code}\n```" for code in shown),
+        ]
         lines += [feedback] if feedback else []
         lines += ["", "Write your code anew, and better."]
     return "\n".join(lines)
@@ -195,8 +240,8 @@ def expert_sees(task: Task, codes: Mapping[str, str], feedback: str) -> str:
     shown = "\n".join(f"```python\n{code}\n```" for code in dict.fromkeys(codes.values()))
     return (
         f"Two programmers solve this problem together.\n\n{task.prompt.strip()}\n\nOne writes `{AUX}`, the other "
-        f"`{entry_of(task)}`, which should call it. Their code:\n{shown}\n{feedback}\n\nSay for each of the two "
-        "functions, in a few sentences, what to change."
+        f"`{entry_of(task)}`, which should call it. Their code:\n{shown}\n{feedback}\n\nRewrite both functions so that "
+        "all is right, each in a block of Python code of its own. Leave out a function that needs no change."
     )
 
 

@@ -11,7 +11,7 @@ from marl_verl_code import coder_tester
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CoderTester, coder_reward, written
 from marl_verl_code.cooperation import Cooperation, patterns
-from marl_verl_code.joint_code import TwoCoders
+from marl_verl_code.joint_code import TwoCoders, edits
 
 from marl_verl import MarlError, Task
 from marl_verl.episode import Episode, Journal
@@ -148,15 +148,36 @@ def test_the_metric_is_a_share_of_the_answers() -> None:
     assert Cooperation().of_sample(Sample([Episode("u", 0, task, [], None, False, Journal(()))])) == {}
 
 
-def test_an_expert_reads_both_codes_and_both_read_the_expert() -> None:
+EDITS = """Add one.
+```python
+import math
+@memoised
+def aux(x):
+    return x + 1
+```
+and
+```
+def solve(x):
+    return aux(x) + 0
+```"""
+
+
+def test_an_expert_reads_both_codes_and_edits_those_of_each_agent() -> None:
     task = Task("t", "def solve(x): ...", {"entry": "solve", "tests": ["assert solve(1) == 2"]})
-    script = {"helper": "def aux(x): return x", "main": "def solve(x): return aux(x)", "expert": "Add one in aux."}
+    script = {"helper": "def aux(x): return x", "main": "def solve(x): return aux(x)", "expert": EDITS}
     run = check_workflow(TwoCoders(feedback="expert"), task, ScriptedPolicy(script))
     assert [act.agent for act, _ in run.turns] == ["helper", "main", "expert", "helper", "main"]
     expert = run.turns[2][0].observation[0]["content"]
     assert "def solve(x): return aux(x)" in expert
     assert "0 of 1 tests pass." in expert
-    assert all("Add one in aux." in act.observation[0]["content"] for act, _ in run.turns[3:])
+    for (act, _), mine, other in zip(run.turns[3:], ("x + 1", "aux(x) + 0"), ("aux(x) + 0", "x + 1"), strict=True):
+        seen = act.observation[0]["content"]
+        assert f"    return {mine}\n```" in seen
+        assert f"return {other}" not in seen
+    assert edits("```\ndef solve(x): return 2\n```", ("aux",)) == "An expert suggests:\nno change of `aux`."
+    both = edits(EDITS, ("aux", "solve"))  # of a team of one
+    assert "x + 1" in both
+    assert "aux(x) + 0" in both
     for feedback, agents in (("expert", ("helper", "main")), ("levels", ("helper", "main", "expert"))):
         policy = ScriptedPolicy({agent: script[agent] for agent in agents})
         with pytest.raises(MarlError, match="two-coders needs the agent 'expert' with feedback expert, and only then"):

@@ -253,18 +253,24 @@ def test_feedback_passed_has_only_that() -> None:
     assert describe_feedback(TASK, HELPER, "", "passed", LIMITS) == "Not all tests pass."
 
 
-def test_both_see_both_codes_and_what_came_of_it() -> None:
-    policy = ScriptedPolicy({"helper": f"```python\n{HELPER}```", "main": ["def solve(x):\n    return 0", MAIN]})
-    run = check_workflow(TwoCoders(), TASK, policy)
+@pytest.mark.parametrize(
+    ("shows", "tests", "passed"), [("own", 1, "0 of 1"), ("both", 2, "0 of 2"), ("own", None, "0 of 2")]
+)
+def test_agents_see_their_own_code_or_both_and_the_levels_of_the_first_tests(
+    shows: Any, tests: int | None, passed: str
+) -> None:
+    poor = "def solve(x):\n    return 0"
+    policy = ScriptedPolicy({"helper": f"```python\n{HELPER}```", "main": [poor, MAIN]})
+    run = check_workflow(TwoCoders(shows=shows, feedback_tests=tests), TASK, policy)
     assert run.answer == {"helper": HELPER.strip(), "main": MAIN.strip()}
     for act, _ in run.turns[2:]:
         seen = act.observation[-1]["content"]
-        assert HELPER.strip() in seen
-        assert "def solve(x):\n    return 0" in seen
-        assert "0 of 2 tests pass." in seen
+        assert (HELPER.strip() in seen) == (shows == "both" or act.agent == "helper")
+        assert (poor in seen) == (shows == "both" or act.agent == "main")
+        assert f"{passed} tests pass." in seen
     assert not run.invalid
     first = [act.observation[-1]["content"] for act, _ in run.turns[:2]]
-    assert all(TASK.prompt.strip() in seen and "written before" not in seen for seen in first)
+    assert all(TASK.prompt.strip() in seen and "wrote before" not in seen for seen in first)
 
 
 def test_plain_feedback_shows_the_codes_and_nothing_else() -> None:

@@ -56,6 +56,7 @@ from marl_verl.sampling import (
     transition,
     waiting_for,
 )
+from marl_verl.tasks import TaskSet
 from marl_verl_magrpo.joint_node import Joint, failures_of, number_rows, path_to, prune
 
 Asked = asyncio.Task[Action | Failure]
@@ -87,8 +88,8 @@ class JointTree(Sampler):
         joint_actions: K, the number of joint actions at a node; crossed, the number of actions per agent there.
         joint: how actions are combined into joint actions: "aligned" or "cross".
         partial_value: what is scored before the workflow's end: its latest proposal, or nothing.
-        stop_above: if the mean team reward over a node's joint actions is above it, they are leaves; None: never. With
-            it the joint actions of one node wait for each other.
+        stop_above: if the mean team reward over a node's joint actions (with the task set's shift) is above it, these
+            are leaves; None: never. With it the joint actions of one node wait for each other.
         max_nodes: number of joint actions up to which nodes branch. Paths still continue to their ends, so a tree can
             have more nodes: W more at every further level.
     """
@@ -110,6 +111,17 @@ class JointTree(Sampler):
                 "'stop_above' needs scores, but 'partial_value' is 'zero': leave it out, or set "
                 "'partial_value' to 'proposal'"
             )
+
+    def warning(self, tasks: TaskSet, turns: int) -> str | None:
+        """With three or more turns, a path that stops with a positive reward lacks those of the turns that are left."""
+        if self.stop_above is None or turns < 3 or (self.stop_above < 0 and tasks.shift < 0):
+            return None
+        what = (
+            f"stop_above={self.stop_above:g} with {turns} turns stops at positive rewards, so that an earlier solution"
+        )
+        return (
+            f"{what} has a lower return. Shift rewards to 0 or less (marl.task.options.shift), and the threshold too."
+        )
 
     @property
     def crossed(self) -> bool:

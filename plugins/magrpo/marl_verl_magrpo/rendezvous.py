@@ -39,11 +39,13 @@ class Rendezvous(TaskSet):
 
     Options:
         length: letters of a place, and digits (1 to 4); 10 to the power of 2 `length` places.
+        shift: added to r in training; -1 for a tree with `stop_above` and three or more turns.
     """
 
     quick = True
 
     length: int = 2
+    shift: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 4:
