@@ -90,7 +90,9 @@ def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
         messages.append({**found, "content": text or ""})
 
 
-def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
+def response(
+    id: str, model: str, actions: Sequence[Action], parameters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A message with the action's reasoning, text and tool calls as content blocks."""
     (action,), content = actions, list[dict[str, Any]]()
     if action.reasoning:
@@ -102,9 +104,9 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
         content.append({**made, "input": json.loads(call["function"]["arguments"])})
     before, sampled = usage(actions)
     why = "tool_calls" if action.tool_calls and action.stop_reason != "length" else str(action.stop_reason)
-    stop = action.stop if action.stop in asked.parameters.get("stop", ()) and not action.tool_calls else None
+    stop = action.stop if action.stop in (parameters or {}).get("stop", ()) and not action.tool_calls else None
     return {
-        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": asked.model, "content": content},
+        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": model, "content": content},
         **{"stop_reason": "stop_sequence" if stop else ENDS.get(why, "end_turn"), "stop_sequence": stop},
         "usage": {"input_tokens": before, "output_tokens": sampled},
     }

@@ -34,8 +34,10 @@ def usage(actions: Sequence[Action]) -> tuple[int, int]:
     return len(actions[0].prompt_ids), sum(action.length for action in actions)
 
 
-def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
-    """A chat completion with one choice per action."""
+def response(
+    id: str, model: str, actions: Sequence[Action], parameters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A chat completion with one choice per action; `parameters` are for the other APIs."""
     before, sampled = usage(actions)
     choices = []
     for index, action in enumerate(actions):
@@ -48,7 +50,7 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
         "id": f"chatcmpl-{id}",
         "object": "chat.completion",
         "created": 0,
-        "model": asked.model,
+        "model": model,
         "choices": choices,
         "usage": {"prompt_tokens": before, "completion_tokens": sampled, "total_tokens": before + sampled},
     }

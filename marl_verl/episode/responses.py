@@ -86,7 +86,9 @@ def _add(messages: list[Message], item: Any) -> None:
         raise RequestError(f"an input item of type {kind!r} is not supported", "input")
 
 
-def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
+def response(
+    id: str, model: str, actions: Sequence[Action], parameters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A response with the action's reasoning, text and function calls as output items."""
     (action,), output = actions, list[dict[str, Any]]()
     cut = action.stop_reason == "length"
@@ -107,14 +109,14 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
             "id": f"resp_{id}",
             "object": "response",
             "created_at": 0,
-            "model": asked.model,
+            "model": model,
             "output": output,
             "error": None,
         },
         "status": status,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
-        **{key: asked.parameters.get(key) for key in ("temperature", "top_p")},
+        **{key: (parameters or {}).get(key) for key in ("temperature", "top_p")},
         "usage": {
             "input_tokens": before,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

@@ -152,7 +152,7 @@ class TeamTransport(Transport):
         asked = self._read(api, body)
         agent = await self._who(asked)
         id = self._id(agent)
-        whole: dict[str, Any] = api.response(id, asked, await self._acts(agent, asked))
+        whole: dict[str, Any] = api.response(id, asked.model, await self._acts(agent, asked), asked.parameters)
         return api.stream(whole, asked) if asked.stream else whole
 
     def _read(self, api: Any, body: bytes) -> Request:
