@@ -18,6 +18,7 @@ from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.sampling import BestOf, Independent, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.team import read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl.testing.workflows import Hashed
 
@@ -183,3 +184,64 @@ def test_arms_of_a_training_search_are_trained() -> None:
     context = ScriptedContext(Alternating(), Q, team("one", "expert"), tasks=Hashed(), untrained=["expert"])
     with pytest.raises(MarlError, match="agent 'expert' is not trained"):
         asyncio.run(TreeSearch(2, arms=["one", "expert"]).sample(context))
+
+
+PUBLIC = {"frozen": True, "model": {"path": "m"}}
+OUTSIDE = {"endpoint": {"url": "http://localhost/v1", "model": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("policies", "explored"),
+    [
+        ({"a": {"model": {"path": "m"}}, "b": PUBLIC}, {"a"}),
+        ({"a": {"model": {"path": "m"}}, "b": OUTSIDE}, {"a"}),
+        ({"a": PUBLIC, "b": OUTSIDE}, {"a"}),  # an evaluation, in which all policies are frozen
+        ({"a": PUBLIC, "b": PUBLIC}, {"a", "b"}),
+        ({"a": OUTSIDE, "b": OUTSIDE}, {"a", "b"}),
+    ],
+)
+def test_trained_policies_are_explored_and_in_an_evaluation_those_of_the_run(
+    policies: dict[str, Any], explored: set[str]
+) -> None:
+    parts = {kind: {"name": "any"} for kind in ("task", "workflow", "algorithm")}
+    agents = {f"of-{name}": {"policy": name} for name in policies}
+    assert read_team({"agents": agents, "policies": policies, **parts}, evaluation=True).explored == explored
+
+
+class Public(Hashed):
+    def public_score(self, task: Task, answer: Any) -> float:
+        return float(len(str(answer)))
+
+
+def test_a_search_at_inference_may_have_any_arms_and_asks_others_once_a_node() -> None:
+    for arms, asked, nodes in ((["one"], 5, 5), (["one", "expert"], 0, 5)):
+        sampler = TreeSearch(5, guide="public", arms=arms)
+        policy = team("one", "expert")
+        context = ScriptedContext(Alternating(), Q, policy, tasks=Public(), untrained=["expert"])
+        sample = asyncio.run(sampler.sample(context))
+        assert not sample.failures
+        assert len(sample.turns) == nodes
+        transitions = len(context.asked) - nodes
+        assert transitions == asked
+
+
+def test_turns_of_an_untrained_opponent_are_compared_with_none() -> None:
+    context = ScriptedContext(
+        Alternating(), Q, team("one", "expert"), tasks=Sided(), untrained=["expert"], sides={"one": "x", "expert": "y"}
+    )
+    sample = asyncio.run(Independent(3).sample(context))
+    rows = [{**row(turn), "untrained": turn.agent == "expert"} for turn in sample.turns]
+    table = RowTable.from_rows(rows)
+    result = algorithm_named("grpo", {}, "").compute(table)
+    sizes = {table.agent.value(at): len(result.members(at)) for at in range(len(table))}
+    assert sizes == {"one": 6, "expert": 1}
+    assert {float(r) for r, turn in zip(result.reward, sample.turns, strict=True) if turn.agent == "expert"} == {-1.0}
+
+
+class Sided(TaskSet):
+    """Side x always wins."""
+
+    quick = True
+
+    def score(self, task: Task, answer: Any) -> dict[str, float]:
+        return {"x": 1.0, "y": -1.0}
