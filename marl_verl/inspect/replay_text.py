@@ -126,7 +126,9 @@ def _place(turn: Turn, header: Header) -> str:
         agent = header.agents.get(turn.agent)
         past = f", snapshot of step {turn.action.version}" if agent is not None and agent.past_of else ""
         parts.append(f"policy {turn.policy}{past}")
-    if turn.node is not None:
+    if turn.transition:
+        parts += [] if turn.node is None else [f"after node {turn.node}"]
+    elif turn.node is not None:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
     return ", ".join([*parts, _rewards(turn)])
 
