@@ -36,6 +36,7 @@ CONFIGS = {
     "deepseek-ai/deepseek-coder-6.7b-instruct": _config("llama", 4096, 32, 32, 32, 11008, 32256),
     "inclusionAI/AReaL-boba-2-8B": QWEN3_8B,
     "nvidia/OpenCodeReasoning-Nemotron-32B": _config("qwen2", 5120, 64, 40, 8, 27648, 152064),
+    "moonshotai/Kimi-Dev-72B": _config("qwen2", 8192, 80, 64, 8, 29568, 152064),
     "meta-llama/Llama-3.2-3B-Instruct": _config("llama", 3072, 28, 24, 8, 8192, 128256, tie_word_embeddings=True),
 }
 """Name on the hub -> config.json, without what the memory estimate does not read."""

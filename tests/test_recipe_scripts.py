@@ -323,6 +323,7 @@ DIFFERS: dict[str, set[str]] = {
     },
     "magrpo/writing_single": {"comparison", "returns", "loss", "sampling", "team"},
     "mars2/code_32b": {"team"},
+    "mars2/code_72b": {"team", "sampling", "validation"},
     "mars2/code_shared": {"team"},
     "mars2/code_search60_decay": {"validation"},
     "mars2/code_small": {"team", "returns"},

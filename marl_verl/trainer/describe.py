@@ -45,7 +45,7 @@ def describe(plan: Plan) -> str:
         f"  learn   {team.algorithm.name}: {settings}",
         *([f"  groups  rows with the same {', '.join(group)}"] if group else []),
         f"  sample  {_sampling(samplers['sampler'])}",
-        f"  test    greedily, and by {_sampling(samplers['validation'])}",
+        f"  test    {_once(config.actor_rollout_ref.rollout.val_kwargs)}, and by {_sampling(samplers['validation'])}",
         f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, seed {marl.run.seed}"
         f"{_schedule(marl.schedule)}",
     ]
@@ -71,6 +71,11 @@ def _schedule(schedule: DictConfig) -> str:
         f"; {schedule.mode}: each policy updates at {fill}, {batch}"
         f"staleness at most {schedule.max_staleness} updates; updates depend on timing, so runs are not reproducible"
     )
+
+
+def _once(held_out: DictConfig) -> str:
+    """How a validation runs each task once."""
+    return f"once at temperature {held_out.temperature:g}" if held_out.temperature else "greedily"
 
 
 def _sampling(sampler: Named) -> str:
