@@ -5,7 +5,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_plan_path.sh" \
     marl.task.name=sokoban \
     '~marl.task.options' \
-    '+marl.task.options={size: 6, boxes: 2}' \
+    '+marl.task.options={size: 6, boxes: 1}' \
     marl.agents.tool-caller.reward=sokoban-program \
     marl.agents.planner.reward=sokoban \
     "$@"

@@ -8,9 +8,9 @@ is our own.
 from __future__ import annotations
 
 from marl_verl_games import log
-from marl_verl_games.game import executed, play
+from marl_verl_games.game import Played, play
 from marl_verl_games.game_workflows import PLANNER, GamePlayer, GameWorkflow, game_of
-from marl_verl_games.moves import listed
+from marl_verl_games.lists import printed
 from marl_verl_math.python_tool import program_in, run_python
 
 from marl_verl import Task
@@ -28,27 +28,26 @@ class ToolCallerPlanner(GameWorkflow):
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the plans and moves as a `log`."""
-        first, lines, last = game_of(task), list[log.Line](), None
+        lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
-            game = executed(first, lines)
-            seen = self.seen(game, last, turn)
+            game, seen = last.game, self.seen(last, turn)
             action = await team[CALLER].act(
                 f"{seen}\nWrite a Python program in a ```python block that finds the moves and prints them as a list, "
                 f"such as {game.example}. It has no input: write the state into it."
             )
-            program, printed = program_in(action.text), "(no program)"
+            program, output = program_in(action.text), "(no program)"
             if program is not None:
-                printed = await team[CALLER].call(run_python, program)
-            plan = listed(printed, game.move)
-            if plan is None:
+                output = await team[CALLER].call(run_python, program)
+            plan = printed(CALLER, "plans", output, game.move, game.only_moves)
+            if plan.moves is None:
                 team.invalid(action, "no program that prints moves")
-            lines.append(log.Line(CALLER, "plans", plan and plan[: self.most_moves]))
+            lines.append(plan)
             team.propose(log.written(lines))
-            shown = f"{seen}\nA program of the tool caller printed:\n{printed}\nIt may be wrong: check it, and decide."
+            shown = f"{seen}\nA program of the tool caller printed:\n{output}\nIt may be wrong: check it, and decide."
             lines.append(await self.line(team, PLANNER, "moves", shown, game))
             team.propose(log.written(lines))
-            last = play(game, lines[-1].moves or ())
-            if last.game.solved:
+            last = play(last, lines[-1].moves or ())
+            if last.over:
                 break
         return log.written(lines)
 

@@ -9,15 +9,19 @@ programs run in the sandbox, and the event loop is not blocked.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from marl_verl import MarlError, Task
 from marl_verl.errors import nearest
+from marl_verl.options import Positive
 from marl_verl.sandbox import Limits, Outcome, current
-from marl_verl.tasks import PublicTasks
+from marl_verl.tasks import PublicTasks, Split
 from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]
@@ -26,6 +30,8 @@ FORMS: Sequence[Mapping[str, type]] = (
     {"entry": str, "args": list, "expected": object},
     {"entry": str, "assert": str},
 )
+REWARD_TESTS = 4
+_CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
 
 
@@ -35,16 +41,32 @@ class CodeWithTests(PublicTasks):
     Options:
         seconds: wall-clock limit of one test.
         megabytes: limit of the address space.
+        reward_tests: number of a task's tests, public ones first, that the role rewards of `coder-tester` run.
     """
 
     sets: ClassVar = SETS
     answered: ClassVar = False
     seconds: float = 6.0
     megabytes: int = 1024
+    reward_tests: Positive = REWARD_TESTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._limits()
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """As `PublicTasks.generate`."""
+        return self.marked(super().generate(split, count, seed))
+
+    def read(self, path: Path, split: Split) -> list[Task]:
+        """As `PublicTasks.read`."""
+        return self.marked(super().read(path, split))
+
+    def marked(self, tasks: list[Task]) -> list[Task]:
+        """Tasks with `reward_tests` in their data, if it is not the default."""
+        if self.reward_tests == REWARD_TESTS:
+            return tasks
+        return [dataclasses.replace(task, data={**task.data, "reward_tests": self.reward_tests}) for task in tasks]
 
     def check(self, task: Task) -> None:
         tests_of(task, "public")
@@ -76,11 +98,14 @@ class CodeWithTests(PublicTasks):
 
 
 def run_test(code: str, test: Mapping[str, Any], limits: Limits) -> Outcome:
-    """Run a program on one test of any form."""
+    """Run a program on one test of any form. A program may end with any exit code, but not with an exception."""
     sandbox = current()
     program = f"{test['before']}\n\n{code}" if test.get("before") else code
     if "input" in test:
-        return sandbox.prints(program, test["input"], test["output"], limits)
+        outcome = sandbox.prints(program, test["input"], test["output"], limits)
+        exited = outcome.verdict == "error" and not _CRASHED.search(outcome.error)
+        right = exited and outcome.output.split() == test["output"].split()
+        return Outcome("passed", outcome.output) if right else outcome
     if "assert" in test:
         return sandbox.holds(program, test["entry"], test.get("setup", ""), test["assert"], limits)
     outcome = sandbox.returns(program, test["entry"], test["args"], test["expected"], limits)

@@ -4,27 +4,37 @@ Source: AT-GRPO, arXiv 2510.11062: up to 5 turns, until the program passes all t
 
     code-coder    2 * share of the task's tests that the program of this act passes
     code-tester   share of the tester's tests that the reference solution passes, + the share of the task's tests that
-                  the coder's program before it passes
+                  the coder's program of the same turn passes
 
-The wording of the prompts is our own. A team's answer is the coder's last program; the tester's tests are of the form
-{"input", "output"}, as a JSON list in one block.
+Of the task's tests, the first `data.reward_tests` (4) count, public ones first. Without a reference solution the first
+term of the tester is 0; an act without tests keeps that of the act before. Tests are those of the problem's form: input
+and output, or calls of its function, which are run as calls.
+
+The wording of the prompts is our own. A team's answer is the coder's last program. The tester's tests are a JSON list
+in one block, {"input", "output"} or {"args", "expected"}, or blocks after "Test Input:" and "Test Output:".
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
-from marl_verl.sandbox import Limits
-from marl_verl_code.code_tests import run_tests, tests_of
+from marl_verl.sandbox import Limits, Outcome
+from marl_verl_code.code_tests import REWARD_TESTS, run_tests, tests_of
 from marl_verl_code.refine_code import how, program_in
 
 CODER, TESTER = "coder", "tester"
 MOST = 8
 """Number of a tester's tests that count; more are ignored."""
 SECONDS, MEGABYTES = 6.0, 1024
+_PYTHON = re.compile(r"```python3?[^\S\n]*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = r":?(?:\*\*)?:?\s*```(?:(?:text|txt|plaintext|python|json|input|output)?[^\S\n]*\n)?(.*?)```"
+_INPUT, _OUTPUT = (re.compile(f"Test {word}{_BLOCK}", re.DOTALL) for word in ("Input", "Output"))
 
 
 class CoderTester(Workflow):
@@ -46,16 +56,23 @@ class CoderTester(Workflow):
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the coder's last program."""
-        if "input" not in tests_of(task, "private")[0]:
-            raise MarlError(f"coder-tester needs tests on standard input and output, task '{task.id}' has others")
-        program, before, failed = "", None, list[dict[str, str]]()
+        program, before, failed = "", None, list[dict[str, Any]]()
+
+        async def code() -> str:
+            action = await team[CODER].act(self.sees(task, CODER, before, failed), slot=CODER)
+            if not (program := python_in(action.text)):
+                team.invalid(action, "no python block")
+            team.propose(program)  # scored before the tester has acted
+            return program
+
+        async def test() -> list[dict[str, Any]]:
+            action = await team[TESTER].act(self.sees(task, TESTER, before, failed), slot=TESTER)
+            if not (tests := written(action.text, entry_of(task))):
+                team.invalid(action, "no tests")
+            return tests
+
         for _ in range(self.turns):
-            acted = await team.act({agent: self.sees(task, agent, before, failed) for agent in (CODER, TESTER)})
-            program, tests = program_in(acted[CODER].text), written(acted[TESTER].text)
-            if not program:
-                team.invalid(acted[CODER], "no code block")
-            if not tests:
-                team.invalid(acted[TESTER], "no tests")
+            program, tests = await asyncio.gather(code(), test())
             team.propose(program)
             failed = await team.call(failures, program, tests, self.seconds, self.megabytes)
             if program and tests and not failed:
@@ -63,7 +80,7 @@ class CoderTester(Workflow):
             before = program
         return program
 
-    def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, str]]) -> str:
+    def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, Any]]) -> str:
         """An agent's observation.
 
         Args:
@@ -72,57 +89,86 @@ class CoderTester(Workflow):
         """
         lines = [f"{task.prompt}\n"]
         if before is not None:
-            shown = "\n".join(json.dumps(each) for each in failed[:3]) or "there is no program, or there are no tests"
+            shown = "\n".join(json.dumps(test) for test in failed[:3]) or "there is no program, or there are no tests"
             lines += [f"The program before:\n```python\n{before}\n```"]
             lines += [f"Tests that it failed, which may be wrong:\n{shown}\n"]
-        ask = f"Write up to {MOST} tests of a program for this problem, as a JSON list in one ```json block: "
-        ask += '[{"input": "...", "output": "..."}].'
+        form = '[{"input": "...", "output": "..."}]'
+        if (entry := entry_of(task)) is not None:
+            form = f'[{{"args": [...], "expected": ...}}], calls of {entry} and what it returns'
+        ask = f"Write up to {MOST} tests of a program for this problem, as a JSON list in one ```json block: {form}."
         return "\n".join([*lines, how(task) if agent == CODER else ask])
 
 
-def written(text: str) -> list[dict[str, str]]:
-    """The tests in the last block of a tester's text, without those of another form; empty without a JSON list."""
+def python_in(text: str) -> str:
+    """The last python block of a coder's text; empty without one."""
+    blocks = _PYTHON.findall(text)
+    return str(blocks[-1]).strip() if blocks else ""
+
+
+def entry_of(task: Task) -> str | None:
+    """The function that the task's tests call; None for tests on standard input and output."""
+    entry = tests_of(task, "private")[0].get("entry")
+    return None if entry is None else str(entry)
+
+
+def written(text: str, entry: str | None = None) -> list[dict[str, Any]]:
+    """The tests of a tester's text, without those of another form.
+
+    Args:
+        entry: the function that tests call; None for tests on standard input and output.
+    """
+    blocks = list(zip(_INPUT.findall(text), _OUTPUT.findall(text), strict=False))
+    if blocks and entry is None:
+        return [{"input": shown.strip(), "output": expected.strip()} for shown, expected in blocks[:MOST]]
     try:
-        found = json.loads(program_in(text))
+        listed = json.loads(program_in(text))
     except (ValueError, RecursionError):
         return []
-    pairs = found if isinstance(found, list) else []
-    right = [each for each in pairs if isinstance(each, dict) and {"input", "output"} <= set(each)]
-    texts = [each for each in right if isinstance(each["input"], str) and isinstance(each["output"], str)]
-    return [{"input": each["input"], "output": each["output"]} for each in texts[:MOST]]
+    items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    if entry is not None:
+        calls = [item for item in items if isinstance(item.get("args"), list) and "expected" in item]
+        return [{"entry": entry, "args": item["args"], "expected": item["expected"]} for item in calls[:MOST]]
+    texts = [item for item in items if all(isinstance(item.get(name), str) for name in ("input", "output"))]
+    return [{"input": item["input"], "output": item["output"]} for item in texts[:MOST]]
 
 
-async def failures(program: str, tests: list[dict[str, str]], seconds: float, megabytes: int) -> list[dict[str, str]]:
-    """The tests that a program does not pass, each with what it printed."""
+async def failures(program: str, tests: list[dict[str, Any]], seconds: float, megabytes: int) -> list[dict[str, Any]]:
+    """The tests that a program does not pass, each with what it printed or returned."""
     if not program:
         return list(tests)
     outcomes = await run_tests(program, tests, Limits(seconds, megabytes))
     both = zip(tests, outcomes, strict=True)
-    return [{**test, "printed": outcome.output[:200]} for test, outcome in both if not outcome.passed]
+    return [{**test, "printed": outcome.output[:200]} for test, outcome in both if not _passed(outcome)]
 
 
-async def pass_rate(program: str, tests: Any) -> float:
+async def pass_rate(program: str, tests: Sequence[Any]) -> float:
     """Share of tests that a program passes; 0 without a program or tests."""
     if not program or not tests:
         return 0.0
     outcomes = await run_tests(program, tests, Limits(SECONDS, MEGABYTES))
-    return sum(each.passed for each in outcomes) / len(outcomes)
+    return sum(map(_passed, outcomes)) / len(outcomes)
+
+
+def _passed(outcome: Outcome) -> bool:
+    """As in the authors' code, an output that begins with "error:" passes no test."""
+    return outcome.passed and not outcome.output.startswith("error:")
 
 
 async def coder_reward(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `code-coder`, 0 to 2."""
-    return 2 * await pass_rate(program_in(turn.action.text), _all(task))
+    return 2 * await pass_rate(python_in(turn.action.text), _counted(task))
 
 
 async def tester_reward(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `code-tester`, 0 to 2. MarlError for a task without a reference solution (`data.solution`)."""
+    """Role reward `code-tester`, 0 to 2."""
+    acts = [*(past for past in episode.turns if past.agent == turn.agent and past.turn < turn.turn), turn]
+    own = [tests for act in acts if (tests := written(act.action.text, entry_of(task)))]
     solution = task.data.get("solution")
-    if not isinstance(solution, str) or not solution.strip():
-        raise MarlError(f"task '{task.id}' has no text 'solution' in its data, which role reward code-tester needs")
-    own = await pass_rate(solution, written(turn.action.text))
-    programs = [each for each in episode.turns if each.agent == CODER and each.turn == turn.turn]
-    return own + (await pass_rate(program_in(programs[-1].action.text), _all(task)) if programs else 0.0)
+    first = await pass_rate(solution, own[-1]) if isinstance(solution, str) and own else 0.0
+    programs = [past for past in episode.turns if past.agent == CODER and past.turn == turn.turn]
+    return first + (await pass_rate(python_in(programs[-1].action.text), _counted(task)) if programs else 0.0)
 
 
-def _all(task: Task) -> list[Any]:
-    return [*tests_of(task, "public"), *tests_of(task, "private")]
+def _counted(task: Task) -> list[Any]:
+    count = task.data.get("reward_tests", REWARD_TESTS)
+    return [*tests_of(task, "public"), *tests_of(task, "private")][:count]

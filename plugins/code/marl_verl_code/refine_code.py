@@ -21,7 +21,6 @@ HOW = (
     "Write a Python program that reads from standard input and writes to standard output. "
     "Put the whole program in one ```python block."
 )
-HOW_FUNCTION = "Write the Python function. Put the whole code in one ```python block."
 NO_PROGRAM = "no code block"
 
 
@@ -74,7 +73,12 @@ class RefineCode(GenerateAndRefine):
 
 def how(task: Task) -> str:
     """The form of an answer: a program, or a function for tests that call one."""
-    return HOW if "input" in tests_of(task, "private")[0] else HOW_FUNCTION
+    entry = tests_of(task, "private")[0].get("entry")
+    if entry is None:
+        return HOW
+    name, _, method = str(entry).partition(".")
+    asked = f"class `{name}` with its method `{method}`" if method else f"function `{name}`"
+    return f"Write the Python {asked}. Put the whole code in one ```python block."
 
 
 async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:

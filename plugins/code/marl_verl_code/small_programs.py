@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 from marl_verl import MarlError, Task
 from marl_verl.errors import unknown
@@ -39,7 +40,7 @@ class SmallPrograms(CodeWithTests):
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A task is in one split only. MarlError if the split has fewer."""
         rng = random.Random(f"small-programs {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "small-programs")
+        return self.marked(distinct(lambda: self._draw(rng, split), count, split, "small-programs"))
 
     def vocabulary(self) -> list[str]:
         """Words of observations and answers, from which the byte pairs are learnt."""
@@ -80,11 +81,11 @@ class SmallPrograms(CodeWithTests):
 class TinyCoderTester(CoderTester):
     """`coder-tester` with observations in the words of tiny models."""
 
-    def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, str]]) -> str:
+    def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, Any]]) -> str:
         return sees(task, failed)
 
 
-def sees(task: Task, failed: list[dict[str, str]]) -> str:
+def sees(task: Task, failed: list[dict[str, Any]]) -> str:
     """The task, and the input of the first test that failed."""
     return f"{task.prompt} failed {failed[0]['input'].strip()[:8]}" if failed else task.prompt
 

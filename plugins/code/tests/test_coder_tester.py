@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_code import coder_tester
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CoderTester, coder_reward, written
@@ -14,7 +15,7 @@ from marl_verl_code.cooperation import Cooperation, patterns
 from marl_verl_code.joint_code import TwoCoders, edits
 
 from marl_verl import MarlError, Task
-from marl_verl.episode import Episode, Journal
+from marl_verl.episode import Episode, Journal, Turn
 from marl_verl.sampling import Independent, Sample
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow
 
@@ -68,6 +69,11 @@ def rewarded(coder: Any, tester: Any, turns: int = 1) -> list[dict[str, float]]:
         (RIGHT, "```json\n{}\n```", (2.0, 1.0)),
         (RIGHT, tests(("5", "9")), (2.0, 1.0)),
         ("no code", "no tests", (0.0, 0.0)),
+        ("```text\nprint(2 * int(input()))\n```", GOOD, (0.0, 1.0)),
+        (f"{SQUARE}\n{RIGHT}\n```\n4\n```", GOOD, (2.0, 2.0)),  # the last python block
+        (program("print(2 * int(input()), '\\n'); raise SystemExit(3)"), GOOD, (2.0, 2.0)),
+        (program("import sys; print(2 * int(input())); sys.exit('Error: none')"), GOOD, (2.0, 2.0)),
+        (program("print(2 * int(input()))\nraise ValueError"), GOOD, (0.0, 1.0)),
     ],
 )
 def test_both_role_rewards(coder: str, tester: str, expected: tuple[float, float]) -> None:
@@ -92,6 +98,58 @@ def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
     assert "-6" not in seen
 
 
+def test_an_act_without_tests_keeps_the_first_term_of_the_act_before() -> None:
+    scores = rewarded([SQUARE, SQUARE, RIGHT], [HALF, "none", GOOD], turns=3)
+    testers = [score["tester"] for score in scores if "tester" in score]
+    assert testers == pytest.approx([0.5 + 2 / 3, 0.5 + 2 / 3, 2.0])
+
+
+def test_the_first_tests_count_and_their_number_is_an_option() -> None:
+    cases = [{"input": f"{n}\n", "output": f"{2 * n}\n"} for n in (2, 0, 3, 4, 5)]
+    task = Task("many", "p", {"public": cases[:1], "private": cases[1:], "solution": "print(2 * int(input()))"})
+    for count, share in ((None, 2 / 4), (5, 2 / 5), (1, 1)):
+        rows = CodeWithTests(**({} if count is None else {"reward_tests": count})).marked([task])
+        assert ("reward_tests" in rows[0].data) == (count is not None)
+        turn = check_workflow(CoderTester(turns=1), rows[0], ScriptedPolicy({"coder": SQUARE, "tester": GOOD})).turns[0]
+        act = Turn.of(turn[0], turn[1], "u", 0, "coder")
+        episode = Episode("u", 0, rows[0], [act], "", False, Journal(()))
+        assert asyncio.run(coder_reward(rows[0], act, episode)) == pytest.approx(2 * share)
+
+
+CALLS = Task("calls", "p", {"private": [{"entry": "Solution.add", "args": [1, 2], "expected": 3}]})
+METHOD = program("class Solution:\n    def add(self, a, b): return a + b")
+
+
+def test_calls_are_run_as_calls_and_no_reference_scores_the_tester_by_the_coder() -> None:
+    tester = '```json\n[{"args": [2, 2], "expected": 4}, {"args": 3}, {"input": "1", "output": "1"}]\n```'
+    run = check_workflow(CoderTester(), CALLS, ScriptedPolicy({"coder": METHOD, "tester": tester}))
+    assert (len(run.turns), run.invalid) == (2, {})  # it passes the tester's one test
+    assert "class `Solution` with its method `add`" in run.turns[0][0].observation[0]["content"]
+    assert "calls of Solution.add" in run.turns[1][0].observation[0]["content"]
+    for coder, expected in ((METHOD, 1.0), (program("print(3)"), 0.0)):
+        context = ScriptedContext(
+            *(CoderTester(turns=1), CALLS, ScriptedPolicy({"coder": coder, "tester": tester})),
+            tasks=CodeWithTests(seconds=20),
+            rewards={"coder": coder_reward, "tester": coder_tester.tester_reward},
+        )
+        sample = asyncio.run(Independent(episodes=1).sample(context))
+        scores = {turn.agent: turn.rewards["role"] for turn in sample.turns}
+        assert scores == {"coder": 2 * expected, "tester": expected}
+
+
+def test_a_tree_samples_no_token_that_is_not_a_row() -> None:
+    """Every act proposes an answer, so that no continuation has to be sampled to score it."""
+    context = ScriptedContext(
+        *(CoderTester(turns=2), TASK, ScriptedPolicy({"coder": [SQUARE, RIGHT], "tester": HALF})),
+        tasks=CodeWithTests(seconds=20),
+        rewards={"coder": coder_reward, "tester": coder_tester.tester_reward},
+    )
+    sample = asyncio.run(GreedyTree(candidates=2).sample(context))
+    assert sample.extra_tokens == {}
+    assert {turn.agent: turn.rewards["role"] for turn in sample.turns[-4:]} == {"coder": 2.0, "tester": 1.5}
+    assert len(sample.turns) == 8
+
+
 def test_tests_of_another_form_do_not_count() -> None:
     assert written(GOOD) == [{"input": "5", "output": "10"}, {"input": "0", "output": "0"}]
     assert written('```json\n[{"input": 1, "output": "2"}, 3, {"input": "a", "output": "b", "more": 1}]\n```') == [
@@ -104,14 +162,6 @@ def test_tests_of_another_form_do_not_count() -> None:
 def test_bad_tasks_raise() -> None:
     with pytest.raises(MarlError, match="turns must be 1 or more"):
         CoderTester(turns=0)
-    calls = Task("t", "p", {"private": [{"entry": "f", "args": [], "expected": 1}]})
-    with pytest.raises(MarlError, match="coder-tester needs tests on standard input and output, task 't' has others"):
-        check_workflow(CoderTester(), calls, ScriptedPolicy({"coder": RIGHT, "tester": GOOD}))
-    turn = check_workflow(CoderTester(turns=1), TASK, ScriptedPolicy({"coder": RIGHT, "tester": GOOD})).turns
-    assert turn
-    without = Task("t", "p", {"private": TASK.data["private"]})
-    with pytest.raises(MarlError, match="task 't' has no text 'solution' in its data"):
-        asyncio.run(coder_tester.tester_reward(without, None, None))  # type: ignore[arg-type]
 
 
 # cooperation

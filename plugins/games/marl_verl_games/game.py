@@ -15,14 +15,23 @@ class Game:
     Attributes:
         rules: the rules, as agents see them.
         example: a list of moves in the right format.
+        most_moves: number of moves, refused ones included, after which the game is over.
+        only_moves: whether a program's list with anything else than moves counts as none.
     """
 
     rules: ClassVar[str]
     example: ClassVar[str]
+    most_moves: ClassVar[int] = 10_000
+    only_moves: ClassVar[bool] = False
 
     @property
     def solved(self) -> bool:
         """Whether the goal is reached."""
+        raise NotImplementedError
+
+    @property
+    def potential(self) -> float:
+        """How near the goal is, for the reward of moves."""
         raise NotImplementedError
 
     def drawn(self) -> str:
@@ -44,35 +53,44 @@ class Game:
 
 @dataclass(frozen=True)
 class Played:
-    """The result of a sequence of moves: the state, the moves that changed it, and (move, why) of the refused ones."""
+    """The result of a sequence of moves.
+
+    Attributes:
+        game: the state.
+        made: number of moves since the start of the game, refused ones included.
+        refused: (move, why) of the refused moves of the sequence.
+    """
 
     game: Game
-    taken: tuple[str, ...] = ()
+    made: int = 0
     refused: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def over(self) -> bool:
+        """Whether the game is solved, or has had all of its moves."""
+        return self.game.solved or self.made >= self.game.most_moves
 
-def play(game: Game, moves: Sequence[str]) -> Played:
-    """Make moves, also after a refused one; those after the game is solved are not made."""
-    taken: list[str] = []
-    refused: list[tuple[str, str]] = []
+
+def play(before: Played, moves: Sequence[str]) -> Played:
+    """Make moves, also after a refused one; those after the end of the game are not made."""
+    now = Played(before.game, before.made)
     for move in moves:
-        if game.solved:
+        if now.over:
             break
-        found = game.after(move)
-        if isinstance(found, str):
-            refused.append((move, found))
+        state = now.game.after(move)
+        if isinstance(state, str):
+            now = Played(now.game, now.made + 1, (*now.refused, (move, state)))
         else:
-            game = found
-            taken.append(move)
-    return Played(game, tuple(taken), tuple(refused))
+            now = Played(state, now.made + 1, now.refused)
+    return now
 
 
-def executed(game: Game, lines: Sequence[log.Line]) -> Game:
-    """The state after all moves of the lines; plans are ignored."""
-    return play(game, [move for line in lines if line.verb == "moves" for move in line.moves or ()]).game
+def executed(game: Game, lines: Sequence[log.Line]) -> Played:
+    """The result of all moves of the lines, from the first state; plans are ignored."""
+    return play(Played(game), [move for line in lines if line.verb == "moves" for move in line.moves or ()])
 
 
 def outcome(game: Game, lines: Sequence[log.Line]) -> Game:
-    """As `executed`, with a plan on the last line executed as moves."""
+    """The last state, with a plan on the last line executed as moves."""
     before = executed(game, lines[:-1])
-    return play(before, lines[-1].moves or ()).game if lines else before
+    return play(before, lines[-1].moves or ()).game if lines else before.game

@@ -15,8 +15,8 @@ from marl_verl.errors import unknown
 from marl_verl.options import Positive
 from marl_verl_games import log
 from marl_verl_games.board import Board
-from marl_verl_games.game import Game, Played, executed, play
-from marl_verl_games.moves import listed
+from marl_verl_games.game import Game, Played, play
+from marl_verl_games.lists import answered
 from marl_verl_games.path_game import PathGame
 from marl_verl_games.sokoban import Sokoban
 from marl_verl_games.sudoku import Sudoku
@@ -42,16 +42,15 @@ class GameWorkflow(Workflow):
 
     Options:
         turns: maximum number of turns.
-        most_moves: moves of an act; those after are dropped, and the act is marked invalid.
     """
 
     turns: Positive = 5
-    most_moves: Positive = 50
 
-    def seen(self, game: Game, last: Played | None, turn: int) -> str:
-        """What all agents see at the start of a turn."""
+    def seen(self, last: Played, turn: int) -> str:
+        """What all agents see at the start of a turn, after the moves of the turn before."""
+        game = last.game
         parts = [game.rules, game.drawn(), f"Legal moves now: {game.legal() or 'none'}."]
-        if last is not None and last.refused:
+        if last.refused:
             parts.append(
                 "Refused in the last turn: " + "; ".join(f"{move} ({why})" for move, why in last.refused) + "."
             )
@@ -60,13 +59,10 @@ class GameWorkflow(Workflow):
     async def line(self, team: Team, agent: str, verb: log.Verb, seen: str, game: Game) -> log.Line:
         """One act as a line of the log."""
         action = await team[agent].act(f"{seen}\nEnd your answer with a list of moves, such as {game.example}.")
-        moves = listed(action.text, game.move)
-        if moves is None:
+        line = answered(agent, verb, action.text, game.move)
+        if not line.moves:
             team.invalid(action, "no list of moves")
-        elif len(moves) > self.most_moves:
-            team.invalid(action, f"more than {self.most_moves} moves")
-            moves = moves[: self.most_moves]
-        return log.Line(agent, verb, moves)
+        return line
 
 
 class GamePlannerExecutor(GameWorkflow):
@@ -74,10 +70,9 @@ class GamePlannerExecutor(GameWorkflow):
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the plans and moves as a `log`."""
-        first, lines, last = game_of(task), list[log.Line](), None
+        lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
-            game = executed(first, lines)
-            seen = self.seen(game, last, turn)
+            game, seen = last.game, self.seen(last, turn)
             plan = await self.line(team, PLANNER, "plans", f"{seen}\nPlan the next moves for the executor.", game)
             lines.append(plan)
             team.propose(log.written(lines))
@@ -86,8 +81,8 @@ class GamePlannerExecutor(GameWorkflow):
             )
             lines.append(await self.line(team, EXECUTOR, "moves", f"{seen}\n{advice}", game))
             team.propose(log.written(lines))
-            last = play(game, lines[-1].moves or ())
-            if last.game.solved:
+            last = play(last, lines[-1].moves or ())
+            if last.over:
                 break
         return log.written(lines)
 
@@ -101,12 +96,11 @@ class GamePlayer(GameWorkflow):
 
     async def alone(self, task: Task, team: Team, agent: str) -> str:
         """All turns of an agent that plays alone."""
-        first, lines, last = game_of(task), list[log.Line](), None
+        lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
-            game = executed(first, lines)
-            lines.append(await self.line(team, agent, "moves", self.seen(game, last, turn), game))
+            lines.append(await self.line(team, agent, "moves", self.seen(last, turn), last.game))
             team.propose(log.written(lines))
-            last = play(game, lines[-1].moves or ())
-            if last.game.solved:
+            last = play(last, lines[-1].moves or ())
+            if last.over:
                 break
         return log.written(lines)

@@ -3,8 +3,9 @@
     planner plans U R
     executor moves R U
 
-The moves determine the state of the game; a plan on the last line counts as if it were executed exactly. A line without
-parsable moves ends with "?". A move is a direction, or a digit in a cell of a Sudoku, "r1c2=3".
+The moves determine the state of the game; a plan on the last line counts as if it were executed exactly. A move is a
+direction, or a digit in a cell of a Sudoku, "r1c2=3"; "!" is a word that is no move. A line without a list ends with
+"?", one with an empty list with "[]", and one with a list of other things than words with "[?]".
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from marl_verl.errors import MarlError
 from marl_verl_games.board import Board, Walk
 
 Verb = Literal["plans", "moves"]
-NOTHING = "?"
-MOVE = re.compile(r"[UDLR]|r[1-9]c[1-9]=[1-9]")
+NOTHING, EMPTY, NO_WORDS = "?", "[]", "[?]"
+UNKNOWN = "!"
+MOVE = re.compile(rf"[UDLR{UNKNOWN}]|r[1-9]c[1-9]=[1-9]")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One act. `moves` is None if they could not be parsed."""
+    """One act. `moves` is None without a list of words; `words` is False if there is a list of other things."""
 
     agent: str
     verb: Verb
     moves: tuple[str, ...] | None
+    words: bool = True
 
     def __str__(self) -> str:
-        return f"{self.agent} {self.verb} {' '.join(self.moves or (NOTHING,))}"
+        nothing = (NOTHING if self.words else NO_WORDS) if self.moves is None else EMPTY
+        return f"{self.agent} {self.verb} {' '.join(self.moves or (nothing,))}"
 
 
 def written(lines: Sequence[Line]) -> str:
@@ -53,9 +57,12 @@ def read(answer: Any) -> list[Line]:
 
 def _line(text: str) -> Line:
     agent, verb, *moves = text.split() if len(text.split()) > 2 else ("", "", NOTHING)
-    if verb not in ("plans", "moves") or (moves != [NOTHING] and not all(map(MOVE.fullmatch, moves))):
+    marks = {NOTHING: None, NO_WORDS: None, EMPTY: ()}
+    marked = len(moves) == 1 and moves[0] in marks
+    if verb not in ("plans", "moves") or not (marked or all(map(MOVE.fullmatch, moves))):
         raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
-    return Line(agent, "plans" if verb == "plans" else "moves", None if moves == [NOTHING] else tuple(moves))
+    known = marks[moves[0]] if marked else tuple(moves)
+    return Line(agent, "plans" if verb == "plans" else "moves", known, moves != [NO_WORDS])
 
 
 def executed(board: Board, lines: Sequence[Line]) -> Walk:

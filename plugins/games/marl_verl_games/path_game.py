@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl_games.board import STEPS, Board, moves_in, place
+from marl_verl_games.board import STEPS, Board, place
 from marl_verl_games.game import Game
 
 
@@ -22,10 +22,22 @@ class PathGame(Game):
         "column more).\nMoves off the board or into a wall are refused. Reach the goal in as few moves as possible."
     )
     example: ClassVar[str] = '["U", "R"]'
+    only_moves: ClassVar[bool] = True
 
     @property
     def solved(self) -> bool:
         return self.cell == self.board.goal
+
+    @property
+    def potential(self) -> float:
+        """Minus the distance to the goal without walls."""
+        (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
+        return -abs(row - goal_row) - abs(column - goal_column)
+
+    @property
+    def shortest(self) -> int:
+        """Number of moves of a shortest walk from the start of the board."""
+        return self.board.left(self.board.start)
 
     def drawn(self) -> str:
         (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
@@ -38,8 +50,7 @@ class PathGame(Game):
         return ", ".join(move for move in STEPS if self.board.beside(self.cell, move) is not None)
 
     def move(self, word: str) -> str | None:
-        found = moves_in(word)
-        return found[0] if found else None
+        return word if word in STEPS else None
 
     def after(self, move: str) -> PathGame | str:
         if move not in STEPS:

@@ -11,18 +11,15 @@
 s is the team's cell before the act, s' the cell after these moves; a planner's moves count as if executed exactly. The
 reward is local: it does not depend on later acts. The team reward, success, is a separate component.
 
-Source: the constants and the potential are those of AT-GRPO's public code (arXiv 2510.11062), where the potential is
-minus the Manhattan distance, discounted by 0.99. Here it is the distance around the walls, undiscounted: theirs
-rewards walking into dead ends, and staying far from the goal.
+Source: the constants are those of AT-GRPO's public code (arXiv 2510.11062), whose whole reward is `plan-path`
+(`game_rewards`). There the potential is minus the Manhattan distance, discounted by 0.99. Here it is the distance
+around the walls, undiscounted: theirs rewards walking into dead ends, and staying far from the goal.
 
 `at-bee-line`, for a planner that does not see walls: the first, second and third line, and + 1 at the goal, on the
 board without walls. With `at-plan-path` the best of K plans would often be one that by chance no wall blocks: the
 planner would be trained on what it cannot know, and the executor would see fewer blocked plans than later.
 
 `at-bee-line-paid`: the same plus 10, a role reward on a different scale.
-
-`plan-path` and `plan-path-program` are `at-plan-path` with the authors' values for an answer without moves, -2, and for
-a program without moves, -1.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ from marl_verl.tasks import quick
 from marl_verl_games import log
 from marl_verl_games.board import Board
 
-NO_MOVES, FAILED_PROGRAM = -2.0, -1.0
 STEP, INVALID, GOAL, OPTIMAL, FAIL = -0.01, -0.1, 1.0, 0.5, -1.0
 PAY = 10.0
 
@@ -45,28 +41,12 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     Raises:
         MarlError: the episode's answer has no line for the act (a sampler whose states have no answer).
     """
-    return _local(task, turn, episode, INVALID)
-
-
-@quick
-def plan_path(task: Task, turn: Turn, episode: Episode) -> float:
-    """`at_plan_path` with the authors' -2 for an answer without moves."""
-    return _local(task, turn, episode, NO_MOVES)
-
-
-@quick
-def plan_path_program(task: Task, turn: Turn, episode: Episode) -> float:
-    """`at_plan_path` with the authors' -1 for a program that prints no moves."""
-    return _local(task, turn, episode, FAILED_PROGRAM)
-
-
-def _local(task: Task, turn: Turn, episode: Episode, nothing: float) -> float:
     lines, number = log.line_of(turn, episode)
     board, line = Board.of(task), lines[number]
     before = log.executed(board, lines[:number])
     over = episode.finished and number == len(lines) - 1
     if line.moves is None:
-        return nothing + (FAIL if over else 0.0)
+        return INVALID + (FAIL if over else 0.0)
     walk = board.walk(before.cell, line.moves)
     reward = board.left(before.cell) - board.left(walk.cell) + STEP * walk.taken + INVALID * walk.refused
     if walk.reached:

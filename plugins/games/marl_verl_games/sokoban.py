@@ -14,7 +14,7 @@ from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
-from marl_verl_games.board import STEPS, moves_in
+from marl_verl_games.board import STEPS
 from marl_verl_games.game import Game, outcome
 
 HELD_OUT = 10  # one board in ten
@@ -38,6 +38,7 @@ class Sokoban(Game):
         "behind it is free; you cannot pull. Put every box on a goal."
     )
     example: ClassVar[str] = '["U", "R"]'
+    most_moves: ClassVar[int] = 200
 
     @classmethod
     def of(cls, rows: list[str]) -> Sokoban:
@@ -48,11 +49,16 @@ class Sokoban(Game):
                 at.setdefault(mark, []).append((row, column))
         boxes, goals = at.get("B", []) + at.get("*", []), at.get("O", []) + at.get("*", []) + at.get("+", [])
         (player,) = at.get("@", []) + at.get("+", [])
-        return cls(len(rows), frozenset(at["#"]), frozenset(goals), frozenset(boxes), player)
+        return cls(len(rows), frozenset(at.get("#", [])), frozenset(goals), frozenset(boxes), player)
 
     @property
     def solved(self) -> bool:
-        return self.boxes == self.goals
+        return self.boxes <= self.goals
+
+    @property
+    def potential(self) -> float:
+        """Minus the sum over the boxes of the distance to the nearest goal, without walls."""
+        return -sum(min(_apart(box, goal) for goal in self.goals) for box in self.boxes)
 
     @property
     def on_goals(self) -> int:
@@ -66,20 +72,19 @@ class Sokoban(Game):
         return ", ".join(move for move in STEPS if not isinstance(self.after(move), str))
 
     def move(self, word: str) -> str | None:
-        found = moves_in(word)
-        return found[0] if found else None
+        return word if word in STEPS else None
 
     def after(self, move: str) -> Sokoban | str:
         if move not in STEPS:
             return "no move of this game"
         down, right = STEPS[move]
         to = (self.player[0] + down, self.player[1] + right)
-        if to in self.walls:
+        if self._blocked(to):
             return "a wall"
         if to not in self.boxes:
             return Sokoban(self.size, self.walls, self.goals, self.boxes, to)
         behind = (to[0] + down, to[1] + right)
-        if behind in self.walls or behind in self.boxes:
+        if self._blocked(behind) or behind in self.boxes:
             return "the box cannot move"
         return Sokoban(self.size, self.walls, self.goals, self.boxes - {to} | {behind}, to)
 
@@ -102,6 +107,9 @@ class Sokoban(Game):
                     queue.append(found)
         return None
 
+    def _blocked(self, cell: Cell) -> bool:
+        return cell in self.walls or not all(0 <= place < self.size for place in cell)
+
     def _mark(self, cell: Cell) -> str:
         goal = cell in self.goals
         if cell == self.player:
@@ -111,19 +119,25 @@ class Sokoban(Game):
         return "O" if goal else "#" if cell in self.walls else "."
 
 
+def _apart(cell: Cell, other: Cell) -> int:
+    return abs(cell[0] - other[0]) + abs(cell[1] - other[1])
+
+
 class SokobanTasks(TaskSet):
     """Boards of Sokoban that can be solved; an answer is a `log`, with score 1 if it solves the board.
 
     Options:
         size: side of the board with its walls (5 to 10).
         boxes: number of boxes (1 to 4).
+        apart: minimum distance of a box to its goal, in rows plus columns; each box can be given a goal of its own so.
         near, far: minimum and maximum number of moves of a shortest solution; far 0: no maximum.
     """
 
     quick = True
 
     size: int = 6
-    boxes: int = 2
+    boxes: int = 1
+    apart: int = 2
     near: int = 1
     far: int = 0
 
@@ -132,6 +146,8 @@ class SokobanTasks(TaskSet):
             raise MarlError(f"sokoban: size must be 5 to 10, got {self.size}")
         if not 1 <= self.boxes <= 4:
             raise MarlError(f"sokoban: boxes must be 1 to 4, got {self.boxes}")
+        if not 0 <= self.apart <= self.size:
+            raise MarlError(f"sokoban: apart must be 0 to the size {self.size}, got {self.apart}")
         if self.near < 1 or (self.far and self.far < self.near):
             raise MarlError(f"sokoban: near must be 1 or more and at most far, got {self.near} and {self.far}")
 
@@ -154,6 +170,9 @@ class SokobanTasks(TaskSet):
         if held_out(f"sokoban {shown}", HELD_OUT) != (split == "test"):
             return None
         game = Sokoban.of(rows)
+        pairs = (list(zip(game.boxes, goals, strict=True)) for goals in itertools.permutations(game.goals))
+        if not any(all(_apart(box, goal) >= self.apart for box, goal in each) for each in pairs):
+            return None
         solution = game.shortest()
         if solution is None or len(solution) < self.near or (self.far and len(solution) > self.far):
             return None

@@ -53,14 +53,14 @@ class Sudoku(Game):
         return sum(not digit for row in self.given for digit in row)
 
     @property
-    def right(self) -> int:
-        """Number of own digits that are right, minus those that are wrong."""
+    def potential(self) -> float:
+        """Number of own digits that are right minus those that are wrong, divided by that of the empty cells."""
         own = [
             (self.grid[row][column], self.solution[row][column])
             for row, column in itertools.product(range(len(self.grid)), repeat=2)
             if self.grid[row][column] and not self.given[row][column]
         ]
-        return sum(1 if digit == right else -1 for digit, right in own)
+        return sum(1 if digit == right else -1 for digit, right in own) / max(self.empty, 1)
 
     def drawn(self) -> str:
         return "\n".join(" ".join(str(digit or "_") for digit in row) for row in self.grid)

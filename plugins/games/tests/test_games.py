@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from marl_verl_games.game import play
-from marl_verl_games.game_rewards import sokoban, sokoban_program, sudoku, sudoku_program
+from marl_verl_games.game import Played, executed, play
+from marl_verl_games.game_rewards import game as reward_game
+from marl_verl_games.game_rewards import program as reward_program
 from marl_verl_games.game_workflows import EXECUTOR, PLANNER, PLAYER, GamePlannerExecutor, GamePlayer, game_of
+from marl_verl_games.lists import answered, printed
 from marl_verl_games.plan_path import PlanPath
-from marl_verl_games.plan_path_rewards import plan_path, plan_path_program
 from marl_verl_games.sokoban import Sokoban, SokobanTasks
 from marl_verl_games.sudoku import Sudoku, SudokuTasks
 
@@ -50,7 +52,9 @@ def test_every_sokoban_can_be_solved_and_a_solution_scores() -> None:
         assert len(solution) == task.data["shortest"]
         assert tasks.score(task, f"p moves {' '.join(solution)}") == 1.0
         assert game.drawn() == task.prompt == "\n".join(task.data["rows"])
-        assert (game.size, len(game.boxes)) == (6, 2)
+        ((box,), (goal,)) = game.boxes, game.goals
+        assert abs(box[0] - goal[0]) + abs(box[1] - goal[1]) >= 2
+        assert game.size == 6
 
 
 @pytest.mark.parametrize("tasks", SETS[1:3], ids=ids[1:3])
@@ -71,106 +75,141 @@ def test_a_dead_board_has_no_solution() -> None:
 def test_moves_of_sokoban_and_why_they_are_refused() -> None:
     game = Sokoban.of(ROWS)
     assert game.legal() == "U, D, R"
-    found = play(game, ["L", "R", "R", "R", "D"])
-    assert found.refused == (("L", "a wall"), ("R", "the box cannot move"))
-    assert found.game.drawn().splitlines()[2:4] == ["#..OB#", "#.B+.#"]
-    assert found.taken == ("R", "R", "D")
-    assert play(game, ["r1c1=1"]).refused == (("r1c1=1", "no move of this game"),)
+    after = play(Played(game), ["L", "R", "R", "R", "D"])
+    assert after.refused == (("L", "a wall"), ("R", "the box cannot move"))
+    assert after.game.drawn().splitlines()[2:4] == ["#..OB#", "#.B+.#"]
+    assert after.made == 5
+    assert play(Played(game), ["r1c1=1"]).refused == (("r1c1=1", "no move of this game"),)
+    bare = Sokoban.of(["@B", "O."])  # the edge is a wall, too
+    assert play(Played(bare), ["R", "U"]).refused == (("R", "the box cannot move"), ("U", "a wall"))
 
 
 def test_moves_of_sudoku_and_why_they_are_refused() -> None:
     game = Sudoku.of(GRID.data)
     assert game.legal() == "r1c4=4, r3c3=4, r4c1=4, r4c4=1|4"
-    found = play(game, ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
-    assert [why for _, why in found.refused] == [
+    after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
+    assert [why for _, why in after.refused] == [
         "a cell of the puzzle",
         "3 is already in the row",
         "outside the 4x4 grid",
     ]
-    assert found.taken == ("r1c4=4", "r4c4=1")
-    assert found.game.drawn().splitlines()[0] == "1 2 3 4"
+    assert after.made == 5
+    assert after.game.drawn().splitlines()[0] == "1 2 3 4"
 
 
-def reward_of(reward: Callable[..., float], task: Task, answer: str, finished: bool, agent: str = "p") -> float:
+def reward_of(task: Task, answer: str, agent: str = "p", reward: Callable[..., float] = reward_game) -> float:
     own = [line for line in answer.splitlines() if line.startswith(f"{agent} ")]
     turn = len(own) - 1
     act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
     of_act = Turn.of(act, Action(""), "q", 0, agent)
-    return float(reward(task, of_act, Episode("q", 0, task, [of_act], answer, False, Journal(), finished=finished)))
+    return float(reward(task, of_act, Episode("q", 0, task, [of_act], answer, False, Journal(), finished=True)))
+
+
+def toward(*left: int) -> float:
+    """0.99 Phi(s') - Phi(s) summed over moves, with these distances."""
+    return sum(before - 0.99 * after for before, after in itertools.pairwise(left))
+
+
+WALK = toward(2, 3, 4, 3, 2, 1, 0) - 0.06  # U U R R D D, around the walls
 
 
 @pytest.mark.parametrize(
-    ("answer", "finished", "value"),
+    ("task", "answer", "own", "shared"),
     [
-        ("p moves U", False, -0.01),
-        ("p moves L", False, -0.05),
-        ("p moves R", False, 1 - 0.01),
-        ("p moves R R", False, 1 - 0.5 - 0.02),
-        ("p moves R R R", False, 1 - 0.5 - 0.02 - 0.05),
-        ("p moves R L D R", True, 2 - 0.04 + 10),
-        ("p moves R L D R U U", True, 2 - 0.04 + 10),  # moves after the end are not made
-        ("p moves R\np moves L D R", True, 1 - 0.03 + 10),
-        ("p moves R\np moves L L", True, -0.01 - 0.05 - 5),
-        ("p moves ?", False, -2),
-        ("p moves R\np moves ?", True, -2 - 5),
-        ("p plans R L D R", False, 2 - 0.04 + 10),
-        ("q moves R\np plans R", False, -0.5 - 0.01),
+        (BOXES, "p moves U", 0.1 * toward(2, 2) - 0.01, None),
+        (BOXES, "p moves L", 0.1 * toward(2, 2) - 0.05, None),
+        (BOXES, "p moves R", 1 - 0.01 + 0.1 * toward(2, 1), None),
+        (BOXES, "p moves R R", 1 - 0.5 - 0.02 + 0.1 * toward(2, 1, 2), None),
+        (BOXES, "p moves R L D R U U", 2 - 0.04 + 10 + 0.1 * toward(2, 1, 1, 1, 0), None),  # not after the end
+        (BOXES, "p moves R\np moves !", 0.1 * toward(1, 1) - 0.05, None),
+        (BOXES, f"p moves {'L ' * 201}", 200 * (0.1 * toward(2, 2) - 0.05) - 5, None),  # the limit
+        (BOXES, f"q moves {'L ' * 150}\np moves {'L ' * 51}", 50 * (0.1 * toward(2, 2) - 0.05) - 5, None),
+        (GRID, "p moves r1c4=4", 1 / 4, None),
+        (GRID, "p moves r4c4=4 r4c4=1", 1 / 4, None),
+        (GRID, "p moves r1c1=2 r9c9=1 !", -0.3, None),
+        (GRID, "p moves r1c4=4 r3c3=4 r4c1=4 r4c4=1", 1 + 1, None),
+        (CORRIDOR, "p moves U U R R D D", WALK + 1.5, None),
+        (CORRIDOR, "p moves L U U R R D D", WALK + 1 + toward(2, 2) - 0.1, None),
+        (CORRIDOR, "p moves U U\np moves R R D D", toward(4, 3, 2, 1, 0) - 0.04 + 1.5, None),
+        (CORRIDOR, "p moves U U\np moves D", toward(4, 3) - 0.01, None),  # no penalty at the last turn
+        *((task, "p moves ?", -2, 0) for task in (BOXES, GRID, CORRIDOR)),
+        *((task, "p moves []", -2, 0) for task in (BOXES, GRID, CORRIDOR)),
+        *((task, "p moves [?]", -1, -1) for task in (BOXES, GRID, CORRIDOR)),
+        # a plan is judged on the state before the team moves, and nobody has moved in a tree
+        (CORRIDOR, "p plans U U R R D D", WALK + 1.5, 0),
+        (CORRIDOR, "p plans U\nq moves U U", toward(2, 3) - 0.01, toward(2, 3, 4) - 0.02),
+        (CORRIDOR, "p plans ?\nq moves U", -2, toward(2, 3) - 0.01),
+        (CORRIDOR, "p plans U\nq moves [?]", toward(2, 3) - 0.01, -1),
+        (CORRIDOR, "p plans U\nq moves ?", toward(2, 3) - 0.01, 0),
+        (CORRIDOR, "q plans U\np moves U", toward(2, 3) - 0.01, None),
     ],
 )
-def test_sokoban_by_hand(answer: str, finished: bool, value: float) -> None:
-    assert reward_of(sokoban, BOXES, answer, finished) == pytest.approx(value)
+def test_rewards_by_hand(task: Task, answer: str, own: float, shared: float | None) -> None:
+    assert reward_of(task, answer) == pytest.approx(own + (own if shared is None else shared))
+
+
+def test_a_program_with_an_empty_list_costs_nothing() -> None:
+    for task in (BOXES, GRID, CORRIDOR):
+        for listed, value in (("?", -2), ("[]", 0), ("[?]", -1)):
+            assert reward_of(task, f"p plans {listed}", reward=reward_program) == value
 
 
 @pytest.mark.parametrize(
-    ("answer", "finished", "value"),
+    ("text", "line"),
     [
-        ("p moves r1c4=4", False, 1 / 4),
-        ("p moves r1c4=4 r3c3=4", False, 2 / 4),
-        ("p moves r4c4=4", False, -1 / 4),
-        ("p moves r4c4=4 r4c4=1", False, 1 / 4),
-        ("p moves r4c4=4\np moves r4c4=1", False, 2 / 4),
-        ("p moves r1c1=2", False, -0.1),
-        ("p moves r1c4=3 r1c4=4 r9c9=1", False, 1 / 4 - 0.2),
-        ("p moves r1c4=4 r3c3=4 r4c1=4 r4c4=1", True, 1 + 1),
-        ("p moves r1c4=4 r3c3=4 r4c1=4", True, 3 / 4 - 1),
-        ("p moves ?", False, -2),
-        ("p moves r1c4=4\np moves ?", True, -2 - 1),
-        ("p plans r1c4=4 r3c3=4 r4c1=4 r4c4=1", False, 2),
+        ('I go. #### ["U", "R"]', "U R"),
+        ('not ["L"], I mean [\'U\', "R"]', "U R"),
+        ('["U"] #### none', "?"),
+        ("[U, R]", "U R"),
+        ("up right", "?"),
+        ('["U", "up", "x"]', "U ! !"),
+        ("[]", "[]"),
+        ("[1, 2]", "[?]"),
+        ('["U", 1]', "[?]"),
+        ("[[1, 2], [3, 4]]", "[?]"),
+        ('from [0, 3) go ["D"]', "D"),
+        ("[U, x]", "?"),
+        ("the end]", "?"),
+        ("", "?"),
     ],
 )
-def test_sudoku_by_hand(answer: str, finished: bool, value: float) -> None:
-    assert reward_of(sudoku, GRID, answer, finished) == pytest.approx(value)
+def test_moves_are_the_last_list_of_an_answer(text: str, line: str) -> None:
+    assert str(answered("p", "moves", text, game_of(CORRIDOR).move)) == f"p moves {line}"
 
 
 @pytest.mark.parametrize(
-    ("answer", "finished", "value"),
+    ("output", "path", "other"),
     [
-        ("p moves U", False, 1 - 0.01),
-        ("p moves R", False, -0.1),
-        ("p moves U U R", False, 3 - 0.03),
-        ("p moves U D", False, -0.02),
-        ("p moves U U R R D D", True, 6 - 0.06 + 1.5),
-        ("p moves L U U R R D D", True, 6 - 0.06 - 0.1 + 1),
-        ("p moves U U\np moves R R D D", True, 4 - 0.04 + 1.5),
-        ("p moves U U\np moves D", True, -1 - 0.01 - 1),
-        ("p moves ?", False, -2),
-        ("p moves U\np moves ?", True, -2 - 1),
-        ("p plans U U R R D D", False, 6 - 0.06 + 1.5),
+        ("**Actions List**: ['U', 'D']", "U D", "U D"),
+        ("['U']\n**Actions List**: ['D']\n['L']", "D", "D"),
+        ("['U']\n['D']", "D", "D"),
+        ("['U']\nValueError: ['D'] is not in list", "U", "U"),
+        ("ValueError: ['D'] is not in list", "?", "?"),
+        ("**Actions List**: []", "[]", "[]"),
+        ("**Actions List**: ['U', 'X']", "?", "U !"),
+        ("**Actions List**: [1]", "?", "[?]"),
+        ("**Actions List**: ['U'", "?", "?"),
     ],
 )
-def test_plan_path_by_hand(answer: str, finished: bool, value: float) -> None:
-    assert reward_of(plan_path, CORRIDOR, answer, finished) == pytest.approx(value)
+def test_moves_of_a_program_are_a_printed_list(output: str, path: str, other: str) -> None:
+    move = game_of(CORRIDOR).move
+    assert [str(printed("p", "plans", output, move, only)) for only in (True, False)] == [
+        f"p plans {path}",
+        f"p plans {other}",
+    ]
 
 
-def test_a_program_without_moves_costs_one() -> None:
-    for reward, task in ((sokoban_program, BOXES), (sudoku_program, GRID), (plan_path_program, CORRIDOR)):
-        assert reward_of(reward, task, "p plans ?", False) == -1
-    assert reward_of(sudoku_program, GRID, "p plans r1c4=4", False) == 1 / 4
+def test_a_game_is_over_after_its_moves() -> None:
+    lines = [answered("p", "moves", str(["L"] * 200), game_of(BOXES).move)] * 2
+    over = executed(game_of(BOXES), lines)
+    assert (over.over, over.made) == (True, 200)
+    run = check_workflow(GamePlayer(), BOXES, ScriptedPolicy({PLAYER: str(["L"] * 200)}))
+    assert len(run.turns) == 1
 
 
 MOVES: dict[str, tuple[Task, list[str]]] = {
-    "sokoban": (BOXES, ['I push. ["R", "L"]', "down", '["R", "U"]']),
-    "sudoku": (GRID, ["r1c4=4 r1c4=3", "none", '["r3c3=4", "r4c1=4", "r4c4=1"]']),
+    "sokoban": (BOXES, ['I push. ["R", "L"]', "[D]", '["R", "U"]']),
+    "sudoku": (GRID, ["[r1c4=4, r1c4=3]", "none", '["r3c3=4", "r4c1=4", "r4c4=1"]']),
     "plan-path": (CORRIDOR, ['["U", "U", "L"]', "[]", '["R", "R", "D", "D"]']),
 }
 
@@ -200,15 +239,11 @@ def test_one_agent_plays_alone_and_stops_when_it_is_solved(game: str) -> None:
     assert ((PLAYER, "1") in run.invalid) == (game != "sokoban")
 
 
-def test_moves_beyond_the_limit_are_dropped_and_marked() -> None:
-    run = check_workflow(GamePlayer(turns=1, most_moves=2), CORRIDOR, ScriptedPolicy({PLAYER: "U U R R"}))
-    assert (run.answer, run.invalid) == ("player moves U U", {(PLAYER, "0"): "more than 2 moves"})
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
         (SokobanTasks, {"size": 4}, "size must be 5 to 10, got 4"),
+        (SokobanTasks, {"apart": 7}, "apart must be 0 to the size 6, got 7"),
         (SokobanTasks, {"boxes": 0}, "boxes must be 1 to 4, got 0"),
         (SokobanTasks, {"near": 5, "far": 2}, "near must be 1 or more and at most far"),
         (SudokuTasks, {"size": 6}, "size must be 4 or 9, got 6"),

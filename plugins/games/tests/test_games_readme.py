@@ -27,5 +27,5 @@ def test_the_prompt_shown_is_what_an_agent_sees() -> None:
     (prompt,) = re.findall(r"```\n(Sokoban: .*?)\n```", README, re.DOTALL)
     rows = re.findall(r"^#.{4}#$", prompt, re.MULTILINE)
     task = Task("shown", "", {"game": "sokoban", "rows": rows})
-    run = check_workflow(GamePlayer(turns=5), task, ScriptedPolicy({PLAYER: ["L", "U D R L D R"]}))
+    run = check_workflow(GamePlayer(turns=5), task, ScriptedPolicy({PLAYER: ["[L]", "[U, D, R, L, D, R]"]}))
     assert shown(run.turns[1][0]) == prompt

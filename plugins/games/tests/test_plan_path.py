@@ -49,7 +49,8 @@ def test_moves_are_read_from_a_list_or_from_nothing_but_moves(text: str, found: 
 @given(lines=st.lists(st.tuples(st.sampled_from([PLANNER, EXECUTOR]), st.none() | moves)))
 def test_what_a_team_did_is_read_back_as_it_was_written(lines: list[tuple[str, list[str] | None]]) -> None:
     given = [
-        log.Line(who, "plans" if who == PLANNER else "moves", tuple(moves) if moves else None) for who, moves in lines
+        log.Line(who, "plans" if who == PLANNER else "moves", None if steps is None else tuple(steps))
+        for who, steps in lines
     ]
     assert log.read(log.written(given)) == given
 
