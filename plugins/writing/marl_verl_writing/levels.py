@@ -1,14 +1,18 @@
-"""Writing reward in levels, up to 3.0, of two parts of one text; computed without a model.
+"""Writing reward in levels, up to 2.98, of two parts of one text; computed without a model.
 
     structure     0.5  if the word counts of both parts are in range, else the reward is 0
-    ratio         1.0  words(two) / words(one): full in a band, linear to 0 outside; at 0 no further level counts
-    vocabulary    0.5  different words(two) / different words(one), without stop words: the same
-    coherence     1.0  0.4 * transitions + 0.6 * min(J, J_full) / J_full
+    length        1.0  characters(two) / characters(one): full in a band, linear to 0 at the limits beside it
+    vocabulary    0.5  different words(two) / different words(one), stop words included: the same
+    style         1.0  0.4 * transitions + 0.6 * min(J, J_full) / J_full
 
-    transitions = min(1, 0.4 + 0.05 (c - 1)),  c: how many of the 12 kinds of transition words occur; 0 if none
-    J = |A and B| / |A or B|,  A and B the different words of the parts without stop words
+    transitions = 0.4 + 0.05 (c - 1),  c: how many of the 12 kinds of transition words occur; 0 if none
+    J = |A and B| / |A or B|,  A and B the different words of the parts without stop words; 1 if both are empty
 
-Source: MAGRPO, arXiv 2508.04652, and the authors' code for the numbers. The lists of words are our own.
+A ratio beyond a limit ends the reward: no further level counts. At the limit itself the level is 0 and the next one
+counts. Word counts are of pieces between blanks; different words are runs of letters, digits and underscores, in lower
+case; a transition word occurs wherever its letters do, also inside other words.
+
+Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Writing). The lists of words are ours.
 """
 
 from __future__ import annotations
@@ -18,46 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-TRANSITIONS: Mapping[str, tuple[str, ...]] = {
-    "addition": ("also", "and then", "in addition", "additionally", "furthermore", "moreover", "besides", "as well as"),
-    "contrast": (
-        "but",
-        "however",
-        "although",
-        "though",
-        "yet",
-        "nevertheless",
-        "nonetheless",
-        "in contrast",
-        "whereas",
-    ),
-    "cause": ("because", "since", "due to", "owing to", "as a result of", "given that"),
-    "effect": ("therefore", "thus", "hence", "consequently", "as a result", "accordingly", "so that"),
-    "example": ("for example", "for instance", "such as", "namely", "in particular", "to illustrate"),
-    "emphasis": ("indeed", "in fact", "notably", "above all", "especially", "importantly", "clearly"),
-    "likeness": ("similarly", "likewise", "in the same way", "equally", "just as"),
-    "time": ("then", "next", "meanwhile", "afterwards", "later", "before", "after", "while", "when"),
-    "order": ("first", "firstly", "second", "secondly", "third", "thirdly", "finally", "lastly", "to begin with"),
-    "condition": ("if", "unless", "provided that", "otherwise", "in case", "whether"),
-    "restatement": ("in other words", "that is", "put differently", "to put it simply", "i.e."),
-    "conclusion": ("in conclusion", "to conclude", "overall", "in summary", "to sum up", "in short", "ultimately"),
-}
-"""Kind -> its transition words."""
+from marl_verl_writing.word_lists import STOP_WORDS, TRANSITIONS
 
-STOP_WORDS = frozenset(
-    " ".join(
-        (
-            "a about after again all also am an and any are as at be because been before being between both but",
-            "by can could did do does doing down during each few for from further had has have having he her here",
-            "hers him his how i if in into is it its itself just me more most my myself no nor not now of off on",
-            "once only or other our ours out over own same she should so some such than that the their theirs",
-            "them then there these they this those through to too under until up very was we were what when where",
-            "which while who whom why will with would you your yours",
-        )
-    ).split()
-)
+BEST = 2.98
+"""The highest reward: all 12 kinds of transition words give 0.95 of their 0.4."""
 
-WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -73,13 +43,15 @@ class Band:
     high: float | None = None
     none_above: float | None = None
 
-    def of(self, value: float) -> float:
-        """Score of a value, 0 to 1."""
+    def of(self, value: float) -> float | None:
+        """Score of a value, 0 to 1; None beyond a limit."""
+        if value < self.none_below or (self.none_above is not None and value > self.none_above):
+            return None
         if value < self.low:
-            return max(0.0, (value - self.none_below) / (self.low - self.none_below))
+            return (value - self.none_below) / (self.low - self.none_below)
         if self.high is None or self.none_above is None or value <= self.high:
             return 1.0
-        return max(0.0, (self.none_above - value) / (self.none_above - self.high))
+        return max(0.0, 1 - (value - self.high) / (self.none_above - self.high))
 
 
 @dataclass(frozen=True)
@@ -88,13 +60,13 @@ class Bands:
 
     Attributes:
         words: minimum and maximum number of words of each part.
-        ratio: of the parts' lengths. vocabulary: of their numbers of unique words.
-        transitions_in: where transition words count: in part "two", or in "both".
+        length: of the parts' lengths in characters. vocabulary: of their numbers of different words.
+        transitions_in: where transition words count: in part "two", or in "both", joined without a blank.
         overlap: J_full, the overlap with the full score.
     """
 
     words: tuple[int, int]
-    ratio: Band
+    length: Band
     vocabulary: Band
     transitions_in: Literal["two", "both"]
     overlap: float
@@ -110,15 +82,19 @@ BANDS: Mapping[str, Bands] = {"tldr": TLDR, "arxiv": ARXIV}
 
 
 def levels(one: str, two: str, bands: Bands) -> dict[str, float]:
-    """Level -> its reward, in order, up to the last level that counts; their sum is the reward, up to 3.0."""
-    found = {"structure": 0.5 if structure(one, two, bands) else 0.0}
-    if found["structure"]:
-        found["ratio"] = ratio(one, two, bands)
-    if found.get("ratio"):
-        found["vocabulary"] = 0.5 * vocabulary(one, two, bands)
-    if found.get("vocabulary"):
-        found["coherence"] = coherence(one, two, bands)
-    return found
+    """Level -> its reward, in order, up to the last level that is judged; their sum is the reward."""
+    if not structure(one, two, bands):
+        return {"structure": 0.0}
+    rewards = {"structure": 0.5}
+    for level, reward, band, count in (
+        ("length", 1.0, bands.length, len),
+        ("vocabulary", 0.5, bands.vocabulary, lambda part: len(different(part))),
+    ):
+        score = band.of(count(two) / count(one)) if count(one) else None
+        rewards[level] = reward * (score or 0.0)
+        if score is None:
+            return rewards
+    return rewards | {"style": style(one, two, bands)}
 
 
 def structure(one: str, two: str, bands: Bands) -> bool:
@@ -127,41 +103,25 @@ def structure(one: str, two: str, bands: Bands) -> bool:
     return all(fewest <= len(part.split()) <= most for part in (one, two))
 
 
-def ratio(one: str, two: str, bands: Bands) -> float:
-    """0 to 1, by words(two) / words(one); 0 without words in part one."""
-    return bands.ratio.of(len(two.split()) / len(one.split())) if one.split() else 0.0
-
-
-def vocabulary(one: str, two: str, bands: Bands) -> float:
-    """0 to 1, by the different words of part two to those of part one, without stop words; 0 if part one has none."""
-    first = different(one)
-    return bands.vocabulary.of(len(different(two)) / len(first)) if first else 0.0
-
-
-def coherence(one: str, two: str, bands: Bands) -> float:
-    """0 to 1: transition words, and words in common."""
-    where = two if bands.transitions_in == "two" else f"{one}\n{two}"
-    return 0.4 * transitions(where) + 0.6 * min(overlap(one, two), bands.overlap) / bands.overlap
+def style(one: str, two: str, bands: Bands) -> float:
+    """0 to 0.98: transition words, and words in common."""
+    text = two if bands.transitions_in == "two" else one + two
+    return 0.4 * transitions(text) + 0.6 * min(overlap(one, two), bands.overlap) / bands.overlap
 
 
 def transitions(text: str) -> float:
-    """min(1, 0.4 + 0.05 (c - 1)) for c kinds of transition words, 0 for none."""
-    normalized = " ".join(text.lower().replace("’", "'").split())
-    kinds = sum(any(_has(normalized, phrase) for phrase in phrases) for phrases in TRANSITIONS.values())
-    return min(1.0, 0.4 + 0.05 * (kinds - 1)) if kinds else 0.0
+    """0.4 + 0.05 (c - 1) for c kinds of transition words, 0 for none."""
+    text = text.lower()
+    kinds = sum(any(entry in text for entry in entries) for entries in TRANSITIONS.values())
+    return 0.4 + 0.05 * (kinds - 1) if kinds else 0.0
 
 
 def overlap(one: str, two: str) -> float:
-    """J of the parts' different words; 0 where neither has any."""
-    first, second = different(one), different(two)
-    either = first | second
-    return len(first & second) / len(either) if either else 0.0
+    """J of the parts' different words without stop words; 1 where neither has any."""
+    first, second = different(one) - STOP_WORDS, different(two) - STOP_WORDS
+    return len(first & second) / len(first | second) if first | second else 1.0
 
 
 def different(text: str) -> set[str]:
-    """The different words of a text in lower case, without stop words."""
-    return {word for word in WORD.findall(text.lower()) if word not in STOP_WORDS}
-
-
-def _has(text: str, phrase: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+    """The different words of a text, in lower case."""
+    return set(WORD.findall(text.lower()))

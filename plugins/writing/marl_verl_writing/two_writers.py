@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.tasks import PublicTasks, quick
-from marl_verl_writing.levels import ARXIV, BANDS, TLDR, Bands, levels, structure
+from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, Bands, levels, structure
 from marl_verl_writing.sets import SETS
 
 ONE, TWO = "one", "two"
@@ -51,7 +51,7 @@ class JointWriting(PublicTasks):
 
     Options:
         bands: parameters of the reward, "tldr" or "arxiv".
-        enough: the reward (of 3) at which a validation counts the task as solved. Ours: the paper reports rewards.
+        enough: the reward (at most 2.98) at which a validation counts the task as solved. Ours: the paper has rewards.
     """
 
     quick = True
@@ -63,11 +63,11 @@ class JointWriting(PublicTasks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.enough <= 3:
-            raise MarlError(f"joint-writing: enough must be above 0 and at most 3, got {self.enough}")
+        if not 0 < self.enough <= BEST:
+            raise MarlError(f"joint-writing: enough must be above 0 and at most {BEST}, got {self.enough}")
 
     def score(self, task: Task, answer: Any) -> float:
-        """The sum of the levels, 0 to 3. MarlError for anything but {"one": text, "two": text}."""
+        """The sum of the levels, 0 to 2.98. MarlError for anything but {"one": text, "two": text}."""
         return sum(levels(*parts_of(answer), BANDS[self.bands]).values())
 
     def success(self, task: Task, answer: Any) -> bool:
@@ -108,7 +108,7 @@ class TwoWriters(Workflow):
                 if not found:
                     team.invalid(acted[WRITER], "no line of dashes between two parts")
             else:
-                parts = {agent: action.text.strip() for agent, action in acted.items()}
+                parts = {agent: action.text for agent, action in acted.items()}
             team.propose(parts)
         return parts
 

@@ -30,7 +30,7 @@ class WordWriting(JointWriting):
         return distinct(lambda: _draw(rng, split), count, split, "word-writing")
 
     def score(self, task: Task, answer: object) -> float:
-        """The sum of the levels, 0 to 3. MarlError for another form of answer."""
+        """The sum of the levels, 0 to 2.98. MarlError for another form of answer."""
         return sum(levels(*parts_of(answer), TINY).values())
 
     def public_score(self, task: Task, answer: object) -> float:
@@ -49,7 +49,7 @@ class WordWriting(JointWriting):
         pairs = []
         for _ in range(count):
             (task,) = distinct(lambda: _draw(rng, "train"), 1, "train", "word-writing")
-            topic, extra = task.prompt.split(), rng.sample(MORE, 2)
+            topic, extra = task.prompt.split(), rng.sample(MORE, 1)
             long = [rng.choice(LINKS), *topic, *extra]
             said = (topic[:2] if agent == ONE else long) if rng.random() < good else topic[:1] * rng.randint(1, 3)
             pairs.append((f"{agent} {task.prompt}", " ".join(said)))
