@@ -1,8 +1,11 @@
 """Settings of all tests, also those of the plugins."""
 
+import copy
 import functools
 import gc
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +16,23 @@ import psutil
 import pytest
 import yaml
 from hypothesis import settings
+from omegaconf import DictConfig
+
+from marl_verl.config import compose
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
 settings.load_profile("marl-verl")
 # config trees are full of cycles: with torch and vLLM imported, Python's default spends a fifth of the time on them
 gc.set_threshold(50_000, 20, 50)
 FREE = 64 << 30
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get("MARL_VERL_LONG"):
+        skip = pytest.mark.skip(reason="long: set MARL_VERL_LONG=1")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -46,8 +60,21 @@ def _parsed_once() -> Iterator[None]:
             parsed[text] = yaml.load(stream, Loader=Loader)
         return parsed[text]  # OmegaConf copies it
 
+    composed: dict[Any, DictConfig] = {}
+    hydra = compose._hydra
+
+    def once(folder: Path, name: str, overrides: list[str]) -> DictConfig:
+        if any("." in line for line in overrides):
+            return hydra(folder, name, overrides)
+        recipe = folder / f"{name}.yaml"
+        key = (recipe, recipe.is_file() and recipe.read_bytes(), *overrides)
+        if key not in composed:
+            composed[key] = hydra(folder, name, overrides)
+        return copy.deepcopy(composed[key])
+
     interpolation = functools.cache(omegaconf.base.parse)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "_hydra", once)
         patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
         for module in (omegaconf.base, omegaconf._utils):
             patch.setattr(module, "parse", interpolation)

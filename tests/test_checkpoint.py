@@ -279,7 +279,11 @@ def _killed_while_replacing(run: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "keep"),
-    [(_first, 1), (_older, 1), (_same_step, 1), (_older_and_leftovers, 2), (_killed_while_replacing, 2)],
+    [
+        *((before, 1) for before in (_first, _same_step)),
+        *((_older_and_leftovers, 2), (_killed_while_replacing, 2)),
+        pytest.param(_older, 1, marks=pytest.mark.long),
+    ],
 )
 def test_a_kill_at_any_step_leaves_the_last_one(
     tmp_path: Path, watch: _Watch, monkeypatch: pytest.MonkeyPatch, before: Callable[[Path], None], keep: int

@@ -538,8 +538,14 @@ class _Planted:
 @pytest.mark.parametrize(
     "file",
     [
-        *("data.pt", "random.pt", "schedule.pt", "policies/asker/model_world_size_1_rank_0.pt"),
-        *("policies/holder/optim_world_size_1_rank_0.pt", "critics/team/extra_state_world_size_1_rank_0.pt"),
+        *("random.pt", "policies/asker/model_world_size_1_rank_0.pt"),
+        *(
+            pytest.param(file, marks=pytest.mark.long)
+            for file in (
+                *("data.pt", "schedule.pt", "policies/holder/optim_world_size_1_rank_0.pt"),
+                "critics/team/extra_state_world_size_1_rank_0.pt",
+            )
+        ),
     ],
 )
 def test_a_checkpoint_with_code_is_not_loaded(

@@ -29,7 +29,7 @@ print(json.dumps(found))
 CHILD = "import importlib.util\nprint(importlib.util.find_spec('verl').origin)\n"
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["ray"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("more", [[], pytest.param(["ray"], marks=[pytest.mark.slow, pytest.mark.long])])
 def test_a_checkout_in_the_working_directory_is_not_used(more: list[str], tmp_path: Path) -> None:
     checkout, modules = tmp_path / "checkout", tmp_path / "modules"
     (checkout / "verl").mkdir(parents=True)

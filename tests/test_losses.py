@@ -168,14 +168,14 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
     "overrides",
     [
         ("actor_rollout_ref.actor.clip_ratio_low=0.001", "actor_rollout_ref.actor.clip_ratio_high=0.001"),
-        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",),  # one micro-batch
+        pytest.param(("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",), marks=pytest.mark.long),
         (
             "actor_rollout_ref.actor.use_dynamic_bsz=false",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
             "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=7",
         ),
-        ("algorithm.rollout_correction.bypass_mode=true",),
+        pytest.param(("algorithm.rollout_correction.bypass_mode=true",), marks=pytest.mark.long),
     ],
     ids=["clip", "one micro-batch", "a micro-batch a row", "no old log-probs"],
 )
@@ -232,7 +232,7 @@ def accepted(rows: Sequence[Row]) -> Tensors:
     [
         ("ppo-clip", ("rollout_is=sequence", "rollout_is_threshold=3.0"), sequence_weights),
         ("ppo-clip-tis", ("rollout_is_batch_normalize=true",), normalised_weights),
-        ("reinforce", ("rollout_is=token",), lambda rows: weights_of(rows, 1)),
+        pytest.param("reinforce", ("rollout_is=token",), lambda rows: weights_of(rows, 1), marks=pytest.mark.long),
         ("reinforce", ("rollout_rs=token_k2", "rollout_rs_threshold=0.1"), accepted),
     ],
     ids=["sequence", "normalised", "reinforce", "rejection"],
@@ -279,7 +279,9 @@ def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(
     [
         ("actor_rollout_ref.actor.entropy_coeff=0", {"entropy"}),
         ("actor_rollout_ref.actor.entropy_coeff=0.01", {"entropy", "entropy_loss"}),
-        ("actor_rollout_ref.actor.calculate_entropy=true", {"entropy", "entropy_loss"}),
+        pytest.param(
+            "actor_rollout_ref.actor.calculate_entropy=true", {"entropy", "entropy_loss"}, marks=pytest.mark.long
+        ),
         ("algorithm.rollout_correction.bypass_mode=true", set()),
     ],
 )

@@ -241,6 +241,7 @@ def test_stock_verl_has_the_settings_of_our_policy_and_nothing_of_the_team(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.long  # test_losses.py compares verl's engine with the equations
 def test_log_probs_of_verls_engine(tmp_path: Path) -> None:
     code = "import sys; from marl_verl.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "selftest", "--only", "log-probs", "--output", str(tmp_path / "new")]

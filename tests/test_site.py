@@ -88,6 +88,7 @@ def reached(page: Path) -> Iterator[Path]:
             yield (page.parent / path).resolve()
 
 
+@pytest.mark.long
 def test_what_a_newcomer_looks_for_is_two_clicks_away(site: Path) -> None:
     """From the first page: at most two links to follow."""
     first = site / "index.html"

@@ -110,6 +110,7 @@ def test_a_dry_run_checks_the_trackers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # W&B and TensorBoard: tests/e2e
 def test_trackers_write_into_the_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps 1 to 3 of a run that is then killed, and 3 to 4 of its continuation from step 2."""
     pytest.importorskip("alembic")  # in the extra `test`, for MLflow

@@ -33,7 +33,7 @@ INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 MARS2 = ROOT / "recipes" / "mars2" / "mars2_cpu.yaml"
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
-long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LONG=1")
+long = pytest.mark.long
 
 
 def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str) -> Finished:

@@ -39,6 +39,7 @@ def _said(episode: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(act["agent"], act["observation"], act["action"]["text"], act["action"]["stop_reason"]) for act in acts]
 
 
+@long  # the notebook of conftest.py evaluates a run, too
 def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: Finished) -> None:
     """Same weights and seeds: through the checkpoint's folders here, by the weight sync there."""
     before = left_behind()

@@ -15,7 +15,7 @@ from marl_verl.models.pretrained import cached, fetch
 from marl_verl.testing.real import command
 from tests.e2e.conftest import Finished, long, train
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]  # recipes/quickstart/pretrained.yaml is `make demo-pretrained`
 PLUGIN = """
 import random
 from marl_verl import Task, TaskSet, Workflow, hookimpl

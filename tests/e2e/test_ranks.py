@@ -23,7 +23,7 @@ import pytest
 from marl_verl.testing.real import command
 from tests.e2e.conftest import Finished, long, my_team, resume, train
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]  # tests/test_ranks.py compares two ranks with one
 
 RECIPE = """
 defaults: [marl_trainer, _self_]
