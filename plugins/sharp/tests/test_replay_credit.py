@@ -553,7 +553,8 @@ def test_sharp_from_a_team_that_worked() -> None:
     for agent in ("planner", "searcher", "reader"):
         mine = [i for i, turn in enumerate(sample.turns) if turn.agent == agent]
         values = np.array([rewards[i] for i in mine])
-        wanted = (values - values.mean()) / (values.std(ddof=1) + 1e-6)
+        by_session = np.array([by_hand[session, agent] for session in (0, 1)])  # an agent counts once in a session
+        wanted = (values - by_session.mean()) / (by_session.std(ddof=1) + 1e-6)
         np.testing.assert_allclose(result.advantage[mine], wanted)
 
 

@@ -313,7 +313,7 @@ def test_the_three_rewards_by_hand() -> None:
     for agent, rewards in wanted.items():
         assert by_session(result.reward, agents, agent) == pytest.approx(rewards)
         value = np.array(rewards)
-        advantage = (np.repeat(value, 2) - value.mean()) / (np.repeat(value, 2).std(ddof=1) + 1e-6)
+        advantage = (np.repeat(value, 2) - value.mean()) / (value.std(ddof=1) + 1e-6)
         np.testing.assert_allclose(result.advantage[[name == agent for name in agents]], advantage)
 
 
