@@ -274,6 +274,7 @@ def differs(script: Path, base: Path) -> dict[str, tuple[Any, Any]]:
 
 COMPARED = {"comparison", "metrics"}
 SINGLE = {"team", "workflow"}
+GAMES = ("code", "sokoban", "sudoku")
 RARE = {"rewards", "task options", "team", "workflow"}
 DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_executor_alone": {"team"},
@@ -289,6 +290,10 @@ DIFFERS: dict[str, set[str]] = {
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_single": {*COMPARED, *SINGLE, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_{which}": {"team"} for setting in ("math", "plan_path") for which in ("8b", "lora")},
+    **{f"at_grpo/{game}_{name}": {"team"} for game in GAMES for name in ("8b", "lora", "shared")},
+    **{f"at_grpo/{game}_grpo": {*COMPARED, "sampling"} for game in GAMES},
+    **{f"at_grpo/{game}_single": {*COMPARED, *SINGLE, "sampling"} for game in GAMES},
+    "at_grpo/code_episodes": {"sampling"},
     "dr_mas/cpu_own_mean": {"comparison"},
     "dr_mas/cpu_rare": RARE,
     "dr_mas/cpu_rare_grpo": {*RARE, "comparison"},

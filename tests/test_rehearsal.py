@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marl_verl.cli.main import main
+from marl_verl.config.rehearsal import rehearse_split
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.team import read_team
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from marl_verl.trainer.prepare import plan_run
 
@@ -154,3 +157,41 @@ def test_an_action_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "my_team.yaml").write_text((quickstart / "my_team.yaml").read_text(encoding="utf-8"))
     assert main(["train", str(tmp_path / "my_team.yaml"), "--dry-run"]) == 2
     assert "answers with an Action, which cannot be scored: return action.text" in capsys.readouterr().err
+
+
+class Judged(TaskSet):
+    quick = True
+
+    def score(self, task: Task, answer: Any) -> float:
+        if task.data.get("bad"):
+            raise MarlError("task has no tests")
+        return float(answer == "right")
+
+    def reference(self, task: Task) -> Any:
+        return task.data.get("solution")
+
+
+class Acts(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        return (await team["solo"].act(task.prompt)).text
+
+
+GOOD, BAD = Task("good", "?", {"solution": "right"}), Task("bad", "?", {"bad": True})
+WRONG = Task("wrong", "?", {"solution": "left"})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [
+        ([BAD, GOOD], None),
+        ([Task("without", "?")], None),
+        ([WRONG, GOOD], None),
+        ([BAD, BAD], "none of the first 2 tasks can be judged: the score: task has no tests"),
+        ([WRONG, Task("without", "?")], "none of the reference solutions of the first tasks is right, e.g. of 'wrong'"),
+    ],
+)
+def test_a_set_of_which_no_attempt_can_be_judged_is_refused(tasks: list[Task], why: str | None) -> None:
+    parts = {part: {"name": "acts"} for part in ("task", "workflow", "algorithm")}
+    team = read_team({**parts, "agents": {"solo": {"policy": "solo"}}, "policies": {"solo": {}}})
+    with pytest.raises(MarlError, match=why) if why else nullcontext():
+        assert len(rehearse_split(Acts(), tasks, team, {}, Judged())) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TypeVar
 
 from omegaconf import DictConfig
 
@@ -21,29 +22,62 @@ from marl_verl.episode import (
     Workflow,
     WorkflowError,
 )
+from marl_verl.episode.calls import is_async
 from marl_verl.episode.messages import as_observation, message_text
 from marl_verl.episode.requests import untrained_sampling
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.chat import Chat
 from marl_verl.models.tiny import TinyModel
-from marl_verl.sampling.context import RoleReward, finite
+from marl_verl.sampling.context import RoleReward, finite, judged
 from marl_verl.sampling.scoring import scored
-from marl_verl.tasks.base import Split, Task
+from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.limited import is_quick
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import AgentConfig, TeamConfig
 
 MOVES, SECONDS = 1000, 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
-TRIED = 8  # tasks of a split that are rehearsed before all of its prompts are taken for too long
+TRIED = 8  # tasks of a split that are rehearsed before all are taken for too long, or for wrong
+T = TypeVar("T")
 
 Moves = tuple[tuple[Act, ...], ...]
 
 
-def rehearse(
-    workflow: Workflow, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward] | None = None
+class Unjudged(MarlError):
+    """The score or a role reward refuses a task with a MarlError."""
+
+
+def rehearse_split(
+    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, rewards: Mapping[str, RoleReward], task_set: TaskSet
 ) -> Moves:
-    """Run the workflow once with empty actions and return the acts of each move; try the role rewards on its turns.
+    """`rehearse` the first of `TRIED` tasks that can be judged, and judge reference answers of these tasks.
+
+    MarlError if no task can be judged, or if there are references and none of them is right: every attempt would fail.
+    """
+    tried, moves, refused = tasks[:TRIED], None, list[Unjudged]()
+    for task in tried:
+        try:
+            moves = rehearse(workflow, task, team, rewards, task_set)
+            break
+        except Unjudged as error:
+            refused.append(error)
+    if moves is None:
+        raise MarlError(f"none of the first {len(tried)} tasks can be judged: {refused[0]}") from refused[0]
+    references = [(task, answer) for task in tried if (answer := task_set.reference(task)) is not None]
+    if references and not any(asyncio.run(judged(task_set, *pair))[1] for pair in references):
+        what = f"none of the reference solutions of the first tasks is right, e.g. of '{references[0][0].id}'"
+        raise MarlError(f"{what}: no attempt could be. Check how the task set reads and runs their tests.")
+    return moves
+
+
+def rehearse(
+    workflow: Workflow,
+    task: Task,
+    team: TeamConfig,
+    rewards: Mapping[str, RoleReward] | None = None,
+    task_set: TaskSet | None = None,
+) -> Moves:
+    """Run the workflow once with empty actions and return the acts of each move; try score and role rewards on its end.
 
     MarlError for an error that does not depend on the actions, such as a client's request that is refused, and for a
     role reward that is no number; a MarlWarning for one that raises. A workflow of external processes is not rehearsed.
@@ -64,6 +98,8 @@ def rehearse(
                     if isinstance(run.answer, Action):
                         what = f"workflow '{team.workflow.name}' answers with an Action, which cannot be scored"
                         raise MarlError(f"{what}: return action.text")
+                    if task_set is not None and (is_quick(task_set.score) or is_async(task_set.score)):
+                        await _tried(judged(task_set, task, run.answer, SECONDS / 2), "the score")
                     return await _try_rewards(run, task, team, rewards or {})
                 moves.append(tuple(acts))
                 for act in acts:
@@ -86,22 +122,30 @@ def rehearse(
 
 
 async def _try_rewards(run: Run, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward]) -> None:
-    """Call the role rewards that are not `quick` on the turns of a rehearsal."""
+    """Call the role rewards on the turns of a rehearsal."""
     turns = [Turn.of(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
     episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
     for turn in turns:
         name = team.agents[turn.agent].reward
-        if name is None or name not in rewards or is_quick(rewards[name]):
+        if name is None or name not in rewards:
             continue
         label = f"role reward '{name}' of agent '{turn.agent}'"
         fn = rewards[name]
-        try:
-            (value,) = await scored(fn, [(task, turn, episode)], SECONDS / 2)
-        except Exception as error:  # noqa: BLE001 - code of users, which may need real actions
-            what = f"{label} raised {format_error(error)} for an empty action"
-            warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
-        else:
-            finite(value, label, getattr(fn, "__qualname__", fn))
+        values = await _tried(scored(fn, [(task, turn, episode)], SECONDS / 2), label)
+        if values is not None:
+            finite(values[0], label, getattr(fn, "__qualname__", fn))
+
+
+async def _tried(work: Awaitable[T], label: str) -> T | None:
+    """The result of code of users, which may need real actions; None, with a MarlWarning, if it raises."""
+    try:
+        return await work
+    except MarlError as error:
+        raise Unjudged(f"{label}: {format_error(error)}") from error
+    except Exception as error:  # noqa: BLE001 - code of users
+        what = f"{label} raised {format_error(error)} for an empty action"
+        warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
+        return None
 
 
 def check_requests(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act]) -> None:

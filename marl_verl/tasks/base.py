@@ -58,6 +58,10 @@ class TaskSet(Options):
         score = self.score(task, answer)
         return winner(score) is not None if isinstance(score, Mapping) else score >= 1.0
 
+    def reference(self, task: Task) -> Any:
+        """An answer that solves the task, if its data has one; None without. Checked before a run starts."""
+        return None
+
     def public_score(self, task: Task, answer: Any) -> Any:
         """The score of an answer without the solution (public tests, a format check), a number. Inference chooses among
         attempts by it; `score` then scores the chosen one. May be async."""

@@ -25,7 +25,7 @@ from marl_verl.config.lengths import check_lengths
 from marl_verl.config.library_options import check_library_options
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
-from marl_verl.config.rehearsal import check_prompts, check_requests, rehearse
+from marl_verl.config.rehearsal import check_prompts, check_requests, rehearse_split
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
@@ -178,7 +178,9 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_tasks(tasks, config)
     checks.set_steps(config, len(tasks["train"]))
     rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
-    moves = rehearse(parts.workflow, tasks["train"][0], team, rewards)
+    moves, _ = (
+        rehearse_split(parts.workflow, tasks[split], team, rewards, parts.task_set) for split in ("train", "test")
+    )
     notes += tuple(checks.missing_tools(tasks, moves))
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)

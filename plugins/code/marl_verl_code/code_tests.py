@@ -83,6 +83,11 @@ class CodeWithTests(PublicTasks):
             return 0.0
         return float((await run_tests(answer, tests, self._limits(), stop=True))[-1].passed)
 
+    def reference(self, task: Task) -> Any:
+        """The reference solution; None where the set has none."""
+        solution = task.data.get("solution")
+        return solution if isinstance(solution, str) and solution.strip() else None
+
     async def public_score(self, task: Task, answer: Any) -> float:
         """Share of the public tests that a program passes. MarlError as `score`, or where there is no public test."""
         tests = tests_of(task, "public")
