@@ -88,7 +88,7 @@ def train(
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
     with _alone(), assumed(assume):
         begun, display = time.time(), Display.of(progress)
-        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, [Path(file) for file in plugins])
+        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, [Path(file) for file in plugins], dry_run)
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
@@ -230,7 +230,11 @@ def _outside_loop(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
 
 
 def _plan(
-    recipe: StrPath | Mapping[str, Any] | None, overrides: list[str], resume: StrPath | None, plugins: list[Path]
+    recipe: StrPath | Mapping[str, Any] | None,
+    overrides: list[str],
+    resume: StrPath | None,
+    plugins: list[Path],
+    dry_run: bool,
 ) -> Plan:
     from omegaconf import OmegaConf
 
@@ -243,7 +247,7 @@ def _plan(
     if recipe is None:
         raise MarlError("no recipe is given: give one (`marl-verl recipes` lists the bundled ones), or a run to resume")
     if not isinstance(recipe, Mapping):
-        return plan_run(Path(recipe), overrides, plugins)
+        return plan_run(Path(recipe), overrides, plugins, dry_run)
     content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}
     marl = content.get("marl")
     files = marl.get("plugins") if isinstance(marl, Mapping) else None
@@ -254,7 +258,7 @@ def _plan(
         named = trainer.get("experiment_name") if isinstance(trainer, Mapping) else None
         file = Path(folder) / f"{re.sub(r'[^A-Za-z0-9.=+-]+', '-', str(named or 'team'))}.yaml"
         OmegaConf.save(OmegaConf.create(content), file)
-        plan = plan_run(file, overrides, plugins)
+        plan = plan_run(file, overrides, plugins, dry_run)
     plan.config.marl.run.recipe = None  # the file is gone
     return plan
 

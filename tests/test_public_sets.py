@@ -249,8 +249,16 @@ def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
 def test_no_set_no_such_split_no_package_and_no_network(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MarlError, match=r"set marl\.task\.test_file, or marl\.task\.options\.test to one of quiz"):
         Quiz().generate("test", 1, 0)
-    with pytest.raises(MarlError, match="public set 'quiz' has no test tasks: it is train data"):
-        QUIZ.generate("test", 1, 0)
+    for read in (lambda: QUIZ.generate("test", 1, 0), lambda: QUIZ.loads("test")):
+        with pytest.raises(MarlError, match="public set 'quiz' has no test tasks: it is train data"):
+            read()
+    rows = Quiz(train="quiz", train_rows=(2, 4))
+    assert (QUIZ.loads("train"), rows.loads("train"), Quiz().loads("train"), hub) == (
+        "somebody/quiz (main), split 'train'",
+        "somebody/quiz (main), split 'train', rows 2 to 3",
+        None,
+        [],
+    )
 
     def offline(*_: Any, **__: Any) -> None:
         raise ConnectionError("Couldn't reach the\nHub")

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ from tests.model_configs import CONFIGS
 pytestmark = pytest.mark.slow
 RECIPES = Path(__file__).parents[1] / "recipes"
 SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
-COPIES = 600  # of the example's rows: as many tasks as the largest batch
+COPIES = 1100  # of the example's rows: as many tasks as the largest part of a set
 SMALL = ("marl.task.train_size=600", "marl.task.test_size=5")
 GIVEN = ("marl.run.seed=7001", "trainer.total_training_steps=7001")
 STAND_IN = '#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n'
@@ -215,6 +216,22 @@ def test_without_its_data_a_script_names_the_file(
     message = rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
     with pytest.raises(MarlError, match=message):
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
+
+
+@pytest.mark.parametrize("name", ["magrpo/run_code_coop.sh", "magrpo/run_writing_arxiv.sh", "sharp/run_multi_hop.sh"])
+def test_a_dry_run_without_files_names_the_public_set_and_loads_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+    words = call(RECIPES / name)
+    made = plan_run(Path(words[1]), words[2:], dry_run=True)
+    hub = {"code": "OpenMLRL/CoopHumanEval", "writing": "OpenMLRL/arXiv_abstract", "multi": "dgslibisey/MuSiQue"}
+    notes = [note for note in made.notes if note.endswith("a dry run loads and checks none")]
+    assert [note.split()[0] for note in notes] == ["train", "test"]
+    assert all(hub[name.split("_")[1]] in note for note in notes)
+    assert "(not loaded)" in describe(made)
 
 
 # What each baseline changes

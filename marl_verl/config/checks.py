@@ -16,7 +16,7 @@ from marl_verl.errors import MarlError, missing, shown
 from marl_verl.platforms.active import on_gpu
 from marl_verl.platforms.unusable import check_torchvision
 from marl_verl.sandbox import AUTO, Sandbox
-from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.verl_rows import asks_for_tool
 from marl_verl.team import TeamConfig
@@ -75,6 +75,12 @@ def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: i
         return task_set.generate(split, int(options[f"{split}_size"]), seed)
     except NotImplementedError as error:
         raise MarlError(str(error)) from error
+
+
+def remote_tasks(task_set: TaskSet, options: dict[str, Any]) -> dict[Split, str]:
+    """Split -> what would be downloaded for its tasks, in words."""
+    of = {split: task_set.loads(split) for split in SPLITS if options[f"{split}_file"] is None}
+    return {split: what for split, what in of.items() if what is not None}
 
 
 def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:

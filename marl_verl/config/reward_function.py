@@ -69,6 +69,9 @@ class FunctionScored(TaskSet):
         generated: list[Task] = self._base.generate(split, count, seed)
         return generated
 
+    def loads(self, split: Split) -> str | None:
+        return str(loaded) if (loaded := self._base.loads(split)) is not None else None
+
     def read(self, path: Path, split: Split) -> list[Task]:
         read: list[Task] = self._base.read(path, split)
         return read

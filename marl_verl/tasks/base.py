@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Options
 from marl_verl.tasks.sides import winner
-from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_tasks
 
-__all__ = ["DrawnTasks", "Split", "Task", "TaskSet", "distinct", "held_out"]
+__all__ = ["SPLITS", "DrawnTasks", "Split", "Task", "TaskSet", "distinct", "held_out"]
 
 TRIES = 10_000  # consecutive draws without a new task after which generation fails
 
@@ -36,6 +36,10 @@ class TaskSet(Options):
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Generate `count` tasks of a split, deterministic in the seed; no task of "test" may be in "train"."""
         raise NotImplementedError(f"{type(self).__name__} cannot generate tasks: set marl.task.{split}_file")
+
+    def loads(self, split: Split) -> str | None:
+        """What `generate` downloads, in words; None if it downloads nothing. A dry run names it and loads nothing."""
+        return None
 
     def read(self, path: Path, split: Split) -> list[Task]:
         """The tasks of `marl.task.SPLIT_file`. MarlError for an unreadable file or row."""

@@ -86,7 +86,7 @@ class PublicTasks(TaskSet):
         if name is None:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
             raise MarlError(f"{type(self).__name__} generates no {split} tasks: {how}")
-        tasks = self._tasks(_hub_rows(name, self.sets[name], split), split, f"public set '{name}'")
+        tasks = self._tasks(_hub_rows(name, self._public(name, split), split), split, f"public set '{name}'")
         if getattr(self, f"{split}_rows") is not None:
             return tasks
         if len(tasks) < count:
@@ -94,6 +94,23 @@ class PublicTasks(TaskSet):
             raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
         chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
         return [tasks[index] for index in sorted(chosen)]
+
+    def loads(self, split: Split) -> str | None:
+        """The hub's set and split; None where an installed package has it. MarlError for a split that the set lacks."""
+        if (name := getattr(self, split)) is None:
+            return None
+        public, part = self._public(name, split), getattr(self, f"{split}_rows")
+        if public.installed() is not None:
+            return None
+        config = "" if public.config is None else f" ({public.config})"
+        rows = "" if part is None else f", rows {part[0]} to {'the last' if part[1] is None else part[1] - 1}"
+        return f"{public.hub}{config}, split '{public.splits[split]}'{rows}"
+
+    def _public(self, name: str, split: Split) -> PublicSet:
+        public = self.sets[name]
+        if split not in public.splits:
+            raise MarlError(f"public set '{name}' has no {split} tasks: it is {' and '.join(public.splits)} data")
+        return public
 
     def read(self, path: Path, split: Split) -> list[Task]:
         """The tasks of a file with rows of the split's set, of the columns `fields`, or with rows that are tasks."""
@@ -187,8 +204,6 @@ def task_id(family: str, text: str) -> str:
 
 def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
     how = f"Download its files elsewhere, and set marl.task.{split}_file to a JSON lines, JSON or parquet file of them."
-    if split not in public.splits:
-        raise MarlError(f"public set '{name}' has no {split} tasks: it is {' and '.join(public.splits)} data")
     rows: Any = public.installed()
     if rows is not None:
         yield from enumerate(rows, start=1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from functools import partial
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.testing.given import both, instance, must, same_elsewhere
 from marl_verl.testing.time_limit import SECONDS, time_limit
-
-SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 def check_task(

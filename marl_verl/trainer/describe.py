@@ -39,7 +39,8 @@ def describe(plan: Plan) -> str:
     samplers = named_samplers(algorithm, marl_section(config))
     group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()
     settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
-    counts = f"{len(plan.tasks['train'])} training, {len(plan.tasks['test'])} held-out"
+    words = {"train": "training", "test": "held-out"}
+    counts = ", ".join(f"{len(plan.tasks[split])} {words[split]}" for split in plan.tasks) or "not loaded"
     lines += [
         f"  task    {_task(team)} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {settings}",

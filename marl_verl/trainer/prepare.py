@@ -40,7 +40,7 @@ from marl_verl.process.child import check_in_child
 from marl_verl.process.machine import machine, packages
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import STARTS
-from marl_verl.tasks.base import Split, Task
+from marl_verl.tasks.base import SPLITS, Split, Task
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.settings import check_settings
@@ -67,8 +67,12 @@ class Plan:
     arguments: tuple[str, ...] = ()  # of `marl-verl train`
 
 
-def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
-    """Read and check a recipe, with plugin files in addition to its own. Writes nothing. MarlError if it is invalid."""
+def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = (), dry_run: bool = False) -> Plan:
+    """Read and check a recipe, with plugin files in addition to its own. Writes nothing. MarlError if it is invalid.
+
+    Args:
+        dry_run: without the tasks that would be downloaded, and without the checks that need them.
+    """
     config = compose(recipe, overrides)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
@@ -77,7 +81,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     use_verl_data(config)
     files += use_reward_function(config, recipe.resolve().parent)
     plugins.use_files(files)
-    plan = _check(config, _new_folder(config, recipe.stem))
+    plan = _check(config, _new_folder(config, recipe.stem), dry_run)
     plan.files = tuple(files)
     plan.arguments = (str(recipe), *overrides, *_given(plugin_files))
     return plan
@@ -166,27 +170,31 @@ def _check_same_tasks(plan: Plan) -> None:
             )
 
 
-def _check(config: DictConfig, folder: Path) -> Plan:
+def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     parts, marl = check_settings(config), marl_section(config)
     team, algorithm, samplers = parts.team, parts.algorithm, parts.samplers
     tiny = tiny_models(config, team, marl)
+    remote = checks.remote_tasks(parts.task_set, marl["task"]) if dry_run else {}
     tasks: dict[Split, list[Task]] = {
         split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"])
-        for split in ("train", "test")
+        for split in SPLITS
+        if split not in remote
     }
     notes = (*drop_overlong(config, team, tasks, tiny), *keyless(config))
-    checks.check_tasks(tasks, config)
-    checks.set_steps(config, len(tasks["train"]))
+    notes += tuple(f"{split} tasks are {what}: a dry run loads and checks none" for split, what in remote.items())
+    if not remote:
+        checks.check_tasks(tasks, config)
+    checks.set_steps(config, len(tasks["train"]) if "train" in tasks else int(marl["task"]["train_size"]))
     rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
-    moves, _ = (
-        rehearse_split(parts.workflow, tasks[split], team, rewards, parts.task_set) for split in ("train", "test")
-    )
+    rehearsed = [rehearse_split(parts.workflow, found, team, rewards, parts.task_set) for found in tasks.values()]
+    moves = rehearsed[0] if rehearsed else ()
     notes += tuple(checks.missing_tools(tasks, moves))
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)
     if (doubt := samplers["sampler"].warning(parts.task_set, turns)) is not None:
         notes += (f"warning: marl.sampler.options: {doubt}",)
-    check_score(parts.task_set, tasks["train"][0])
+    for found in [*tasks.values()][:1]:
+        check_score(parts.task_set, found[0])
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
@@ -201,7 +209,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     check_requests(resolved, team, seen)
     check_in_child(
         partial(check_templates, resolved, team, seen, tiny),
-        partial(check_prompts, resolved, team, parts.workflow, tasks, moves, tiny),
+        *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, tiny)]),
         partial(check_library_options, resolved, team),
     )
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))

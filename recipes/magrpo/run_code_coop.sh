@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CoopHumanEval, with the settings of the authors' code for it. Which rows are held out is our choice.
+# CoopHumanEval with the authors' settings: trained from row 16 on, held out rows 0 to 15.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_code.sh" \

@@ -148,7 +148,7 @@ SETS: Mapping[str, PublicSet] = {
     "humaneval": PublicSet(
         "openai/openai_humaneval", human_eval, splits={"train": "test", "test": "test"}, installed=installed
     ),
-    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "test", "test": "test"}),
+    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "train", "test": "train"}),
     "mbpp": PublicSet("google-research-datasets/mbpp", mbpp, config="full"),
     "apps": PublicSet("codeparrot/apps", apps, config="all"),
     "codecontests": PublicSet("deepmind/code_contests", codecontests),

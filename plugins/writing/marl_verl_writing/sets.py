@@ -19,9 +19,9 @@ def arxiv(row: Fields) -> Task:
     return Task(task_id("arxiv", abstract), abstract)
 
 
-VALIDATION: Mapping[Split, str] = {"train": "train", "test": "validation"}
+ARXIV: Mapping[Split, str] = {"train": "train", "test": "val"}
 
 SETS: Mapping[str, PublicSet] = {
-    "tldr": PublicSet("trl-lib/tldr", tldr, splits=VALIDATION),
-    "arxiv": PublicSet("ccdv/arxiv-summarization", arxiv, splits=VALIDATION),
+    "tldr": PublicSet("trl-lib/tldr", tldr),
+    "arxiv": PublicSet("OpenMLRL/arXiv_abstract", arxiv, splits=ARXIV),
 }
