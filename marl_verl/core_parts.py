@@ -16,6 +16,8 @@ CORE_PARTS: Mapping[str, Mapping[str, str]] = {
     "advantages": {
         "advantage": "marl_verl.advantage:Advantage",
         "group-in-group": "marl_verl.algorithms.gigpo:GroupInGroup",
+        "greedy": "marl_verl.algorithms.remax:Greedy",
+        "decoupled": "marl_verl.algorithms.gdpo:Decoupled",
     },
     "returns": {
         "immediate": "marl_verl.advantage.returns:Immediate",

@@ -16,7 +16,17 @@ from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.episode import Act, Action, Run, Workflow
-from marl_verl.sampling import BestOf, Independent, Sample, Sampler, SamplingContext, ask, attempt, drive
+from marl_verl.sampling import (
+    BestOf,
+    GreedyBaseline,
+    Independent,
+    Sample,
+    Sampler,
+    SamplingContext,
+    ask,
+    attempt,
+    drive,
+)
 from marl_verl.tasks.base import Task
 from marl_verl.testing import check_sampler
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
@@ -43,6 +53,7 @@ def nothing(above: Run, run: Run) -> Any:
 SAMPLERS: list[tuple[Sampler, Any]] = [
     (Independent(), None),
     (BestOf(), None),
+    (GreedyBaseline(3), None),
     (GreedyTree(), None),
     (GreedyTree(partial_value="rollout"), None),
     (GreedyTree(partial_value="zero"), nothing),

@@ -55,8 +55,10 @@ def test_the_builtin_parts_come_through_the_hooks() -> None:
     found = plugins.discover("")
     assert found.names("tasks") == ["function-scored", "inventory", "inventory-match", "split-plan-path", "verl"]
     assert found.names("workflows") == ["inventory", "inventory-match", "single", "split-plan-path"]
-    assert found.names("algorithms") == ["gigpo", "grpo", "grpo-trajectory-mean", "ippo", "mappo", "reinforce++"]
-    assert found.names("samplers") == ["best-of", "independent"]
+    assert found.names("algorithms") == [
+        *("gdpo", "gigpo", "grpo", "grpo-trajectory-mean", "ippo", "mappo", "reinforce++", "remax")
+    ]
+    assert found.names("samplers") == ["best-of", "greedy-baseline", "independent"]
     assert found.fingerprint() == (f"marl-verl=={marl_verl.__version__}:builtin",)
     assert all(isinstance(entry.target, str) for kind in KINDS for entry in found.entries(kind))  # all lazy
     for kind, name in (

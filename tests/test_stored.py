@@ -339,8 +339,9 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
     sample = asyncio.run(plugins.discover("").get("samplers", name)().sample(context))
     assert sample.episodes
     file = EpisodeFile.parse(content(*sample_lines(sample, "t1", TASK.id, True)), "f")
-    assert len(file.episodes) == len(sample.episodes)
-    for episode in sample.episodes:
+    episodes = [*sample.episodes, *([sample.greedy] if sample.greedy else [])]
+    assert len(file.episodes) == len(episodes)
+    for episode in episodes:
         stored = file.episode(episode.id)
         assert without_clock(stored) == without_clock(episode)
         again = asyncio.run(rerun(Lanes(), Public(), ["solver", "judge"], stored))

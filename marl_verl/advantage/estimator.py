@@ -30,11 +30,13 @@ class Rows:
         tree: turns have siblings, parents and children.
         crossed: a row can be at several nodes.
         incremental: component `team` is what a turn adds to its path, see `Sampler.incremental`.
+        greedy: they have the reward of a greedy episode as column "greedy".
     """
 
     tree: bool = False
     crossed: bool = False
     incremental: bool = False
+    greedy: bool = False
 
 
 class Estimator(Part):
@@ -53,6 +55,10 @@ class Estimator(Part):
 
     def consumed(self) -> tuple[str, ...]:
         """Reward components that the estimator reads itself; they are excluded from the sum of all components."""
+        return ()
+
+    def score_parts(self) -> tuple[str, ...]:
+        """Parts of the task's score (`DetailedScore`) that a run sets as reward components of every turn."""
         return ()
 
     def wants_critic(self) -> Scope | None:

@@ -183,7 +183,8 @@ class Algorithm:
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that a run sets while sampling."""
-        return self.rewards.components(agents).union(credit.component for credit in self.replay_credits)
+        credits = (credit.component for credit in self.replay_credits)
+        return self.rewards.components(agents).union(credits, self.advantage.score_parts())
 
     @property
     def replay_credits(self) -> tuple[ReplayCredit, ...]:

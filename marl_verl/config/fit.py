@@ -78,7 +78,8 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     credit: Any = algorithm.credit
     # a credit that replaces component `team` is not an increment
     incremental = sampler.incremental and "team" not in credit.consumed()
-    if (why := algorithm.advantage.incompatibility(Rows(sampler.branches, sampler.crossed, incremental))) is not None:
+    rows = Rows(sampler.branches, sampler.crossed, incremental, sampler.greedy)
+    if (why := algorithm.advantage.incompatibility(rows)) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
         pair = f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}'"
@@ -160,6 +161,9 @@ class SyntheticTeam:
             players = credit.players(list(agents))
             for turn in (turn for turn in sample.turns if turn.agent in players):
                 turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
+        for turn in sample.turns:
+            parts = self.algorithm.advantage.score_parts()
+            turn.rewards |= {name: (1.0 + turn.session) / (2 + i) for i, name in enumerate(parts)}
         add_columns(columns_of(self.algorithm), sample)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
         chosen = {id(turn) for each in sample.episodes[:episodes] for turn in each.turns}

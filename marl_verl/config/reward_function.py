@@ -27,9 +27,9 @@ from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, MarlWarning, format_error, nearest
 from marl_verl.options import build
 from marl_verl.plugins.one_file import REWARDS, load_file, reward_files
-from marl_verl.sampling.context import finite
+from marl_verl.sampling.context import finite, score_parts
 from marl_verl.sampling.scoring import scored
-from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
 from marl_verl.tasks.limited import is_quick
 
 NAME, DEFAULT = "function-scored", "compute_score"
@@ -49,11 +49,13 @@ class FunctionScored(TaskSet):
     Options:
         function: FILE.py:NAME.
         kwargs: more arguments of the function.
+        experiment: added to `extra_info` as `experiment_name`, as verl's reward manager `gdpo` does.
         task, options: the task set that generates the tasks, and its options; null: tasks come from files.
     """
 
     function: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+    experiment: str | None = None
     task: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -82,7 +84,10 @@ class FunctionScored(TaskSet):
         for name in ("ground_truth", "answer"):
             truth = task.data.get(name) if truth is None else truth
         text = answer if isinstance(answer, str) else json.dumps(plain(answer))
-        given = (task.data.get("data_source", self.task), text, truth, task.data.get("extra_info", task.data))
+        info = task.data.get("extra_info", task.data)
+        if self.experiment is not None:
+            info = {**(info or {}), "experiment_name": self.experiment}
+        given = (task.data.get("data_source", self.task), text, truth, info)
         names = OF_A_BATCH if self._batch else ARGUMENTS
         values = [[value] for value in given] if self._batch else given
         result = self._fn(**{**dict(zip(names, values, strict=True)), **self.kwargs})
@@ -93,14 +98,13 @@ class FunctionScored(TaskSet):
 
     def _number(self, result: Any) -> Any:
         """The score in what a function returned: a number, or a mapping with "score"; of a batch the first of these."""
-        first = result[0] if self._batch else result
-        return first.get("score") if isinstance(first, Mapping) else first
+        return DetailedScore.of(result[0] if self._batch else result)
 
 
-def check_score(task_set: TaskSet, task: Task) -> None:
-    """MarlError where a user's score of an empty answer is no number; a MarlWarning where it raises, which would fail
-    an attempt of a run."""
-    if is_quick(task_set.score):
+def check_score(task_set: TaskSet, task: Task, parts: Sequence[str] = ()) -> None:
+    """MarlError where a user's score of an empty answer is no number, or lacks `parts`; a MarlWarning where it raises,
+    which would fail an attempt of a run."""
+    if is_quick(task_set.score) and not parts:
         return
     key, name = "marl.task.name", type(task_set).__name__
     if isinstance(task_set, FunctionScored):
@@ -112,6 +116,10 @@ def check_score(task_set: TaskSet, task: Task) -> None:
         what = f"{label} raised {format_error(error)} for an empty answer"
         warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
         return
+    try:
+        score_parts(value, parts)
+    except MarlError as error:
+        raise MarlError(f"{label}: {error} (marl.algorithm.options.keys)") from error
     for number in value.values() if isinstance(value, Mapping) else [value]:
         finite(number, label, task_set.score.__qualname__)
 
@@ -170,7 +178,15 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
     task = config.marl.task
     own = None if OmegaConf.is_missing(task, "name") or task.name is None else str(task.name)
     options = OmegaConf.to_container(task.options) if task.options else {}
-    wrapped = {"function": f"{file.name}:{name}", "kwargs": kwargs, "task": own, "options": options}
+    gdpo = OmegaConf.select(config, "marl.algorithm.name") == "gdpo"
+    experiment = OmegaConf.select(config, "trainer.experiment_name") if gdpo else None
+    wrapped = {
+        "function": f"{file.name}:{name}",
+        "kwargs": kwargs,
+        "experiment": experiment,
+        "task": own,
+        "options": options,
+    }
     task.name, task.options = NAME, {each: value for each, value in wrapped.items() if value not in (None, {})}
     for other in VERL:  # verl must not load it from this path again
         if OmegaConf.select(config, f"{other}.path") is not None:

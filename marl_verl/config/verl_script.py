@@ -17,7 +17,7 @@ from marl_verl.config.compose import ADDED, OPEN, key_paths, parse_overrides
 from marl_verl.config.dr_mas_script import add_dr_mas
 from marl_verl.config.script_team import add_team
 from marl_verl.config.translation import Translation, defaults, set_key
-from marl_verl.config.verl_keys import CHECKPOINT, DROP, ENGINE, ESTIMATOR, OTHER, PASS, REWARD, SERVER, verdict
+from marl_verl.config.verl_keys import CHECKPOINT, DROP, ENGINE, ESTIMATOR, OTHER, PASS, SERVER, verdict
 from marl_verl.config.verl_older import translate_settings
 from marl_verl.errors import MarlError, nearest
 
@@ -30,18 +30,21 @@ ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "reinforce_plus_plus": ("reinforce++", {"std": "population"}),
     "reinforce_plus_plus_baseline": ("grpo", {"scale_group": "batch", "std": "population", "eps": 1e-8}),
     "gpg": ("grpo", {"scale_group": "batch", "std": "nonzero", "eps": 0.0}),
+    "remax": ("remax", {}),
+    "gdpo": ("gdpo", {}),
     "gae": ("ippo", {"lam": 1.0}),  # verl's default
 }
 """`algorithm.adv_estimator` -> (marl.algorithm.name, its options); docs/from-verl.md says where they differ."""
 WITHOUT = {
-    "remax": "rloo",
     "opo": "rloo",
     "grpo_passk": "grpo",
-    "gdpo": "grpo",
     "optimal_token_baseline": "rloo",
     "tir_optimal_token_baseline": "rloo",
 }
 """Estimators of verl that marl-verl does not have -> the nearest one that it has."""
+READ = {"gamma": "gamma", "lam": "lam", "norm_adv_by_std_in_grpo": "norm_by_std"}
+READ |= {"gdpo_reward_keys": "keys", "gdpo_reward_weights": "key_weights"}
+"""Keys of `algorithm` that some estimators read -> their options."""
 RENAMED = {
     "actor_rollout_ref.rollout.n": "marl.sampler.options.episodes",
     "actor_rollout_ref.rollout.val_kwargs.n": "marl.validation.options.episodes",
@@ -52,7 +55,7 @@ HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "trainer.resume_mode": ("auto", "disable"),
     "trainer.v1.trainer_mode": ("sync",),
     "actor_rollout_ref.rollout.agent.default_agent_loop": ("single_turn_agent",),
-    "reward.reward_manager.name": ("naive", "dapo", "prime", "batch", "limited", "remote"),
+    "reward.reward_manager.name": ("naive", "dapo", "prime", "batch", "limited", "remote", "gdpo"),
     "reward.reward_manager.source": ("register",),
 }
 """Values, other than verl's default, of keys that are refused with a third one."""
@@ -225,12 +228,7 @@ def _add_algorithm(script: Translation) -> bool:
         estimator = str(estimator or defaults()[key])
         if estimator in WITHOUT:
             reason = f"{ESTIMATOR}; the nearest to {key}={estimator} is {key}={WITHOUT[estimator]}"
-            parts = (f"algorithm.{estimator}_", "reward.reward_manager.name")
             script.refuse(key, reason)
-            for other in [other for other in script.values if other.startswith(parts[0])]:
-                script.refuse(other, reason)
-            if script.values.get(parts[1]) == estimator:
-                script.refuse(parts[1], f"{REWARD} ({parts[1]}=naive)")
             estimator = WITHOUT[estimator]
         elif estimator not in ESTIMATORS:
             raise MarlError(f"unknown '{key}={estimator}': {nearest(estimator, ESTIMATORS)}")
@@ -242,11 +240,16 @@ def _add_algorithm(script: Translation) -> bool:
             raise MarlError(f"{what}: remove the first one")
         name, options = algorithm, dict(usual)
         script.put("marl.sampler.options.episodes", script.values.get(f"{ROLLOUT}.n", 1))
-    for other in [other for other in script.values if estimator != "gdpo" and other.startswith("algorithm.gdpo_")]:
-        script.drop(other)
+    if estimator == "gdpo" and not script.values.get("algorithm.gdpo_reward_keys"):
+        raise MarlError(f"'{key}=gdpo' needs algorithm.gdpo_reward_keys: the keys of the score that it normalises")
     critic = name in ("ippo", "mappo")
-    read = {"gamma": critic, "lam": critic, "norm_adv_by_std_in_grpo": name == "grpo" and estimator in (None, "grpo")}
-    for setting, option in {"gamma": "gamma", "lam": "lam", "norm_adv_by_std_in_grpo": "norm_by_std"}.items():
+    read = {
+        "gamma": critic,
+        "lam": critic,
+        "norm_adv_by_std_in_grpo": name in ("grpo", "gdpo") and estimator in (None, name),
+    }
+    read |= dict.fromkeys(("gdpo_reward_keys", "gdpo_reward_weights"), name == "gdpo")
+    for setting, option in READ.items():
         if (where := f"algorithm.{setting}") not in script.values:
             continue
         if read[setting]:

@@ -48,10 +48,11 @@ def _part(kind: str, named: Named) -> dict[str, Any]:
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, sandbox: str | None = None) -> list[str]:
-    """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes in the sampler's order,
-    then its failures by session. `sandbox`: the tier in which programs of these episodes ran."""
+    """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes in the sampler's order
+    (a greedy one last), then its failures by session. `sandbox`: the tier in which programs of these episodes ran."""
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
-    found = [encode_episode(episode, tokens) | ({"sandbox": sandbox} if sandbox else {}) for episode in sample.episodes]
+    episodes = sample.episodes if sample.greedy is None else [*sample.episodes, sample.greedy]
+    found = [encode_episode(episode, tokens) | ({"sandbox": sandbox} if sandbox else {}) for episode in episodes]
     return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
 
 

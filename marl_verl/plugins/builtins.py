@@ -18,6 +18,7 @@ def marl_register(registry: Registry) -> None:
     registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")
     registry.reward("returned", "marl_verl.rewards.mix:returned")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
+    registry.sampler("greedy-baseline", "marl_verl.sampling.independent:GreedyBaseline")
     registry.sampler("best-of", "marl_verl.sampling.independent:BestOf")
     registry.loss("verl", "marl_verl.algorithms.losses:VERL")
     registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")
@@ -29,6 +30,8 @@ def marl_register(registry: Registry) -> None:
     registry.algorithm("grpo-trajectory-mean", "marl_verl.algorithms.presets:GRPO_TRAJECTORY_MEAN")
     registry.algorithm("reinforce++", "marl_verl.algorithms.presets:REINFORCE_PP")
     registry.algorithm("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
+    registry.algorithm("remax", "marl_verl.algorithms.remax:REMAX")
+    registry.algorithm("gdpo", "marl_verl.algorithms.gdpo:GDPO")
     registry.algorithm("ippo", "marl_verl.algorithms.presets:IPPO")
     registry.algorithm("mappo", "marl_verl.algorithms.presets:MAPPO")
     methods = {"mixes": registry.mix, "credits": registry.credit, "returns": registry.returns}

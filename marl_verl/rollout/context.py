@@ -20,6 +20,7 @@ from marl_verl.episode.requests import untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate
+from marl_verl.sampling.base import GREEDY
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig
@@ -160,6 +161,8 @@ class PolicySamplingContext(BaseSamplingContext):
         asked = act.parameters or {}
         if asked:
             sampling |= self._asked(asked, sampling, who)
+        if candidate == GREEDY:
+            sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
         if self._parts.repeatable:
             place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
             sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)

@@ -111,12 +111,14 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
     """Load the parts that the team's config names. llm_clients: policy -> verl's client, or the external endpoint."""
     marl, team, known = marl_section(config), team_of(config), plugins.load()
     seconds = {name: marl["rollout"][name] for name in SECONDS}
+    algorithm = algorithm_of(team)
     task_context = TaskContext(
         workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
         tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
         agents=team.agents,
         rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
-        mix=algorithm_of(team).rewards,
+        mix=algorithm.rewards,
+        parts=algorithm.advantage.score_parts(),
         limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
         explored=team.explored,
     )

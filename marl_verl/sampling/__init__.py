@@ -3,7 +3,7 @@
 from marl_verl.episode import Reason
 from marl_verl.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
 from marl_verl.sampling.base import Candidate, Failure, Sample, Sampler, SamplingContext, drive
-from marl_verl.sampling.independent import BestOf, Independent
+from marl_verl.sampling.independent import BestOf, GreedyBaseline, Independent
 from marl_verl.sampling.node import (
     SESSION,
     PartialValue,
@@ -18,7 +18,17 @@ from marl_verl.sampling.node import (
     waiting_for,
 )
 
-__all__ = ["BestOf", "Candidate", "Failure", "Independent", "Reason", "SamplingContext", "Sample", "Sampler"]
+__all__ = [
+    "BestOf",
+    "Candidate",
+    "Failure",
+    "GreedyBaseline",
+    "Independent",
+    "Reason",
+    "SamplingContext",
+    "Sample",
+    "Sampler",
+]
 __all__ += [
     "AttemptFailed",
     "ask",

@@ -15,6 +15,8 @@ from marl_verl.tasks.base import TaskSet
 
 Candidate = int | str
 """Distinguishes several actions for one act; part of the request's seed. A name is independent of arrival order."""
+GREEDY = "greedy"
+"""A candidate sampled at temperature 0; and the column of rows with the reward of a task's greedy episode."""
 
 
 class SamplingContext(Protocol):
@@ -63,6 +65,9 @@ class SamplingContext(Protocol):
         """Set the reward components of turns of a tree, with the score of the state as component "team", and their
         `invalid` marks."""
 
+    def outcome(self, turn: Turn, episode: Episode) -> float:
+        """The team reward of a turn's agent in an episode."""
+
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The reward of each turn, with the algorithm's reward mix."""
 
@@ -94,6 +99,7 @@ class Sample:
         episodes: in session order; in a tree, the paths to its leaves, which share turns.
         failures: attempts without an episode.
         dropped: successful attempts that were discarded because related attempts failed.
+        greedy: an episode at temperature 0 that is stored and not trained on: a baseline.
         extra_tokens: purpose -> sampled tokens that are not in rows: rollouts to the end, counterfactuals.
     """
 
@@ -101,6 +107,7 @@ class Sample:
     failures: list[Failure] = field(default_factory=list)
     extra_tokens: dict[str, int] = field(default_factory=dict)
     dropped: int = 0
+    greedy: Episode | None = None
 
     @property
     def turns(self) -> list[Turn]:
@@ -119,7 +126,8 @@ class Sample:
         """The number of attempts, failed ones included: episodes, or nodes of a tree."""
         turns = self.turns
         nodes = {name for turn in turns if turn.node is not None for name in turn.node.split(JOIN)}
-        return len(self.failures) + self.dropped + max(len(nodes), len({turn.session for turn in turns}))
+        others = len(self.failures) + self.dropped + (self.greedy is not None)
+        return others + max(len(nodes), len({turn.session for turn in turns}))
 
     def add_tokens(self, what: str, tokens: int) -> None:
         """Count sampled tokens that are not in rows, for the purpose `what`."""
@@ -143,8 +151,10 @@ class Sampler(Options):
             otherwise it is the score of the state that the turn leads to.
         one_side: why all agents must be of one side, because it compares or adds up rewards of different agents; None
             if sides may compete.
+        greedy: whether rows have the column `GREEDY`.
     """
 
+    greedy: ClassVar[bool] = False
     branches: ClassVar[bool] = False
     incremental: ClassVar[bool] = False
     one_side: ClassVar[str | None] = None

@@ -12,11 +12,11 @@ from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
 from marl_verl.episode.messages import Observation
 from marl_verl.episode.row import row
-from marl_verl.errors import MarlError, shown
+from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling.base import SamplingContext
 from marl_verl.sampling.scoring import scored
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import DetailedScore, Task, TaskSet
 from marl_verl.tasks.sides import winner
 from marl_verl.team import AgentConfig, check_sides, sides_of
 
@@ -33,6 +33,7 @@ class TaskContext:
         mix: how the algorithm combines the reward components; None sums them.
         limits: limits of one episode.
         explored: policies whose agents are explored (`SamplingContext.explored`); None: all.
+        parts: parts of the score that are reward components of every turn; 0 without an answer.
     """
 
     workflow: Workflow
@@ -42,6 +43,7 @@ class TaskContext:
     mix: RewardMix | None = None
     limits: Limits = Limits()
     explored: frozenset[str] | None = None
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.mix, RewardMix | None):
@@ -83,8 +85,11 @@ class BaseSamplingContext(SamplingContext):
     async def finish(self, run: Run, session: int) -> Episode:
         turns = [self.turn(act, action, session) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
+        names = self.task_context.parts
+        parts = dict.fromkeys(names, 0.0) if run.answer is None else score_parts(episode.score, names)
         for turn in turns:
-            turn.team_reward = self._outcome(turn, episode)
+            turn.team_reward = self.outcome(turn, episode)
+            turn.rewards |= parts
         await self._reward_turns(turns, episode, run)
         return episode
 
@@ -101,14 +106,14 @@ class BaseSamplingContext(SamplingContext):
             outcomes=outcomes,
         )
 
-    def _outcome(self, turn: Turn, episode: Episode) -> float:
+    def outcome(self, turn: Turn, episode: Episode) -> float:
         outcome, tasks = episode.outcome(self.task_context.agents[turn.agent].side), self.task_context.tasks
         return outcome if episode.answer is None else tasks.scale * outcome + tasks.shift
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         turns = list(turns)
         for turn in turns:
-            turn.rewards["team"] = self._outcome(turn, episode)
+            turn.rewards["team"] = self.outcome(turn, episode)
         await self._reward_turns(turns, episode, run)
 
     async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
@@ -179,10 +184,21 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
         value = {str(side): finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
     else:
         value = finite(found, "the score", name)
+        value = found if isinstance(found, DetailedScore) else value
     if type(tasks).success is TaskSet.success:  # as there
         return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
     (success,) = await scored(tasks.success, [(task, answer)], seconds)
     return value, bool(success)
+
+
+def score_parts(score: Any, names: Iterable[str]) -> dict[str, float]:
+    """The parts of a score with these names. MarlError for one that is missing (with the nearest) or not finite."""
+    parts = score.parts if isinstance(score, DetailedScore) else {}
+    for name in names:
+        if name not in parts:
+            why = nearest(name, parts) if parts else f"it is {shown(score)}, not a mapping with 'score' and '{name}'"
+            raise MarlError(f"the score has no number '{name}': {why}")
+    return {name: finite(parts[name], f"part '{name}' of the score", "the score function") for name in names}
 
 
 def by_side(score: Score, agents: Mapping[str, AgentConfig] | None = None) -> tuple[float, dict[str, float]]:

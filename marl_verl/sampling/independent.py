@@ -9,12 +9,13 @@ other, nor do concurrent agents. The time for a task is that of the critical pat
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from marl_verl.episode import Episode
 from marl_verl.options import Count
 from marl_verl.sampling.attempt import ask, attempt, gather_all, scored
-from marl_verl.sampling.base import Failure, Sample, Sampler, SamplingContext, drive
+from marl_verl.sampling.base import GREEDY, Candidate, Failure, Sample, Sampler, SamplingContext, drive
 
 T = TypeVar("T")
 
@@ -30,6 +31,38 @@ class Independent(Sampler):
 
     async def sample(self, context: SamplingContext) -> Sample:
         return Sample(*await _attempts(context, self.episodes, _episode))
+
+
+class GreedyBaseline(Independent):
+    """Independent episodes, and beside them one in which every agent acts at temperature 0.
+
+    Column `greedy` of a row is the mean mixed reward of its agent's turns in the greedy episode; of an agent that did
+    not act there, its team reward alone, mixed. Without a greedy episode the task has no rows.
+
+    Options:
+        episodes: number of sampled episodes per task.
+    """
+
+    greedy: ClassVar[bool] = True
+
+    async def sample(self, context: SamplingContext) -> Sample:
+        async def episode(context: SamplingContext, session: int) -> Episode:
+            return await _episode(context, session, GREEDY if session == self.episodes else 0)
+
+        episodes, failures = await _attempts(context, self.episodes + 1, episode)
+        if not episodes or episodes[-1].session != self.episodes:
+            return Sample(failures=failures, dropped=len(episodes))
+        greedy = episodes.pop()
+        rewards: dict[str, list[float]] = {}
+        for turn, reward in zip(greedy.turns, context.value(greedy.turns) if greedy.turns else (), strict=True):
+            rewards.setdefault(turn.agent, []).append(reward)
+        for turn in (turn for each in episodes for turn in each.turns):
+            if turn.agent not in rewards:
+                idle = replace(turn, rewards={}, team_reward=context.outcome(turn, greedy))
+                rewards[turn.agent] = context.value([idle])
+            turn.columns[GREEDY] = sum(rewards[turn.agent]) / len(rewards[turn.agent])
+        tokens = {GREEDY: sum(turn.length for turn in greedy.turns)}
+        return Sample(episodes, failures, extra_tokens=tokens, greedy=greedy)
 
 
 class BestOf(Sampler):
@@ -71,10 +104,10 @@ async def _attempts(
     ]
 
 
-async def _episode(context: SamplingContext, session: int) -> Episode:
+async def _episode(context: SamplingContext, session: int, candidate: Candidate = 0) -> Episode:
     """Drive one run to its end and score it."""
     async with context.start(session) as run:
-        await drive(run, lambda act: ask(context, act, session))
+        await drive(run, lambda act: ask(context, act, session, candidate))
         return await scored(context, context.finish(run, session))
 
 

@@ -33,7 +33,6 @@ def add_columns(functions: Mapping[str, ColumnFunction], sample: Sample) -> None
         for turn in (*episode.turns, *episode.off_path_turns):
             if id(turn) not in done and not turn.transition:
                 done.add(id(turn))
-                turn.columns = {}
                 for name, function in functions.items():
                     _add(name, function, turn, episode)
 

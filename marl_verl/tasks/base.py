@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +71,23 @@ class TaskSet(Options):
         """The score of an answer without the solution (public tests, a format check), a number. Inference chooses among
         attempts by it; `score` then scores the chosen one. May be async."""
         raise NotImplementedError(f"{type(self).__name__} has no public_score, which choosing among attempts needs")
+
+
+class DetailedScore(float):
+    """A score with its `parts`, e.g. of format and accuracy, which an algorithm may name as reward components."""
+
+    parts: Mapping[str, float] = {}
+
+    @classmethod
+    def of(cls, result: Any) -> Any:
+        """What a score function of verl returned: of a mapping with a number "score", the score with its numbers as
+        parts; of another mapping, its "score"; else the result."""
+        score = result.get("score") if isinstance(result, Mapping) else result
+        if not isinstance(result, Mapping) or not isinstance(score, Real):
+            return score
+        detailed = cls(float(score))
+        detailed.parts = {str(name): float(value) for name, value in result.items() if isinstance(value, Real)}
+        return detailed
 
 
 def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: str) -> list[Task]:

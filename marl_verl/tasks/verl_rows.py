@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from marl_verl.errors import MarlError, MarlWarning, nearest, shown
 from marl_verl.options import Positive
-from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
 from marl_verl.tasks.columns import reader
 from marl_verl.tasks.task_files import read_rows
 from marl_verl.tasks.verl_programs import score_program, wrong_tests
@@ -109,14 +109,14 @@ class VerlRows(TaskSet):
         return tasks
 
     def score(self, task: Task, answer: Any) -> Any:
-        """verl's score of the answer as text; of a score with details, its `score`."""
+        """verl's score of the answer as text, with its details as parts."""
         text = answer if isinstance(answer, str) else json.dumps(answer)
         source, truth = task.data["data_source"], task.data["reward_model"]["ground_truth"]
         if source in PROGRAMS and not self.sandbox_url:
             return score_program(text, truth, self.sandbox_memory_mb)
         from verl.utils.reward_score import default_compute_score
 
-        found = default_compute_score(
+        result = default_compute_score(
             data_source=source,
             solution_str=text,
             ground_truth=truth,
@@ -125,7 +125,7 @@ class VerlRows(TaskSet):
             concurrent_semaphore=self._requests if self.sandbox_url else None,
             memory_limit_mb=self.sandbox_memory_mb,
         )
-        return found["score"] if isinstance(found, Mapping) else found
+        return DetailedScore.of(result)
 
     @functools.cached_property
     def _requests(self) -> threading.Semaphore:

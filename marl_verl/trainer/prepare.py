@@ -194,7 +194,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     if (doubt := samplers["sampler"].warning(parts.task_set, turns)) is not None:
         notes += (f"warning: marl.sampler.options: {doubt}",)
     for found in [*tasks.values()][:1]:
-        check_score(parts.task_set, found[0])
+        check_score(parts.task_set, found[0], algorithm.advantage.score_parts())
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)

@@ -1,0 +1,37 @@
+"""ReMax: compares each episode with a greedy one of the same task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.advantage.columns import FloatArray
+from marl_verl.advantage.estimator import Estimator, Rows
+from marl_verl.advantage.groups import TASK, group_ids
+from marl_verl.advantage.result import AdvantageResult
+from marl_verl.advantage.rows import RowTable
+from marl_verl.algorithms import Algorithm
+
+
+@dataclass(frozen=True)
+class Greedy(Estimator):
+    """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task.
+
+    Source: ReMax, arXiv 2310.10505, verl's `compute_remax_outcome_advantage`.
+    """
+
+    name: ClassVar[str] = "greedy"
+
+    def incompatibility(self, rows: Rows) -> str | None:
+        return None if rows.greedy else "it needs a greedy episode of each task: use sampler 'greedy-baseline'"
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """See `Estimator.compute`. MarlError for rows without column `greedy`."""
+        baseline, rows = table.column("greedy"), np.arange(len(table))
+        return AdvantageResult.of(reward, reward, baseline, np.ones(len(table)), group_ids(table, TASK), rows, TASK)
+
+
+REMAX = Algorithm(sampler="greedy-baseline", advantage=Greedy())
+"""A = r - r_greedy. One sampled episode per task is enough. See `Greedy`."""

@@ -1,0 +1,261 @@
+"""ReMax and GDPO: a greedy episode as baseline, and reward components that are normalised one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marl_verl import plugins
+from marl_verl.advantage import RowTable
+from marl_verl.algorithms.gdpo import GDPO
+from marl_verl.algorithms.remax import REMAX
+from marl_verl.config.reward_function import FunctionScored, check_score
+from marl_verl.config.verl_script import from_script
+from marl_verl.episode import Action, Team, Workflow
+from marl_verl.episode.codec import decode_episode
+from marl_verl.errors import MarlError
+from marl_verl.journals.write import sample_lines
+from marl_verl.plugins.one_file import reward_files
+from marl_verl.rewards.mix import Mix
+from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.rollout.rows import turn_table
+from marl_verl.sampling import GreedyBaseline, Sample
+from marl_verl.sampling.base import GREEDY
+from marl_verl.sampling.context import TaskContext
+from marl_verl.tasks import Task, TaskSet
+from marl_verl.team import AgentConfig, Sampling
+
+TASK = Task("t", "question")
+AGENTS = {"solver": AgentConfig("solver", "p", sampling=Sampling(temperature=0.7)), "judge": AgentConfig("judge", "p")}
+AGENTS["judge"] = replace(AGENTS["judge"], reward="helpful")
+
+
+class Checked(Workflow):
+    """The judge acts only after a long answer, and then once more."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        answer = (await team["solver"].act(task.prompt)).text
+        for _ in range(2 if len(answer) > 2 else 0):
+            await team["judge"].act(answer)
+        return answer
+
+
+class Length(TaskSet):
+    quick = True
+
+    def score(self, task: Task, answer: Any) -> float:
+        return float(len(answer))
+
+
+class Server:
+    """Answers "aaa" and "aaaa" to sampled requests, and `greedy` to those at temperature 0."""
+
+    sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": 5}
+
+    def __init__(self, greedy: str | None) -> None:
+        self.greedy, self.asked = greedy, list[Any]()
+
+    def too_long(self, *_: Any) -> None:
+        return None
+
+    async def answer(self, messages: Any, sampling: Any, request_id: str, *_: Any) -> Action:
+        self.asked.append({name: sampling[name] for name in ("temperature", "top_p", "top_k")})
+        greedy = sampling["temperature"] == 0
+        if greedy and self.greedy is None:
+            raise RuntimeError("no greedy answer")
+        text = str(self.greedy) if greedy else "a" * (3 + int(request_id.rpartition("-")[2]))
+        return Action(text, [1], [2] * len(text), [-1.0] * len(text))
+
+
+def sampled(greedy: str | None, **mix: float) -> tuple[Sample, Server]:
+    server = Server(greedy)
+    helpful = {"helpful": lambda task, turn, episode: 10.0 + turn.turn}
+    context = TaskContext(Checked(), Length(), AGENTS, helpful, Mix(**mix))
+    parts = WorkerContext(context, {"p": server}, 0, trained=frozenset({"p"}))
+    return asyncio.run(GreedyBaseline(2).sample(PolicySamplingContext(parts, TASK, "u", 1, None))), server
+
+
+@pytest.mark.parametrize(
+    ("greedy", "mix", "judge"),
+    [
+        ("g" * 5, {}, 5 + 10.5),  # the mean of its two turns
+        ("g" * 5, {"team": 2.0}, 10.0),
+        ("g", {}, 1.0),  # it does not act: the team reward alone
+        ("g", {"team": 2.0, "role": 1.0}, 2.0),
+    ],
+)
+def test_the_baseline_is_the_reward_of_a_greedy_episode_that_is_stored_and_not_trained_on(
+    greedy: str, mix: dict[str, float], judge: float
+) -> None:
+    sample, server = sampled(greedy, **mix)
+    weight = mix.get("team", 1.0)
+    assert {turn.session for turn in sample.turns} == {0, 1}
+    assert all(
+        turn.columns == {GREEDY: weight * len(greedy) if turn.agent == "solver" else judge} for turn in sample.turns
+    )
+    assert sum(asked == {"temperature": 0.0, "top_p": 1.0, "top_k": -1} for asked in server.asked) in (1, 3)
+    assert {asked["temperature"] for asked in server.asked} == {0.0, 0.7, 1.0}
+    assert sample.greedy is not None
+    assert sample.extra_tokens == {GREEDY: sum(turn.length for turn in sample.greedy.turns)}
+    last = sample_lines(sample, "u", "t", tokens=True)[-1]
+    assert decode_episode(json.loads(last)).id == "u_2"
+    algorithm = replace(REMAX, rewards=Mix(**mix))
+    table = turn_table(sample.turns, algorithm.components(AGENTS), {"p"})
+    result = algorithm.compute(table)
+    rewards = [
+        weight * turn.components["team"] + turn.components.get("role", 0) * (not mix or "role" in mix)
+        for turn in sample.turns
+    ]
+    np.testing.assert_allclose(result.advantage, np.array(rewards) - table.column(GREEDY))
+    again = algorithm.compute(RowTable.from_rows(algorithm.placed(table).to_rows()))  # as `explain` does
+    np.testing.assert_array_equal(again.advantage, result.advantage)
+
+
+def test_without_its_greedy_episode_a_task_has_no_rows() -> None:
+    sample, _ = sampled(None)
+    assert (sample.turns, sample.dropped, sample.attempts) == ([], 2, 3)
+    assert [failure.session for failure in sample.failures] == [2]
+
+
+def rows(count: int, seed: int) -> tuple[list[dict[str, Any]], Any]:
+    rng = np.random.default_rng(seed)
+    made = [
+        {"uid": f"q{i % 5}", "session": i // 5, "index": 0, "turn": 0, "agent": "a", "policy": "p"}
+        | {"rewards": {"x": float(rng.integers(0, 2)), "y": float(rng.normal())}, "team_reward": float(rng.normal())}
+        | {"length": int(rng.integers(1, 7)), "columns": {GREEDY: float(rng.normal())}}
+        for i in range(count)
+    ]
+    return made, rng
+
+
+def reference(made: list[dict[str, Any]], weights: list[float], scaled: bool) -> list[float]:
+    """GDPO in a straight line."""
+    total = []
+    for row in made:
+        of_row = 0.0
+        for key, weight in zip("xy", weights, strict=True):
+            group = [other["rewards"][key] for other in made if other["uid"] == row["uid"]]
+            if len(group) == 1:
+                group, std = [0.0], 1.0
+            else:
+                std = float(np.std(group, ddof=1))
+            of_row += weight * (row["rewards"][key] - float(np.mean(group))) / (std + 1e-6 if scaled else 1)
+        total.append(of_row)
+    tokens = np.repeat(total, [row["length"] for row in made])
+    return [float((value - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)) for value in total]
+
+
+@pytest.mark.parametrize(("count", "weights", "scaled"), [(20, None, True), (12, [2.0, 0.5], True), (20, None, False)])
+def test_gdpo_is_its_equation(count: int, weights: list[float] | None, scaled: bool) -> None:
+    made, _ = rows(count, 3)
+    method = GDPO.with_options({"keys": ["x", "y"], "key_weights": weights, "norm_by_std": scaled})
+    found = method.compute(RowTable.from_rows(made)).advantage
+    np.testing.assert_allclose(found, reference(made, weights or [1.0, 1.0], scaled), rtol=1e-9)
+
+
+def test_gdpo_whitens_each_policy_by_itself() -> None:
+    made, _ = rows(20, 4)
+    others = [{**row, "uid": f"{row['uid']}x", "policy": "other"} for row in rows(15, 5)[0]]
+    method = GDPO.with_options({"keys": ["x", "y"]})
+    found = method.compute(RowTable.from_rows(made + others)).advantage
+    np.testing.assert_allclose(found[:20], method.compute(RowTable.from_rows(made)).advantage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_both_are_those_of_stock_verl(seed: int) -> None:
+    import torch
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo import core_algos
+
+    made, rng = rows(23, seed)
+    length = torch.tensor([row["length"] for row in made])
+    mask = (torch.arange(6) < length[:, None]).float()
+    scores = torch.zeros(len(made), 6)
+    scores[torch.arange(len(made)), length - 1] = torch.tensor([row["team_reward"] for row in made])
+    table = RowTable.from_rows([{**row, "rewards": {}} for row in made])
+    baselines = torch.tensor([row["columns"][GREEDY] for row in made])
+    stock, _ = core_algos.compute_remax_outcome_advantage(scores, baselines, mask)
+    np.testing.assert_allclose(REMAX.compute(table).advantage, stock[:, 0].numpy(), atol=1e-6)
+
+    weights = rng.normal(size=2).tolist()
+    config = AlgoConfig(adv_estimator="gdpo", gdpo_reward_keys=["x", "y"], gdpo_reward_weights=weights)
+    batch = {
+        "prompts": torch.zeros(len(made), 1),
+        "attention_mask": torch.cat([torch.ones(len(made), 1), mask], 1).long(),
+    }
+    parts = {key: np.array([row["rewards"][key] for row in made]) for key in "xy"}
+    index = np.array([row["uid"] for row in made], dtype=object)
+    stock, _ = core_algos.compute_gdpo_outcome_advantage(
+        scores, mask, index, config=config, non_tensor_batch=parts, batch=batch
+    )
+    method = GDPO.with_options({"keys": ["x", "y"], "key_weights": weights})
+    found = method.compute(RowTable.from_rows(made)).advantage
+    np.testing.assert_allclose(found, stock[:, 0].numpy(), atol=1e-5)
+
+
+SCORE = """
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    assert extra_info["experiment_name"] == "tiny"
+    return {"score": 3.0, "format_reward": True, "accuracy_reward": 2, "note": "text"}
+"""
+
+
+def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCORE)
+    plugins.use_files(reward_files(tmp_path / "mine.py"))
+    try:
+        tasks = FunctionScored(function="mine.py:compute_score", experiment="tiny")
+        keys = ("format_reward", "accuracy_reward")
+        check_score(tasks, TASK, keys)
+        with pytest.raises(MarlError, match=r"no number 'acuracy_reward': did you mean 'accuracy_reward'"):
+            check_score(tasks, TASK, ("acuracy_reward",))
+        with pytest.raises(MarlError, match=r"no number 'format_reward': it is 0\.0"):
+            check_score(Length(), TASK, keys)
+        parts = WorkerContext(TaskContext(Checked(), tasks, AGENTS, parts=keys), {"p": Server("g")}, 0)
+        parts.task_context.rewards.update(helpful=lambda *_: 1.0)  # type: ignore[attr-defined]
+        sample = asyncio.run(GreedyBaseline(1).sample(PolicySamplingContext(parts, TASK, "u", 1, None)))
+    finally:
+        plugins.use_files([])
+    assert {turn.agent for turn in sample.turns} == {"solver", "judge"}
+    assert all(turn.rewards.items() >= {"format_reward": 1.0, "accuracy_reward": 2.0}.items() for turn in sample.turns)
+    assert all(turn.team_reward == 3.0 for turn in sample.turns)
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "options"),
+    [
+        (["algorithm.adv_estimator=remax"], "remax", {}),
+        (
+            [
+                "algorithm.adv_estimator=gdpo",
+                '+algorithm.gdpo_reward_keys=["a", "b"]',
+                "algorithm.gdpo_reward_weights=[1.0,2.0]",
+                "algorithm.norm_adv_by_std_in_grpo=false",
+                "reward.reward_manager.name=gdpo",
+            ],
+            "gdpo",
+            {"keys": ["a", "b"], "key_weights": [1.0, 2.0], "norm_by_std": False},
+        ),
+    ],
+)
+def test_lines_of_a_verl_script(lines: list[str], name: str, options: dict[str, Any]) -> None:
+    marl = from_script([*lines, "actor_rollout_ref.rollout.n=4"])[0]["marl"]
+    assert marl["algorithm"] == {"name": name, "options": options}
+    assert marl["sampler"]["options"] == {"episodes": 4}
+    assert {"remax": REMAX, "gdpo": GDPO}[name].with_options(options).options()["loss"] == "ppo-clip"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"keys": []}, "'keys' is empty"), ({"keys": ["x", "y"], "key_weights": [1.0]}, "1 numbers for 2 'keys'")],
+)
+def test_wrong_keys_of_gdpo_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
+        GDPO.with_options(options)
