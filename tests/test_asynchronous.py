@@ -154,7 +154,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     values = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
-    report = SimpleNamespace(**values, extra_tokens={}, outcomes=[], lines=[], metrics={})
+    report = SimpleNamespace(**values, extra_tokens={}, scores=[], outcomes=[], lines=[], metrics={})
     rows = [{name: each[name] for name in COLUMNS if name in each} for each in tags]
     return Done(report, keys, tags, RowTable.from_rows(rows, ("team",)) if rows else None)  # type: ignore[arg-type]
 
