@@ -1,19 +1,19 @@
-"""Code reward in levels, up to 4.0: a helper function and a main function, judged on their syntax trees.
+"""Code reward in levels, up to 4.0: a helper function and a main function, `aux` and the entry point of the problem.
 
-    helper     0.4   the helper function is defined and returns something
-    main       0.6   the main function is defined; without it no further level counts
-    syntax     0.5   both together compile; otherwise no further level counts
-    tests      1.0   times the share of tests that pass; at 0 no further level counts
+    helper     0.4   the helper function is there, with a `return`
+    main       0.6   the main function is there, with a `return`; otherwise no further level counts
+    syntax     0.5   the imports of the prompt and both functions parse together; otherwise no further level counts
+    tests      1.0   times the share of tests that pass; at 0, or without a helper function, no further level counts
     calls      0.5   the main function calls the helper
     substance  1.0   and is more than a wrapper around it
-    ignored   -0.5   but never uses what it returned
+    ignored   -0.5   but a call is a statement by itself, whose value is lost
 
-"Calls" is a call by the helper's name below the main function, where the main code does not define that name itself. A
-wrapper only calls the helper and returns its result. A result is unused if each call is a statement by itself, or is
-assigned to a name that the main function never reads.
+Of an answer only the function of the wanted name is kept, without its imports and other functions. The first two levels
+go by the text, so that a function that does not parse counts. A wrapper has, without signature, docstring and comments,
+no line, one line that starts with `return` and names the helper, or a line `v = aux(...` and then `return v`.
 
-Source: MAGRPO, arXiv 2508.04652, and the authors' code for the numbers. Their code uses regular expressions; the one
-for the last level misses plain calls.
+Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Code_Generation). README.md of this plugin
+lists where their value is plainly a bug, and ours the intended one.
 """
 
 from __future__ import annotations
@@ -21,46 +21,44 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TypeGuard
 
-FENCE = re.compile(r"```[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+FENCE = re.compile(r"```(?:python)?")
+DEFINITION = re.compile(r"([ \t]*)def[ \t]+(\w+)")
+LINE = re.compile(r"\r?\n")
+TOKEN = re.compile(
+    r"""(?P<text>(?P<quotes>\"\"\"|''')(?:\\.|(?!(?P=quotes)).)*(?:(?P=quotes)|\Z)"""
+    r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(?P<comment>\#[^\n]*)|[()\[\]{}\n]""",
+    re.DOTALL,
+)
 
 
 def code_in(text: str) -> str:
-    """The code of an answer: its fenced blocks, or the whole text without one."""
-    return "\n\n".join(block.strip() for block in FENCE.findall(text)) or text.strip()
+    """The functions of an answer, or the text where it has none."""
+    lines, number, kept = _lines(text), 0, []
+    while number < len(lines):
+        block = _block(lines[number:]) if DEFINITION.match(lines[number]) else []
+        kept += ["\n".join(block).strip()] if block else []
+        number += len(block) or 1
+    return "\n\n".join(kept) or text.strip()
 
 
-def joined(helper: str, main: str) -> str:
-    """Both as one module; identical texts (a team of one) are included once."""
-    return helper if helper == main else f"{helper}\n\n\n{main}\n"
+def function(text: str, name: str) -> str:
+    """The text of the last function of that name in an answer, at any indentation; "" without one.
 
-
-def levels(helper: str, main: str, aux: str, entry: str, passed: float) -> dict[str, float]:
-    """Level -> its reward, in order, up to the last level that counts; their sum is the reward, up to 4.0.
-
-    Args:
-        helper, main: code of the two.
-        aux, entry: names of the helper function and of the main function.
-        passed: share of the tests that both together pass, 0 to 1.
+    It ends before the first line that is not indented deeper, except blank ones, comments and, if it then parses, the
+    lines of a bracket or text that began in it.
     """
-    found = {"helper": 0.4 if returns(function(helper, aux)) else 0.0}
-    main_function = function(main, entry)
-    found["main"] = 0.6 if main_function is not None else 0.0
-    if main_function is not None:
-        found["syntax"] = 0.5 if compiles(joined(helper, main)) else 0.0
-    if found.get("syntax"):
-        found["tests"] = passed
-    if main_function is not None and found.get("tests"):
-        shadowed = helper != main and function(main, aux) is not None
-        called = [] if shadowed else list(calls(main_function, aux))
-        found["calls"] = 0.5 if called else 0.0
-        if called:
-            found["substance"] = 0.0 if wrapper(main_function, aux) else 1.0
-            found["ignored"] = 0.0 if used(main_function, aux) else -0.5
-    return found
+    lines = _lines(text)
+    for number in reversed(range(len(lines))):
+        match = DEFINITION.match(lines[number])
+        if match and match[2] == name:
+            return "\n".join(_block(lines[number:])).rstrip() + "\n"
+    return ""
+
+
+def returns(text: str) -> bool:
+    """Whether a function's text has the word `return` outside of texts and comments."""
+    return re.search(r"\breturn\b", TOKEN.sub(_plain, text)) is not None
 
 
 def parsed(code: str) -> ast.Module | None:
@@ -71,92 +69,116 @@ def parsed(code: str) -> ast.Module | None:
         return None
 
 
-def compiles(code: str) -> bool:
-    """Whether the code compiles as a module (a `return` outside a function parses, but does not compile)."""
-    try:
-        compile(code, "<answer>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+def definition(text: str) -> ast.FunctionDef | None:
+    """The syntax tree of a function's text; None if it does not parse."""
+    module = parsed(text)
+    first = module.body[0] if module is not None and module.body else None
+    return first if isinstance(first, ast.FunctionDef) else None
 
 
-def function(code: str, name: str) -> Function | None:
-    """The last function of that name on the module's top level."""
-    module = parsed(code)
-    body = module.body if module is not None else []
-    found = [each for each in body if isinstance(each, Function) and each.name == name]
-    return found[-1] if found else None
+def imports(prompt: str) -> str:
+    """The import lines of a prompt."""
+    lines = [line.strip() for line in _lines(prompt)]
+    return "\n".join(line for line in lines if line.startswith(("import ", "from ")) and parsed(line) is not None)
 
 
-def returns(found: Function | None) -> bool:
-    """Whether a function returns or yields a value, nested functions excluded."""
-    return found is not None and any(
-        isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None for node in own(found)
-    )
+def levels(helper: str, main: str, name: str, parses: bool, passed: float | None) -> dict[str, float]:
+    """Level -> its reward, in order, up to the last level that is judged; their sum is the reward, up to 4.0.
+
+    Args:
+        helper, main: texts of the two functions, "" for one that is missing.
+        name: of the helper function.
+        parses: whether they parse, together with the imports.
+        passed: share of the tests that both together pass, 0 to 1; None without tests.
+    """
+    rewards = {"helper": 0.4 if returns(helper) else 0.0, "main": 0.6 if returns(main) else 0.0}
+    if not rewards["main"]:
+        return rewards
+    rewards["syntax"] = 0.5 if parses else 0.0
+    if not parses or passed is None:
+        return rewards
+    rewards["tests"] = passed
+    tree = definition(main)
+    if passed and helper and tree is not None:
+        rewards["calls"] = 0.5 if any(calls(tree, name)) else 0.0
+        if rewards["calls"]:
+            rewards["substance"] = 0.0 if wrapper(main, name) else 1.0
+            rewards["ignored"] = -0.5 if ignored(tree, name) else 0.0
+    return rewards
 
 
-def calls(found: Function, name: str) -> Iterator[ast.Call]:
+def calls(tree: ast.FunctionDef, name: str) -> Iterator[ast.Call]:
     """The calls of `name` anywhere below a function."""
-    for node in ast.walk(found):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
-            yield node
+    return (node for node in ast.walk(tree) if is_call(node, name))
 
 
-def wrapper(found: Function, name: str) -> bool:
-    """Whether a function only calls `name` and returns its result, directly or via a variable."""
-    held: set[str] = set()
-    for statement in _body(found):
-        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) else None
-        passes_on = isinstance(value, ast.Name) and value.id in held
-        if value is None or not (passes_on or _is_call(value, name)):
-            return False
-        if isinstance(statement, ast.Assign):
-            held |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
-        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            held.add(statement.target.id)
-    return True
+def is_call(node: ast.AST, name: str) -> bool:
+    """Whether a node is a call of the function `name`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
-def used(found: Function, name: str) -> bool:
-    """Whether the result of any call of `name` is used."""
-    read = {node.id for node in ast.walk(found) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    lost = {id(node.value) for node in ast.walk(found) if _loses(node, read)}
-    return any(id(call) not in lost for call in calls(found, name))
+def ignored(tree: ast.FunctionDef, name: str) -> bool:
+    """Whether a call of `name` is a statement by itself."""
+    return any(isinstance(node, ast.Expr) and is_call(node.value, name) for node in ast.walk(tree))
 
 
-def own(found: Function) -> Iterator[ast.AST]:
-    """The nodes of a function, nested functions and classes excluded."""
-    left: list[ast.AST] = list(found.body)
-    while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
-            left += ast.iter_child_nodes(node)
+def wrapper(text: str, name: str) -> bool:
+    """Whether a function that parses only passes on what `name` returns, by its lines (module docstring)."""
+    tree = definition(text)
+    assert tree is not None
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    if not body or body[0].lineno == tree.lineno:
+        return True
+    code = TOKEN.sub(lambda match: "" if match["comment"] else match[0], text).split("\n")[body[0].lineno - 1 :]
+    lines = [line.strip() for line in code if line.strip()]
+    if len(lines) == 1:
+        return re.match(rf"return\b.*\b{name}\b", lines[0]) is not None
+    held = re.match(rf"(\w+)\s*=\s*{name}\s*\(", lines[0])
+    return len(lines) == 2 and held is not None and lines[1] == f"return {held[1]}"
 
 
-def _body(found: Function) -> list[ast.stmt]:
-    """The statements of a function without its docstring."""
-    first = found.body[0]
-    return found.body[1:] if ast.get_docstring(found) is not None and isinstance(first, ast.Expr) else found.body
+def _lines(text: str) -> list[str]:
+    return LINE.split(FENCE.sub("", text))
 
 
-def _is_call(value: ast.expr, name: str) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name
+def _block(lines: list[str]) -> list[str]:
+    """The lines of the function that begins with the first line, without its indentation."""
+    indent = _indent(lines[0])
+    whole = "\n".join(lines)
+    within = _within(whole)
+    for follow in (True, False):
+        length = 1
+        while length < len(lines):
+            line = lines[length]
+            continues = follow and (length in within or line.lstrip().startswith("#"))
+            if line.strip() and _indent(line) <= indent and not continues:
+                break
+            length += 1
+        block = [line[min(indent, _indent(line)) :] for line in lines[:length]]
+        if follow and parsed("\n".join(block)) is not None:
+            return block
+    return block
 
 
-def _loses(node: ast.AST, read: set[str]) -> TypeGuard[ast.Expr | ast.Assign | ast.AnnAssign]:
-    """Whether a statement discards its value."""
-    if isinstance(node, ast.Assign):
-        return not _kept(node.targets, read)
-    if isinstance(node, ast.AnnAssign):
-        return not _kept([node.target], read)
-    return isinstance(node, ast.Expr)
+def _within(code: str) -> set[int]:
+    """Numbers of the lines that begin inside a bracket or a text of several lines."""
+    number, depth, within = 0, 0, set()
+    for match in TOKEN.finditer(code):
+        if match[0] in "([{":
+            depth += 1
+        elif match[0] in ")]}":
+            depth = max(0, depth - 1)
+        for _ in range(match[0].count("\n")):
+            number += 1
+            if depth or match["text"]:
+                within.add(number)
+    return within
 
 
-def _kept(targets: list[ast.expr], read: set[str]) -> bool:
-    """Whether a value assigned to the targets is read later, or stored in an item or attribute."""
-    return any(
-        isinstance(node, ast.Attribute | ast.Subscript) or (isinstance(node, ast.Name) and node.id in read)
-        for target in targets
-        for node in ast.walk(target)
-    )
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
+
+
+def _plain(match: re.Match[str]) -> str:
+    """A token without the contents of texts and comments."""
+    return '""' if match["text"] else "" if match["comment"] else match[0]

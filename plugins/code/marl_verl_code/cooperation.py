@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from marl_verl.algorithms import Metric
 from marl_verl.sampling import Sample
-from marl_verl_code.code_levels import Function, calls, function
+from marl_verl_code.code_levels import calls, definition, function, is_call
 from marl_verl_code.joint_code import AUX, HELPER, MAIN, entry_of
 
 PATTERNS = ("fallback", "decorator", "coordinator", "strategy-filter")
@@ -41,7 +41,7 @@ class Cooperation(Metric):
 
 def patterns(main: str, entry: str) -> set[str]:
     """The patterns in the code of the main function, and "calls"; empty if it does not call the helper."""
-    found = function(main, entry)
+    found = definition(function(main, entry))
     if found is None or not list(calls(found, AUX)):
         return set()
     names = _results(found)
@@ -58,7 +58,7 @@ def patterns(main: str, entry: str) -> set[str]:
     return shown
 
 
-def _results(found: Function) -> set[str]:
+def _results(found: ast.FunctionDef) -> set[str]:
     """Names to which the result of a call is assigned."""
     assigned = [node for node in ast.walk(found) if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
     kept = [node for node in assigned if node.value is not None and _uses(node.value, set())]
@@ -74,15 +74,11 @@ def _used(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and each.id in names:
             yield each
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == AUX:
+        if is_call(each, AUX):
             yield each
 
 
 def _decorates(value: ast.expr, names: set[str]) -> bool:
     """Whether a value is computed from a result, and is not that result itself."""
-    plain = isinstance(value, ast.Name) or (isinstance(value, ast.Call) and _is_helper(value))
+    plain = isinstance(value, ast.Name) or is_call(value, AUX)
     return not plain and _uses(value, names)
-
-
-def _is_helper(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == AUX

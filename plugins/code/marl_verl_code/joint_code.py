@@ -6,6 +6,7 @@ both codes and the feedback on them. Source: MAGRPO, arXiv 2508.04652.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -13,10 +14,10 @@ from typing import Any, ClassVar, Literal
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.sandbox import Outcome
+from marl_verl.sandbox import Limits, Outcome
 from marl_verl.tasks import PublicTasks
-from marl_verl_code.assertions import Budget, run_assertions, share
-from marl_verl_code.code_levels import FENCE, code_in, compiles, function, joined, levels
+from marl_verl_code.assertions import run_assertions, share
+from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
 from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
@@ -32,9 +33,9 @@ class JointCode(PublicTasks):
     `prompt`, and `data` with
 
         entry    name of the main function
-        tests    a list of statements, each a test; they call the function by its name or as `candidate`
-        setup    statements before them (optional)
-        before   code before the answer, such as imports (optional)
+        tests    a list of statements; those that call the function, by its name or as `candidate`, are tests
+        setup    statements before them, which have `math` (default: as `before`)
+        before   code before the answer (default: the import lines of the prompt)
 
     An answer is {"helper": code, "main": code}.
 
@@ -42,8 +43,7 @@ class JointCode(PublicTasks):
         enough: share of the tests that must pass for a validation to count the task as solved.
         scale, shift: the reward in training is scale * score + shift, at most 0 by default: turns that are left after a
             solution would otherwise add to the return of a later one.
-        seconds, test_seconds: time limits of all tests of one answer, and of each test.
-        megabytes: memory limit.
+        seconds, megabytes: limits of each test. After three that take too long, the others fail.
     """
 
     quick = True
@@ -54,7 +54,6 @@ class JointCode(PublicTasks):
     scale: float = 1.0
     shift: float = -4.0
     seconds: float = 10.0
-    test_seconds: float = 3.0
     megabytes: int = 512
 
     def __post_init__(self) -> None:
@@ -64,7 +63,8 @@ class JointCode(PublicTasks):
         self._limits()
 
     def check(self, task: Task) -> None:
-        _tests_of(task)
+        if not _tests_of(task):
+            raise MarlError(f"task '{task.id}' has no test that calls '{entry_of(task)}' or 'candidate'")
 
     def score(self, task: Task, answer: Any) -> float:
         """The sum of the levels, 0 to 4. MarlError for another answer, or a task without entry or tests."""
@@ -75,13 +75,12 @@ class JointCode(PublicTasks):
         return share(judged(task, *_codes(answer), self._limits())[1]) >= self.enough
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if both functions are there and compile together, else 0: computed without the tests."""
-        helper, main = _codes(answer)
-        there = function(helper, AUX) is not None and function(main, entry_of(task)) is not None
-        return float(there and compiles(joined(helper, main)))
+        """1 if both functions are there, with a return, and parse together, else 0: computed without the tests."""
+        helper, main = _functions(task, *_codes(answer))
+        return float(returns(helper) and returns(main) and _program(task, helper, main) is not None)
 
-    def _limits(self) -> Budget:
-        return Budget(self.seconds, self.test_seconds, self.megabytes)
+    def _limits(self) -> Limits:
+        return Limits(self.seconds, self.megabytes)
 
 
 class TwoCoders(Workflow):
@@ -96,7 +95,7 @@ class TwoCoders(Workflow):
             agent "expert" rewrites it, a larger model, which sees both codes and the levels.
         shows: the code that an agent sees from the second turn on: its "own", or "both".
         feedback_tests: number of tests, the first ones, for the levels in words; null: all.
-        seconds, test_seconds, megabytes: limits for the tests of the feedback, normally those of the task set.
+        seconds, megabytes: limits of each test of the feedback, normally those of the task set.
     """
 
     turns: int = 2
@@ -104,13 +103,12 @@ class TwoCoders(Workflow):
     shows: Literal["own", "both"] = "own"
     feedback_tests: Positive | None = 1
     seconds: float = 10.0
-    test_seconds: float = 3.0
     megabytes: int = 512
 
     def __post_init__(self) -> None:
         if self.turns < 1:
             raise MarlError(f"two-coders: turns must be at least 1, got {self.turns}")
-        Budget(self.seconds, self.test_seconds, self.megabytes)
+        Limits(self.seconds, self.megabytes)
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """Return the code of both agents."""
@@ -122,11 +120,11 @@ class TwoCoders(Workflow):
             written = {agent: code_in(action.text) for agent, action in acted.items()}
             codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
             for agent in agents:
-                if any(function(written[agent], name) is None for name in functions_of(task, agent)):
+                if not all(function(written[agent], name) for name in functions_of(task, agent)):
                     team.invalid(acted[agent], "not the function that was asked for")
             team.propose(codes)
             if turn + 1 < self.turns and self.feedback != "plain":
-                limits = [self.seconds, self.test_seconds, self.megabytes]
+                limits = [self.seconds, self.megabytes]
                 mode = "passed" if self.feedback == "passed" else "levels"
                 tested = task if mode == "passed" else with_tests(task, self.feedback_tests)
                 said = await team.call(describe_feedback, tested, codes[HELPER], codes[MAIN], mode, limits)
@@ -137,41 +135,58 @@ class TwoCoders(Workflow):
         return codes
 
 
-def judged(task: Task, helper: str, main: str, limits: Budget) -> tuple[dict[str, float], tuple[Outcome, ...]]:
-    """(levels, outcomes of the tests): the tests run only if the joined code compiles and has the main function.
+def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str, float], tuple[Outcome, ...]]:
+    """(levels, outcomes of the tests): they run only if the main function is there, with a return, and all parses.
 
     Raises:
-        MarlError: the task has no entry or no tests.
+        MarlError: the task has no entry or no list of tests.
     """
-    entry, setup, tests = entry_of(task), task.data.get("setup", ""), _tests_of(task)
-    program = joined(helper, main)
-    outcomes: tuple[Outcome, ...] = ()
-    if function(main, entry) is not None and compiles(program):
-        whole = f"{task.data['before']}\n\n{program}" if task.data.get("before") else program
-        outcomes = run_assertions(whole, entry, setup, tuple(tests), limits)
-    return levels(helper, main, AUX, entry, share(outcomes)), outcomes
+    tests = _tests_of(task)
+    helper, main = _functions(task, helper, main)
+    program, outcomes = _program(task, helper, main), ()
+    if program is not None and returns(main):
+        setup = f"{task.data.get('setup', _before(task))}\nimport math"
+        outcomes = run_assertions(program, entry_of(task), setup, tests, limits)
+    return levels(helper, main, AUX, program is not None, share(outcomes) if tests else None), outcomes
+
+
+def _functions(task: Task, helper: str, main: str) -> tuple[str, str]:
+    """The two functions of the answers; "" for one that is missing."""
+    return function(helper, AUX), function(main, entry_of(task))
+
+
+def _program(task: Task, helper: str, main: str) -> str | None:
+    """Imports and both functions; None if they do not parse together."""
+    program = "\n\n".join(part for part in (_before(task), helper, main) if part)
+    return program if parsed(program) is not None else None
+
+
+def _before(task: Task) -> str:
+    return str(task.data.get("before") or imports(task.prompt))
 
 
 def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
     """Feedback on a joint move, in mode "passed" or "levels"."""
-    found, outcomes = judged(task, helper, main, Budget(limits[0], limits[1], int(limits[2])))
-    entry, passed = entry_of(task), sum(each.passed for each in outcomes)
+    rewards, outcomes = judged(task, helper, main, Limits(limits[0], int(limits[1])))
+    entry, passed = entry_of(task), sum(outcome.passed for outcome in outcomes)
     if feedback == "passed":
         return "All tests pass." if outcomes and passed == len(outcomes) else "Not all tests pass."
     lines = [
-        f"{AUX} is defined and returns something." if found["helper"] else f"{AUX} is missing, or returns nothing."
+        f"{AUX} is defined and returns something." if rewards["helper"] else f"{AUX} is missing, or returns nothing."
     ]
-    lines.append(f"{entry} is defined." if found["main"] else f"{entry} is missing.")
-    if found["main"]:
-        lines.append("Together they compile." if found["syntax"] else "Together they do not compile.")
+    lines.append(
+        f"{entry} is defined and returns something." if rewards["main"] else f"{entry} is missing, or returns nothing."
+    )
+    if rewards["main"]:
+        lines.append("Together they parse." if rewards["syntax"] else "Together they do not parse.")
     if outcomes:
         lines.append(f"{passed} of {len(outcomes)} tests pass.")
-        lines += [f"The first that fails: {each.error}" for each in outcomes if not each.passed][:1]
-    if "calls" in found:
-        lines.append(f"{entry} calls {AUX}." if found["calls"] else f"{entry} does not call {AUX}.")
-    if found.get("calls") and not found["substance"]:
+        lines += [f"The first that fails: {outcome.error}" for outcome in outcomes if not outcome.passed][:1]
+    if "calls" in rewards:
+        lines.append(f"{entry} calls {AUX}." if rewards["calls"] else f"{entry} does not call {AUX}.")
+    if rewards.get("calls") and not rewards["substance"]:
         lines.append(f"{entry} is only a wrapper around {AUX}.")
-    if found.get("ignored"):
+    if rewards.get("ignored"):
         lines.append(f"{entry} ignores what {AUX} returns.")
     return "\n".join(lines)
 
@@ -190,17 +205,9 @@ def edits(said: str, names: Sequence[str]) -> str:
     """An expert's edits of an agent's functions: their definitions in what it said."""
     lines = ["An expert suggests:"]
     for name in names:
-        blocks = [block for block in FENCE.findall(said) or [said] if function(block, name) is not None]
-        lines += [f"```python\n{source(blocks[-1], name)}\n```"] if blocks else [f"no change of `{name}`."]
+        text = function(said, name)
+        lines.append(f"```python\n{text}```" if text else f"no change of `{name}`.")
     return "\n".join(lines)
-
-
-def source(code: str, name: str) -> str:
-    """The lines of a function of a module, with its decorators."""
-    found = function(code, name)
-    assert found is not None
-    first = min(node.lineno for node in (found, *found.decorator_list))
-    return "\n".join(code.splitlines()[first - 1 : found.end_lineno])
 
 
 def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str, shows: str = "own") -> str:
@@ -253,12 +260,12 @@ def entry_of(task: Task) -> str:
     return entry
 
 
-def _tests_of(task: Task) -> Sequence[str]:
-    entry_of(task)
-    tests = task.data.get("tests")
-    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
+def _tests_of(task: Task) -> tuple[str, ...]:
+    """The different tests that name the function. MarlError where the task has no entry or no list of tests."""
+    entry, tests = entry_of(task), task.data.get("tests")
+    if not isinstance(tests, Sequence) or isinstance(tests, str):
         raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code needs")
-    return tests
+    return tuple(dict.fromkeys(test for test in tests if re.search(rf"\b(candidate|{entry})\b", test)))
 
 
 def _coders(names: Sequence[str], feedback: Feedback) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def test_joint_code_of_a_humaneval_row(tmp_path: Path) -> None:
     assert (task.id, task.data["entry"], len(task.data["tests"])) == ("HumanEval/999", "largest", 4)
     assert task.data["tests"][2].startswith("for n in range(3):")
     helper = "def aux(x):\n    return max(x)\n"
-    main = "def largest(numbers):\n    return aux(numbers) if numbers else None\n"
+    main = "def largest(numbers):\n    if numbers:\n        return aux(numbers)\n"
     assert JointCode().score(task, {"helper": helper, "main": main}) == pytest.approx(4.0)
     wrong = {"helper": helper, "main": "def largest(numbers):\n    return aux(numbers)\n"}
     assert JointCode().score(task, wrong) == pytest.approx(2.25 + 0.5)
