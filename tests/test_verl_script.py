@@ -150,7 +150,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def planned(script: str, *more: str) -> Any:
     recipe, overrides = from_script([*script.split(), *more])
-    return _plan(recipe, overrides, None, [])
+    return _plan(recipe, overrides, None, [], dry_run=False)
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
