@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 FENCE = re.compile(r"```(?:python)?")
 DEFINITION = re.compile(r"([ \t]*)def[ \t]+(\w+)")
@@ -112,7 +113,7 @@ def calls(tree: ast.FunctionDef, name: str) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if is_call(node, name))
 
 
-def is_call(node: ast.AST, name: str) -> bool:
+def is_call(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
     """Whether a node is a call of the function `name`."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 

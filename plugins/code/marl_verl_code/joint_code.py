@@ -143,7 +143,7 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
     """
     tests = _tests_of(task)
     helper, main = _functions(task, helper, main)
-    program, outcomes = _program(task, helper, main), ()
+    program, outcomes = _program(task, helper, main), tuple[Outcome, ...]()
     if program is not None and returns(main):
         setup = f"{task.data.get('setup', _before(task))}\nimport math"
         outcomes = run_assertions(program, entry_of(task), setup, tests, limits)
