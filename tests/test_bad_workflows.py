@@ -21,8 +21,8 @@ from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 
 SAMPLERS = plugins.load().names("samplers")
 SIZES = {
-    **{"independent": "episodes", "best-of": "episodes", "greedy-tree": "candidates"},
-    **{"joint-tree": "joint_actions", "tree-search": "nodes"},
+    **{"independent": "episodes", "best-of": "episodes", "greedy-baseline": "episodes"},
+    **{"greedy-tree": "candidates", "joint-tree": "joint_actions", "tree-search": "nodes"},
 }
 POLICY = ScriptedPolicy({"solver": lambda act, session, candidate: f"{act.turn}{candidate}", "judge": "fine"})
 LIMITS = Limits(acts=12, calls=12, call_seconds=5, step_seconds=0.3, episode_seconds=10)
