@@ -35,11 +35,11 @@ lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 test: lint  ## lint and all tests, including those of the real stack
-	$(BIN)/python -m pytest -m 'not e2e' -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m 'not e2e' -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m e2e
 
 test-fast: lint  ## lint and the tests without the real stack
-	$(BIN)/python -m pytest -m 'not e2e' -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m 'not e2e' -n 3 --dist loadfile --no-loadscope-reorder
 
 docs: $(STAMP)  ## build the documentation site into site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
