@@ -109,9 +109,9 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     fresh.install("marl-verl[sharp]")
     assert set(fresh.plugins()) == {"builtin", "sharp", "search"}
     run(fresh.python, "-m", "marl_verl.cli.main", "recipes", "--copy", "mine", cwd=fresh.folder)
-    program = fresh.folder / "marl-verl"  # the scripts call it by name, and packages installed by link have none
-    program.write_text(f'#!/bin/sh\nexec {fresh.python} -m marl_verl.cli.main "$@"\n')
-    program.chmod(0o755)
+    command = fresh.folder / "marl-verl"  # the scripts call it by name, and packages installed by link have none
+    command.write_text(f'#!/bin/sh\nexec {fresh.python} -m marl_verl.cli.main "$@"\n')
+    command.chmod(0o755)
     path = f"PATH={fresh.folder}:{os.environ['PATH']}"
     assert "sharp" in run("env", path, "mine/sharp/run_cpu.sh", "--dry-run", cwd=fresh.folder)
     again = run(
@@ -123,11 +123,13 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     fresh.install("marl-verl[all]")
     everything = fresh.plugins()
     assert set(everything) == {"builtin", *EXTRAS}
+    parts = []
     for extra, expected in EXTRAS.items():
         kinds = everything[extra]["names"]
         assert {name for names in kinds.values() for name in names} == set(expected.split())
-        each = f"for kind, names in {kinds!r}.items():\n    for name in names: plugins.load().get(kind, name)"
-        run(fresh.python, "-c", f"from marl_verl import plugins\n{each}", cwd=fresh.folder)
+        parts += [(kind, name) for kind, names in kinds.items() for name in names]
+    program = f"from marl_verl import plugins\nfor part in {parts!r}: plugins.load().get(*part)"
+    run(fresh.python, "-c", program, cwd=fresh.folder)
 
     fresh.pip("uninstall", "--yes", "marl-verl-sharp")
     left = fresh.plugins()
