@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def test_every_task_set_is_generated_or_read() -> None:
         assert len(made) == 2, name
 
 
-@pytest.mark.skipif(not os.environ.get("MARL_VERL_LONG"), reason="takes minutes: set MARL_VERL_LONG=1")
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(plugins.load().names("tasks")) - {*OTHERS}))
 def test_the_kit_accepts_every_task_set(name: str, tmp_path: Path) -> None:
     options = OPTIONS.get(name, {})

@@ -334,7 +334,7 @@ console.log(reply.choices[0].message.content);
 """
 
 
-@pytest.mark.skipif(not os.environ.get("MARL_VERL_LONG"), reason="installs npm's openai: set MARL_VERL_LONG=1")
+@pytest.mark.long  # installs npm's openai
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 def test_a_program_in_node_is_an_agent(tmp_path: Path) -> None:
     subprocess.run(["npm", "install", "--no-audit", "openai"], cwd=tmp_path, check=True, timeout=120)

@@ -224,7 +224,7 @@ def test_each_case_has_a_fresh_process(tier: str) -> None:
         assert Sandbox(tier).returns(program, "f", [0], [1, 1], QUICK).passed
 
 
-LONG = pytest.mark.skipif(not os.environ.get("MARL_VERL_LONG"), reason="takes minutes: set MARL_VERL_LONG=1")
+LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize("tier", [*LOCAL, pytest.param("external", marks=LONG)])

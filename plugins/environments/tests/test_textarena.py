@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import socket
@@ -29,7 +28,7 @@ TICTACTOE = Task("t", "t", {"env": "TicTacToe-v0", "arguments": {}, "seed": 3})
 WINS = ScriptedPolicy({"cross": ["[0]", "[1]", "[2]"], "nought": ["[3]", "[4]"]})
 LOSES = ScriptedPolicy({"cross": ["[0]", "[1]"], "nought": ["[0]", "nothing"]})
 MAY_RUN = ("refused: its source needs Python 3.12", "refused: it needs data of NLTK")  # where these are installed
-long = pytest.mark.skipif(os.environ.get("MARL_VERL_LONG") != "1", reason="MARL_VERL_LONG=1: a minute")
+long = pytest.mark.long
 
 
 def of_each_game() -> dict[str, str]:

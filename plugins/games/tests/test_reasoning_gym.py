@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import warnings
 from typing import Any
@@ -61,7 +60,7 @@ def test_there_are_106_generators() -> None:
     assert len(DATASETS) == 106
 
 
-LONG = pytest.mark.skipif(not os.environ.get("MARL_VERL_LONG"), reason="takes minutes: set MARL_VERL_LONG=1")
+LONG = pytest.mark.long
 QUICK = {"chain_sum", "word_sorting", "maze", "family_relationships", "simple_integration"}
 KIT = [name if name in QUICK else pytest.param(name, marks=LONG) for name in sorted({*DATASETS} - {*UNSTABLE})]
 
