@@ -19,6 +19,7 @@ import yaml
 from hypothesis import settings
 from omegaconf import DictConfig
 
+from marl_verl import plugins
 from marl_verl.config import compose
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
@@ -110,6 +111,13 @@ def _parsed_once() -> Iterator[None]:
         for module in (omegaconf.base, omegaconf._utils):
             patch.setattr(module, "parse", interpolation)
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_plugin_files_left() -> Iterator[None]:
+    """A plan leaves its plugin files in use."""
+    yield
+    plugins.use_files([])
 
 
 @pytest.fixture(scope="module")

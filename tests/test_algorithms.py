@@ -36,7 +36,8 @@ def returns(name: str, rows: Rows, component: str = "team", **options: Any) -> n
 
 
 def test_every_shipped_algorithm_is_tested_here() -> None:
-    assert plugins.discover().names("algorithms") == SHIPPED
+    elsewhere = ["gdpo", "remax"]  # in test_remax_gdpo.py: their baselines look beyond a group's returns
+    assert plugins.discover().names("algorithms") == sorted([*SHIPPED, *elsewhere])
 
 
 # Properties
