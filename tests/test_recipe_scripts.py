@@ -218,19 +218,29 @@ def test_without_its_data_a_script_names_the_file(
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
 
 
-@pytest.mark.parametrize("name", ["magrpo/run_code_coop.sh", "magrpo/run_writing_arxiv.sh", "sharp/run_multi_hop.sh"])
+HUB = {
+    "magrpo/run_code_coop.sh": ("OpenMLRL/CoopHumanEval", "OpenMLRL/CoopHumanEval"),
+    "magrpo/run_writing_arxiv.sh": ("OpenMLRL/arXiv_abstract", "OpenMLRL/arXiv_abstract"),
+    "sharp/run_multi_hop.sh": ("dgslibisey/MuSiQue", "dgslibisey/MuSiQue"),
+    "sharp/run_web.sh": ("dgslibisey/MuSiQue", "gaia-benchmark/GAIA (2023_all), split 'validation'"),
+    "sharp/run_web.sh webwalkerqa": ("dgslibisey/MuSiQue", "callanwu/WebWalkerQA, split 'main'"),
+    "sharp/run_web.sh frames": ("dgslibisey/MuSiQue", "google/frames-benchmark, split 'test'"),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
 def test_a_dry_run_without_files_names_the_public_set_and_loads_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
-    words = call(RECIPES / name)
+    script, _, test_set = name.partition(" ")
+    words = call(RECIPES / script, **({"TEST_SET": test_set} if test_set else {}))
     made = plan_run(Path(words[1]), words[2:], dry_run=True)
-    hub = {"code": "OpenMLRL/CoopHumanEval", "writing": "OpenMLRL/arXiv_abstract", "multi": "dgslibisey/MuSiQue"}
     notes = [note for note in made.notes if note.endswith("a dry run loads and checks none")]
     assert [note.split()[0] for note in notes] == ["train", "test"]
-    assert all(hub[name.split("_")[1]] in note for note in notes)
+    assert all(hub in note for hub, note in zip(HUB[name], notes, strict=True))
     assert "(not loaded)" in describe(made)
 
 
@@ -363,11 +373,14 @@ DIFFERS: dict[str, set[str]] = {
     "sharp/multi_hop_broadcast_only": {"credit", "rewards"},
     **{f"sharp/{setting}_full": {"credit"} for setting in ("cpu", "multi_hop")},
     "sharp/cpu_rescore": {"credit"},
-    "sharp/multi_hop_matpo": {*COMPARED, "credit", "rewards", "returns", "team"},
+    **{
+        f"sharp/{setting}_matpo": {*COMPARED, "credit", "rewards", "returns", "team"}
+        for setting in ("multi_hop", "web")
+    },
     **{f"sharp/{setting}_grpo": {*COMPARED, "credit", "rewards", "returns"} for setting in ("cpu", "multi_hop")},
     **{
         f"sharp/{setting}_single_agent": {*COMPARED, "credit", "rewards", "returns", "workflow"}
-        for setting in ("cpu", "multi_hop")
+        for setting in ("cpu", "multi_hop", "web")
     },
     **{
         f"sharp/{setting}_{which}": {"credit"}

@@ -2,8 +2,9 @@
 
     python -m marl_verl_search.index corpus.jsonl data/wiki-index
 
-writes the index of a corpus once: JSON lines, a JSON list or parquet with `title` and `text`, or with `contents`, whose
-first line is the title (as Search-R1's corpora). Rollout workers map it into memory; a file is indexed by each of them.
+writes the index of a corpus once: JSON lines, a JSON list or parquet with `title` and `text` (and `url`, which is
+shown), or with `contents`, whose first line is the title (as Search-R1's corpora). Rollout workers map it into memory;
+a file is indexed by each of them.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def contents(text: str) -> str:
 
 
 def _both(fields: Fields) -> str:
-    return f"{fields.text('title')}: {fields.text('text')}"
+    url = f" ({fields.text('url')})" if "url" in fields else ""
+    return f"{fields.text('title')}: {fields.text('text')}{url}"
 
 
 def _shown(text: Any) -> str:

@@ -13,26 +13,32 @@ from marl_verl import Task
 from marl_verl.episode import Message, Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import tagged
+from marl_verl_search.pages import check_pages, read_page
+from marl_verl_search.program import run_program
 from marl_verl_search.source import Searching
 
 NOTHING = "(no answer)"
 """The report of a worker without one; also the placeholder of masked workers."""
 
 ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
+TOOL = re.compile(r'<(search|read|python)(?:\s+url="([^"<>]*)")?\s*>(.*?)</\1>', re.DOTALL | re.IGNORECASE)
 
 
 class PlannerAndSearchers(Searching):
     """In each round the planner gives some workers a sub-question each, and reads their reports; or it answers.
 
-    A worker sees only its sub-question. It searches the question's paragraphs up to `searches` times, then reports.
+    A worker sees only its sub-question. It searches up to `searches` times, then reports. With `pages` it can also read
+    a page, with `python` run a program.
 
     Options:
         planner: name of the planner.
         rounds: maximum rounds of sub-questions; after the last one the planner must answer.
-        searches: maximum searches of a worker per sub-question.
-        paragraphs: maximum paragraphs that a search returns.
+        searches: maximum searches of a worker per sub-question; a page and a program count as one.
+        paragraphs: maximum paragraphs that a search returns, and passages of a page.
         alone: without workers: the planner itself searches, at most `rounds` * `searches` times. The paper's
             single-agent baseline.
+        pages: where pages are read: a file, a folder, a page server, or `web` (see `marl_verl_search.pages`).
+        python: whether agents may run Python programs in the sandbox.
     """
 
     planner: str = "planner"
@@ -40,9 +46,13 @@ class PlannerAndSearchers(Searching):
     searches: int = 3
     paragraphs: int = 3
     alone: bool = False
+    pages: str | None = None
+    python: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.pages is not None:
+            check_pages(self.pages)
         for option in ("rounds", "searches", "paragraphs"):
             if getattr(self, option) < 1:
                 raise MarlError(f"planner and searchers: {option} must be 1 or more, got {getattr(self, option)}")
@@ -97,31 +107,44 @@ class PlannerAndSearchers(Searching):
 
     async def _searched(self, team: Team, agent: str, asked: str, task: Task, end: str, searches: int) -> str | None:
         """An agent's report, or answer, after at most `searches` searches; None without one."""
-        seen: list[Message] = [{"role": "user", "content": f"{asked}{_FORM['search']}\n{_FORM[end]}"}]
+        tools = ["search", *(["read"] if self.pages else []), *(["python"] if self.python else [])]
+        forms = "\n".join(_FORM[tool] for tool in tools)
+        counted = "Searches" if tools == ["search"] else "Uses of tools"
+        seen: list[Message] = [{"role": "user", "content": f"{asked}{forms}\n{_FORM[end]}"}]
         for left in range(searches, -1, -1):
             action = await team[agent].act(seen)
             answer = tagged(action.text, end)
             if answer is not None:
                 return answer
-            query = tagged(action.text, "search")
-            if query is None or not left:
-                team.invalid(action, f"no {end}" if query is not None else f"no search and no {end}")
+            uses = [use for use in TOOL.findall(action.text) if use[0].lower() in tools and (use[1] or use[2].strip())]
+            if not uses or not left:
+                team.invalid(action, f"no {end}" if uses else f"no {' or '.join(tools)} and no {end}")
                 return None
             try:
-                found = "\n\n".join(await team[agent].call(self.finder(task), query, self.paragraphs))
+                result = await self._used(team, agent, task, *uses[-1])
             except (ValueError, LookupError) as error:
-                found = f"Error: {error}"
-            more = f"Searches left: {left - 1}." if left > 1 else f"No searches left. {_FORM[end]}"
+                result = f"Error: {error}"
+            more = f"{counted} left: {left - 1}." if left > 1 else f"No {counted.lower()} left. {_FORM[end]}"
             seen = [
                 *seen,
                 {"role": "assistant", "content": action.text},
-                {"role": "user", "content": f"{found}\n\n{more}"},
+                {"role": "user", "content": f"{result}\n\n{more}"},
             ]
         raise AssertionError("the last turn returns")
+
+    async def _used(self, team: Team, agent: str, task: Task, tool: str, url: str, text: str) -> str:
+        """The result of a tool, a recorded call. ValueError or LookupError if it fails."""
+        if tool.lower() == "read":
+            return str(await team[agent].call(read_page, self.pages, url.strip(), text.strip(), self.paragraphs))
+        if tool.lower() == "python":
+            return str(await team[agent].call(run_program, text.strip("\n")))
+        return "\n\n".join(await team[agent].call(self.finder(task), text.strip(), self.paragraphs))
 
 
 _FORM = {
     "search": "To search: <search>a few words</search>",
+    "read": 'To read a page: <read url="https://...">what to look for</read>',
+    "python": "To run a Python program, which must print its results: <python>the program</python>",
     "report": "To report what you found: <report>one or two sentences</report>",
     "answer": "To answer: <answer>the answer only, as short as it can be</answer>",
 }

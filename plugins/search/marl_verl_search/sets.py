@@ -12,7 +12,7 @@ Paragraphs = list[dict[str, str]]
 
 def golden(row: Fields) -> Task:
     """`question`, and `golden_answers` (FlashRAG, Search-R1) or `answer` (NQ-open): a list. No paragraphs."""
-    return _task(row, row.texts("golden_answers", "answer"), None)
+    return _task(row, row.texts("golden_answers", "answer"))
 
 
 def hotpotqa(row: Fields) -> Task:
@@ -52,18 +52,47 @@ def musique(row: Fields) -> Task:
 
 
 def docmath(row: Fields) -> Task:
-    """`question`, the number `ground_truth` (or `answer`), and `paragraphs`: texts. Use metric `number`."""
+    """`question`, the number `ground_truth` (or `answer`), and `paragraphs`: texts. Metric `number`."""
     texts = row.texts("paragraphs")
     paragraphs = [{"title": f"Paragraph {number}", "text": text} for number, text in enumerate(texts)]
-    return _task(row, [row.text("ground_truth", "answer")], paragraphs)
+    return _task(row, [row.text("ground_truth", "answer")], paragraphs, metric="number")
 
 
-def _task(row: Fields, answers: list[str], paragraphs: Paragraphs | None) -> Task:
-    question = row.text("question")
+def gaia(row: Fields) -> Task:
+    """`Question` and `Final answer`; metric `gaia`. Questions on an attached file (`file_name`) are left out, and those
+    of the test set, whose answers are not public ("?")."""
+    if str(row.row.get("file_name") or "").strip():
+        raise LeftOut("with a file")
+    if (answer := row.text("Final answer")) == "?":
+        raise LeftOut("without a public answer")
+    return _task(row, [answer], metric="gaia")
+
+
+def webwalker(row: Fields) -> Task:
+    """`question`, after which the website `root_url` is named, and `answer`, often a sentence; metric `f1`."""
+    task = _task(row, row.texts("answer"), metric="f1")
+    return Task(task.id, f"{task.prompt}\n\nThe answer is on this website: {row.text('root_url')}", task.data)
+
+
+def frames(row: Fields) -> Task:
+    """`Prompt` and `Answer`."""
+    return _task(row, row.texts("Answer"), question="Prompt")
+
+
+def _task(
+    row: Fields,
+    answers: list[str],
+    paragraphs: Paragraphs | None = None,
+    question: str = "question",
+    metric: str | None = None,
+) -> Task:
+    text = row.text(question)
     data: dict[str, Any] = {"answers": list(dict.fromkeys(answers))}
     if paragraphs is not None:
         data["paragraphs"] = paragraphs
-    return Task(task_id("search", question), question, data)
+    if metric is not None:
+        data["metric"] = metric
+    return Task(task_id("search", text), text, data)
 
 
 def _spaced(sentences: list[str]) -> list[str]:
@@ -72,6 +101,9 @@ def _spaced(sentences: list[str]) -> list[str]:
 
 
 DEV: Mapping[Split, str] = {"train": "train", "test": "validation"}
+VALIDATION: Mapping[Split, str] = {"test": "validation"}
+WALKER: Mapping[Split, str] = {"train": "silver", "test": "main"}
+GAIA = "gaia-benchmark/GAIA"
 
 SETS: Mapping[str, PublicSet] = {
     "nq": PublicSet("google-research-datasets/nq_open", golden, splits=DEV),
@@ -80,4 +112,11 @@ SETS: Mapping[str, PublicSet] = {
     "musique": PublicSet("dgslibisey/MuSiQue", musique, splits=DEV),
     "2wiki": PublicSet("xanhho/2WikiMultihopQA", hotpotqa, splits=DEV),
     "docmath-eval": PublicSet("yale-nlp/DocMath-Eval", docmath, splits={"test": "complong_testmini"}),
+    "gaia": PublicSet(GAIA, gaia, config="2023_all", splits=VALIDATION),
+    **{
+        f"gaia-level{level}": PublicSet(GAIA, gaia, config=f"2023_level{level}", splits=VALIDATION)
+        for level in (1, 2, 3)
+    },
+    "webwalkerqa": PublicSet("callanwu/WebWalkerQA", webwalker, splits=WALKER),
+    "frames": PublicSet("google/frames-benchmark", frames, splits={"test": "test"}),
 }

@@ -90,9 +90,10 @@ async def ask(url: str, query: str, most: int) -> list[str]:
 
 def _document(found: Mapping[str, Any]) -> str:
     document = found.get("document", found)
+    url = f" ({document['url']})" if isinstance(document.get("url"), str) else ""
     if isinstance(document.get("title"), str) and isinstance(document.get("text"), str):
-        return f"{document['title']}: {document['text']}"
-    return contents(document["contents"])
+        return f"{document['title']}: {document['text']}{url}"
+    return contents(document["contents"]) + url
 
 
 @functools.cache

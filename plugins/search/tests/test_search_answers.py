@@ -1,4 +1,4 @@
-"""Exact match, F1 and numbers; scores by hand; the index."""
+"""Exact match, F1, numbers, the rule of GAIA; scores by hand; the index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_search import index
-from marl_verl_search.answers import exact_match, f1, normalised, number
+from marl_verl_search.answers import exact_match, f1, gaia, normalised, number
 from marl_verl_search.index import Index, corpus, paragraphs_of
 from marl_verl_search.tasks import SearchTasks
 
@@ -53,6 +53,37 @@ def test_normal_forms_yes_and_no_and_numbers() -> None:
         0,
     ]
     assert SearchTasks(metric="number").success(Task("n", "?", {"answers": ["0.5"]}), "it is .501")
+
+
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
+    [
+        ("1234", ("1,234", "$1234", " 1234.0 ", "1234%"), ("1235", "about 1234", "", "1234, 5", "nan")),
+        ("0.5", ("50e-2", ".5"), ("1/2", "0.51")),
+        ("Sea gull", ("seagull", "SEA GULL.", "sea-gull"), ("sea gulls", "the sea gull", "")),
+        ("b, e", ("B,E", "b ;e"), ("b, e, f", "e, b", "b", "b e", "b., e")),
+        ("Ann; 3, 4.0", ("ann;$3;4",), ("ann;3;5", "ann;3")),
+        ("+", ("+", " + "), ("-", "")),
+        ("inf", ("Inf.",), ("many", "nan")),
+    ],
+)
+def test_the_rule_of_gaia(truth: str, right: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+    """Expected values follow from the paper's rule: a number, a list or a text, as the truth is."""
+    assert [gaia(answer, truth) for answer in right] == [1.0] * len(right)
+    assert [gaia(answer, truth) for answer in wrong] == [0.0] * len(wrong)
+
+
+def test_a_set_brings_its_metric_and_the_option_replaces_it() -> None:
+    task = Task("g", "?", {"answers": ["1,204; 7"], "metric": "gaia"})
+    assert SearchTasks().score(task, "$1; 204;7") == SearchTasks().success(task, "1;204;7") == 1.0
+    assert SearchTasks(metric="em").score(task, "1;204;7") == 0.0
+    with pytest.raises(MarlError, match="unknown metric 'bleu'"):
+        SearchTasks().score(Task("g", "?", {"answers": ["1"], "metric": "bleu"}), "1")
+
+
+def test_a_character_of_chinese_is_a_word() -> None:
+    assert f1("会议在北京", "北京") == pytest.approx(4 / 7)
+    assert f1("北京 2025", "2025 北京") == 1.0
 
 
 @given(st.text(max_size=20), st.text(max_size=20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from marl_verl_search.sets import SETS
 from marl_verl_search.tasks import SearchTasks
 
-from marl_verl import MarlError
+from marl_verl import MarlError, Task
 from marl_verl.errors import MarlWarning
+from marl_verl.tasks import Fields, Split
+from marl_verl.testing import check_task
 
 ADA = [{"title": "Ada", "text": "Ada is. She was."}, {"title": "B", "text": "b"}]
 HOTPOT = {
@@ -44,6 +47,39 @@ SEARCH_R1 = {
     "prompt": [{"role": "user", "content": "Answer the given question. ..."}],
     "reward_model": {"ground_truth": {"target": ["Pacific"]}, "style": "rule"},
 }
+GAIA = {
+    "task_id": "c61d22de",
+    "Question": "How many?",
+    "Level": "1",
+    "Final answer": "1,204",
+    "file_name": "",
+    "file_path": "",
+    "Annotator Metadata": {"Steps": "1. Count", "Number of steps": "1", "Tools": "Web browser", "Number of tools": "1"},
+}
+WALKER = {
+    "question": "When and where?",
+    "answer": "On 3 May 2025, in Norrvik.",
+    "root_url": "https://conf.example.org/",
+    "info": {
+        "hop": "multi-source",
+        "domain": "conference",
+        "lang": "en",
+        "difficulty_level": "easy",
+        "source_website": ["https://conf.example.org/venue"],
+        "golden_path": ["root->venue"],
+    },
+}
+FRAMES = {
+    "Unnamed: 0": 0,
+    "Prompt": "In which year was the older of the two bridges opened?",
+    "Answer": "1887",
+    "wikipedia_link_1": "https://en.wikipedia.org/wiki/Sundby",
+    "wikipedia_link_2": "https://en.wikipedia.org/wiki/Norrvik",
+    "wikipedia_link_11+": None,
+    "reasoning_types": "Numerical reasoning | Multiple constraints",
+    "wiki_links": "['https://en.wikipedia.org/wiki/Sundby', 'https://en.wikipedia.org/wiki/Norrvik']",
+}
+WEBSITE = "\n\nThe answer is on this website: https://conf.example.org/"
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("nq", {"question": "which ocean?", "answer": ["Pacific"]}, {"answers": ["Pacific"]}),
     ("nq", {"id": "t", "question": "which?", "golden_answers": ["a", "b"]}, {"answers": ["a", "b"]}),
@@ -57,9 +93,21 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"question_id": "x", "question": "Sum?", "paragraphs": ["one", "two"], "ground_truth": 12.5},
         {
             "answers": ["12.5"],
+            "metric": "number",
             "paragraphs": [{"title": "Paragraph 0", "text": "one"}, {"title": "Paragraph 1", "text": "two"}],
         },
     ),
+    *(
+        (name, GAIA, {"answers": ["1,204"], "metric": "gaia"})
+        for name in ("gaia", *(f"gaia-level{n}" for n in (1, 2, 3)))
+    ),
+    ("webwalkerqa", WALKER, {"answers": ["On 3 May 2025, in Norrvik."], "metric": "f1"}),
+    (
+        "webwalkerqa",
+        {name.title(): value for name, value in WALKER.items()},
+        {"answers": [WALKER["answer"]], "metric": "f1"},
+    ),
+    ("frames", FRAMES, {"answers": ["1887"]}),
 ]
 
 
@@ -69,7 +117,9 @@ def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data:
     path = tmp_path / f"rows.{ending}"
     path.write_text(json.dumps([row]) if ending == "json" else json.dumps(row))
     (task,) = SearchTasks(test=name).read(path, "test")
-    assert (task.prompt, task.data) == (row["question"], data)
+    question = next(row[column] for column in ("question", "Question", "Prompt") if column in row)
+    assert task.prompt == question + (WEBSITE if name == "webwalkerqa" else "")
+    assert task.data == data
     assert SearchTasks().score(task, task.data["answers"][-1]) == 1.0
 
 
@@ -107,3 +157,28 @@ def test_unanswerable_questions_are_counted(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.warns(MarlWarning, match="1 tasks; rows left out: 1 unanswerable, 1 repeated"):
         assert len(SearchTasks(train="musique").read(path, "train")) == 1
+
+
+def test_questions_of_gaia_on_files_or_without_public_answers_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [GAIA, {**GAIA, "Question": "In it?", "file_name": "a.xlsx"}, {**GAIA, "Question": "?", "Final answer": "?"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.warns(MarlWarning, match="1 tasks; rows left out: 1 with a file, 1 without a public answer"):
+        assert len(SearchTasks(test="gaia").read(path, "test")) == 1
+
+
+@pytest.mark.parametrize(("name", "row"), [("gaia", GAIA), ("webwalkerqa", WALKER), ("frames", FRAMES)])
+def test_the_kit_accepts_rows_of_the_web_sets(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
+    check_task(WebRows(name=name, row=row), lambda task: [*task.data["answers"], "nothing", "", "1, 2"], count=3)
+
+
+class WebRows(SearchTasks):
+    """Rows of a set as a file has them, in other words for each split."""
+
+    name: str = ""
+    row: dict[str, Any] = field(default_factory=dict)
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        question = next(column for column in ("question", "Question", "Prompt") if column in self.row)
+        rows = [{**self.row, question: f"{split} {number}: {self.row[question]}"} for number in range(count)]
+        return [SETS[self.name].task(Fields(row, "a file")) for row in rows]

@@ -1,0 +1,228 @@
+"""Pages that agents read, by a workflow's option `pages`:
+
+    data/pages.jsonl                    a file of pages: JSON lines, a JSON list or parquet with `url` and `text`
+    data/sites                          a folder with copies of sites as `wget --mirror` writes them: HOST/PATH
+    http://127.0.0.1:8001/read          a page server: GET with the parameter `url`; it answers with text or HTML
+    web                                 the address itself, over http or https
+
+A page has text only, at most `MEGABYTES` of it, and is loaded within `SECONDS`. With `web`, an address that is not
+public (loopback, private, link-local) is refused, also after a redirect: an agent reaches no service of the machine or
+its network. A name is resolved once, and the connection is made to the address that was checked; proxies of the
+environment are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from marl_verl.errors import MarlError, missing
+from marl_verl.tasks import Fields, read_rows
+from marl_verl_search.html_text import page_text
+from marl_verl_search.index import Index
+
+WEB = "web"
+SECONDS, MEGABYTES, REDIRECTS = 30.0, 2, 5
+PASSAGE = 1500
+"""Characters of a passage."""
+LINKS = 10
+"""Links that a page is shown with."""
+TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xml")
+
+
+def check_pages(source: str) -> None:
+    """MarlError if the option `pages` is no file, folder, address or `web`."""
+    path = Path(source).expanduser()
+    if source != WEB and "://" not in source and not path.exists():
+        why = missing("file or folder of pages", path, path.parent.glob("*"))
+        raise MarlError(f"pages: {why} Or write http://HOST/read, or web.")
+
+
+async def read_page(source: str, url: str, words: str, most: int) -> str:
+    """A page's address, its `most` passages with the words, best first, and links; its beginning if none has a word.
+
+    Raises:
+        ValueError: the address is wrong or not allowed, or the page has no text.
+        LookupError: there is no such page.
+        RuntimeError: the page server cannot be reached.
+    """
+    if source == WEB:
+        kind, text = await _downloaded(url)
+    elif "://" in source:
+        kind, text = await _served(source, url)
+    else:
+        kind, text = await asyncio.to_thread(_stored, Path(source).expanduser(), url)
+    text, links = await asyncio.to_thread(page_text, text, url) if "html" in kind else (text, [])
+    passages = _passages(text)
+    if not passages:
+        raise ValueError(f"the page {url} has no text")
+    shown = [*_best(passages, words, most)]
+    if links:
+        shown.append("Links:\n" + "\n".join(_best([f"{label}: {target}" for label, target in links], words, LINKS)))
+    return "\n\n".join([f"{url}:", *shown])
+
+
+def _best(texts: list[str], words: str, most: int) -> list[str]:
+    try:
+        return Index(texts).search(words, most)
+    except (ValueError, LookupError):
+        return texts[:most]
+
+
+def _passages(text: str) -> list[str]:
+    """Lines joined to passages of at most `PASSAGE` characters; longer lines are cut."""
+    passages: list[str] = []
+    for line in text.splitlines():
+        for start in range(0, len(line), PASSAGE):
+            piece = line[start : start + PASSAGE].strip()
+            if passages and len(passages[-1]) + len(piece) < PASSAGE:
+                passages[-1] += f"\n{piece}"
+            elif piece:
+                passages.append(piece)
+    return passages
+
+
+# Files
+
+
+def key_of(url: str) -> str:
+    """HOST/PATH?QUERY of an address: what addresses of the same page share. ValueError for another text."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r:.200} is no address of a page: it must begin with http:// or https://")
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.hostname}{unquote(parts.path).rstrip('/')}{unquote(query)}"
+
+
+def _stored(path: Path, url: str) -> tuple[str, str]:
+    """(content type, text) of a page in a file or folder. LookupError without it, ValueError if it is no text."""
+    key = key_of(url)
+    if not path.is_dir():
+        if key not in (pages := _file(path)):
+            raise LookupError(f"there is no page {url}")
+        return "text/plain", pages[key]
+    for name in (key, f"{key}.html", f"{key}/index.html"):
+        file = (path / name).resolve()
+        if file.is_relative_to(path.resolve()) and file.is_file():
+            with file.open("rb") as stream:
+                content = stream.read(MEGABYTES << 20)
+            html = file.suffix in (".html", ".htm") or content.lstrip()[:1] == b"<"
+            return "text/html" if html else "text/plain", _decoded(content, None, url)
+    raise LookupError(f"there is no page {url}")
+
+
+@functools.lru_cache(maxsize=2)
+def _file(path: Path) -> dict[str, str]:
+    """The pages of a file. MarlError for a row without `url` or `text`."""
+    pages = {}
+    for number, row in read_rows(path, "pages"):
+        fields = Fields(row, f"pages '{path}', row {number}")
+        title = f"{fields.text('title')}\n" if "title" in fields else ""
+        try:
+            pages[key_of(fields.text("url"))] = title + fields.text("text")
+        except ValueError as error:
+            raise MarlError(f"{fields.where}: {error}") from error
+    return pages
+
+
+# The network
+
+
+async def _served(source: str, url: str) -> tuple[str, str]:
+    key_of(url)
+    try:
+        async with (
+            asyncio.timeout(SECONDS),
+            httpx.AsyncClient(timeout=SECONDS) as client,
+            client.stream("GET", source, params={"url": url}) as response,
+        ):
+            return await _content(response, url)
+    except httpx.ConnectError as error:
+        raise RuntimeError(f"the page server {source} cannot be reached: {error}. Is it running?") from error
+    except (httpx.HTTPError, TimeoutError) as error:
+        raise _not_loaded(url, error) from error
+
+
+async def _downloaded(url: str) -> tuple[str, str]:
+    """(content type, text) of a page of the web. LookupError if it cannot be loaded, ValueError if it may not be."""
+    key_of(url)
+    try:
+        target = httpx.URL(url if "://" in url else f"http://{url}")
+        async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS, trust_env=False) as client:
+            for _ in range(REDIRECTS + 1):
+                checked = target.copy_with(host=await _public_address(target), username=None, password=None)
+                request = client.build_request(
+                    "GET",
+                    checked,
+                    headers={"Host": target.netloc.decode(), "Accept-Encoding": "identity"},
+                    extensions={"sni_hostname": target.raw_host.decode()},
+                )
+                response = await client.send(request, stream=True)
+                try:
+                    if not response.has_redirect_location:
+                        return await _content(response, url)
+                    target = target.join(response.headers["location"])
+                finally:
+                    await response.aclose()
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        raise _not_loaded(url, error) from error
+    raise LookupError(f"the page {url} is redirected more than {REDIRECTS} times")
+
+
+def _not_loaded(url: str, error: Exception) -> LookupError:
+    return LookupError(f"the page {url} cannot be loaded: {type(error).__name__} {error}".rstrip())
+
+
+async def _public_address(url: httpx.URL) -> str:
+    """An address of a host, all of whose addresses are public. ValueError if one is not, LookupError without any."""
+    if url.scheme not in ("http", "https"):
+        raise ValueError(f"{url} is no address of a page: it must begin with http:// or https://")
+    loop = asyncio.get_running_loop()
+    try:
+        places = await loop.getaddrinfo(url.host, url.port or 80, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise LookupError(f"there is no host '{url.host}'") from error
+    addresses = [str(place[4][0]) for place in places]
+    if not all(map(public, addresses)):
+        raise ValueError(f"{url} is not allowed: '{url.host}' is no public host")
+    return addresses[0]
+
+
+def public(address: str) -> bool:
+    """Whether an IP address is public; also of the IPv4 address within one of IPv6."""
+    parsed = ip_address(address)
+    if isinstance(parsed, IPv6Address):
+        embedded = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
+        if embedded is not None:
+            return public(str(embedded))
+    return parsed.is_global and not parsed.is_multicast
+
+
+async def _content(response: httpx.Response, url: str) -> tuple[str, str]:
+    """(content type, text), the first `MEGABYTES`. LookupError for an error's status, ValueError for another type."""
+    if response.is_error:
+        raise LookupError(f"there is no page {url} (status {response.status_code})")
+    kind = response.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
+    if not kind.startswith(TEXTUAL):
+        raise ValueError(f"the page {url} is no text: it is {kind}")
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) >= MEGABYTES << 20:
+            break
+    return kind, _decoded(bytes(content[: MEGABYTES << 20]), response.charset_encoding, url)
+
+
+def _decoded(content: bytes, encoding: str | None, url: str) -> str:
+    if b"\0" in content:
+        raise ValueError(f"the page {url} is no text")
+    try:
+        return content.decode(encoding or "utf-8", errors="replace")
+    except LookupError:  # an unknown encoding
+        return content.decode("utf-8", errors="replace")

@@ -1,0 +1,199 @@
+"""Pages that agents read: files, copies of sites, a page server, the web without the machine's own network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from marl_verl_search import pages
+from marl_verl_search.html_text import page_text
+from marl_verl_search.pages import PASSAGE, WEB, public, read_page
+from marl_verl_search.planner import PlannerAndSearchers
+from marl_verl_search.tasks import SearchTasks
+
+from marl_verl import MarlError, Task
+from marl_verl.episode import Act
+from marl_verl.options import build
+from marl_verl.testing import ScriptedPolicy, check_workflow, shown
+
+HTML = """<!doctype html><html><head><title>Norrvik</title><script>var x = "hidden";</script></head><body>
+<nav><a href="/">Home</a> <a href="/venue#map">The <b>venue</b></a> <a href="mailto:a@b.c">Mail</a></nav>
+<p>A town &amp; its   bridge,<br>opened in 1912.</p><table><tr><td>a</td><td>1</td></tr></table><p>Last</body>"""
+TEXT = "Norrvik\nHome The venue Mail\nA town & its bridge,\nopened in 1912.\n| a | 1\nLast"
+
+
+def read(source: Path | str, url: str, words: str = "", most: int = 2) -> str:
+    return asyncio.run(read_page(str(source), url, words, most))
+
+
+def test_text_and_links_of_a_page() -> None:
+    text, links = page_text(HTML, "https://norrvik.example.org/bridge")
+    assert text == TEXT
+    site = "https://norrvik.example.org"
+    assert links == [("Home", f"{site}/"), ("The venue", f"{site}/venue")]
+
+
+def test_a_file_of_pages_shows_the_passages_with_the_words(tmp_path: Path) -> None:
+    file = tmp_path / "pages.jsonl"
+    long = "\n".join(f"{name} {'word ' * (PASSAGE // 6)}" for name in ("north", "bridge", "south"))
+    rows = [{"url": "https://a.org/town/", "title": "Town", "text": long}, {"url": "http://b.org", "text": "B."}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert read(file, "http://a.org/town#top", "the south", 1).startswith("http://a.org/town#top:\n\nsouth word")
+    assert read(file, "a.org/town", "zebra", 1).startswith("a.org/town:\n\nTown\nnorth")
+    assert len(read(file, "a.org/town", "word", 2)) < 2 * PASSAGE + 50
+    with pytest.raises(LookupError, match=r"there is no page http://a\.org/tow"):
+        read(file, "http://a.org/tow")
+    with pytest.raises(ValueError, match="is no address of a page"):
+        read(file, "file:///etc/passwd")
+
+
+def test_a_copy_of_a_site_has_nothing_outside_of_its_folder(tmp_path: Path) -> None:
+    site = tmp_path / "sites" / "norrvik.example.org"
+    site.mkdir(parents=True)
+    (site / "bridge.html").write_text(HTML)
+    (site / "index.html").write_text(HTML)
+    (site / "map.png").write_bytes(b"\x89PNG\0")
+    (tmp_path / "secret").write_text("secret")
+    (site / "link").symlink_to(tmp_path / "secret")
+    source = site.parent
+    assert "opened in 1912" in read(source, "https://norrvik.example.org/bridge", "opened")
+    assert "The venue: https://norrvik.example.org/venue" in read(source, "https://norrvik.example.org/", "venue")
+    with pytest.raises(ValueError, match="is no text"):
+        read(source, "https://norrvik.example.org/map.png")
+    for path in ("../../secret", "%2e%2e/%2e%2e/secret", "link", "bridges"):
+        with pytest.raises(LookupError, match="there is no page"):
+            read(source, f"https://norrvik.example.org/{path}")
+
+
+class Handler(BaseHTTPRequestHandler):
+    seen: list[tuple[str, str]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers["Host"]))
+        url = parse_qs(urlsplit(self.path).query).get("url", [self.path])[0]
+        if url.endswith("/away"):
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.2:{self.server.server_address[1]}/secret")
+        else:
+            self.send_response(404 if url.endswith("/none") else 200)
+        kind = "image/png" if url.endswith("/image") else "text/html; charset=latin-1"
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        if url.endswith("/slow"):
+            time.sleep(3)
+        text = HTML.replace("Last", "Där " * (10**6 if url.endswith("/long") else 1))
+        with contextlib.suppress(OSError):  # the reader has enough
+            self.wfile.write(text.encode("latin-1"))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    Handler.seen = []
+    monkeypatch.setenv("no_proxy", "*")
+    http = ThreadingHTTPServer(("", 0), Handler)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{http.server_port}"
+    http.shutdown()
+    http.server_close()
+
+
+def test_a_page_server_is_asked_by_address(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"http://{server}/read"
+    assert "A town & its bridge,\nopened in 1912." in read(source, "https://norrvik.example.org/a?b=1&c", "bridge")
+    assert "Där" in read(source, "https://norrvik.example.org/")
+    assert Handler.seen[0][0] == "/read?url=https%3A%2F%2Fnorrvik.example.org%2Fa%3Fb%3D1%26c"
+    with pytest.raises(LookupError, match=r"there is no page https://a\.org/none \(status 404\)"):
+        read(source, "https://a.org/none")
+    with pytest.raises(ValueError, match="is no text: it is image/png"):
+        read(source, "https://a.org/image")
+    monkeypatch.setattr(pages, "MEGABYTES", 1)
+    assert len(read(source, "https://a.org/long", most=10**6)) < (1 << 20) + 1000
+    monkeypatch.setattr(pages, "SECONDS", 0.3)
+    with pytest.raises(LookupError, match=r"https://a\.org/slow cannot be loaded"):
+        read(source, "https://a.org/slow")
+    with pytest.raises(RuntimeError, match=r"the page server http://127\.0\.0\.1:9/ cannot be reached"):
+        read("http://127.0.0.1:9/", "https://a.org")
+
+
+INSIDE = """127.0.0.1 localhost 10.0.0.1 192.168.1.1 169.254.169.254 100.64.0.1 224.0.0.1 0.0.0.0 2130706433
+[::1] [::ffff:127.0.0.1] [fd00::1] [fe80::1] [2002:7f00:1::]"""
+
+
+@pytest.mark.parametrize("host", INSIDE.split())
+def test_the_web_has_no_address_of_this_machine_or_its_network(host: str, server: str) -> None:
+    with pytest.raises((ValueError, LookupError), match=r"is no public host|there is no host"):
+        read(WEB, f"http://{host}:{server.rpartition(':')[2]}/secret")
+    assert Handler.seen == []
+
+
+def test_a_redirect_and_a_second_resolution_do_not_reach_it_either(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(map(public, ("93.184.215.14", "2606:2800:21f::1")))
+    monkeypatch.setattr(pages, "public", lambda address: address == "127.0.0.1")
+    with pytest.raises(ValueError, match=r"127\.0\.0\.2.* is no public host"):
+        read(WEB, f"http://{server}/away")
+    assert [path for path, _ in Handler.seen] == ["/away"]
+    port = server.rpartition(":")[2]
+    assert "opened in 1912" in read(WEB, f"http://user:word@localhost:{port}/bridge", "opened")
+    assert Handler.seen[-1] == ("/bridge", f"localhost:{port}")  # the checked address was connected to, by its name
+    for url in (f"ftp://{server}/", "file:///etc/passwd", "http://"):
+        with pytest.raises(ValueError, match="is no address of a page"):
+            read(WEB, url)
+
+
+PAGE = {"url": "https://norrvik.example.org/bridge", "title": "Bridge", "text": "It was opened in 1912 for 24 crowns."}
+TASK = Task("q", "What was the price of the bridge in dozens?", {"answers": ["2"], "metric": "gaia"})
+
+
+def test_a_worker_searches_reads_and_computes_by_recorded_calls(tmp_path: Path) -> None:
+    file = tmp_path / "pages.jsonl"
+    file.write_text(json.dumps(PAGE))
+
+    def worker(act: Act) -> str:
+        assert '<read url="https://...">' in shown(act) or act.turn
+        return [
+            "<search>bridge</search>",
+            '<read url="https://norrvik.example.org/none">crowns</read>',
+            '<read url="https://norrvik.example.org/bridge">crowns</read>',
+            "<python>print(1 / 0)</python>",
+            "<python>\nprint(24 // 12)\n</python>",
+            f"<report>{shown(act).split()[0]}</report>",
+        ][act.turn]
+
+    def planner(act: Act) -> str:
+        return '<ask to="worker">price</ask>' if act.turn == 0 else f"<answer>{shown(act).split()[2]}</answer>"
+
+    team = PlannerAndSearchers(source=str(file), pages=str(file), python=True, searches=5)
+    run = check_workflow(team, TASK, ScriptedPolicy({"planner": planner, "worker": worker}))
+    assert SearchTasks().score(TASK, run.answer) == 1.0
+    calls = run.journal.calls()
+    assert [call.agent for call in calls] == ["worker"] * 5
+    assert [call.raised is None for call in calls] == [True, False, True, False, True]
+    results = [shown(act) for act, _ in run.turns if act.agent == "worker"][1:]
+    assert "https://norrvik.example.org/bridge" in results[0]  # a search shows what can be read
+    assert results[1].startswith("Error: there is no page")
+    assert "24 crowns" in results[2]
+    assert results[3].startswith("Error: ZeroDivisionError")
+    assert results[4].startswith("2\n\nNo uses of tools left.")
+
+
+def test_a_tool_that_the_team_does_not_have_is_no_use(tmp_path: Path) -> None:
+    task = Task("q", "?", {"answers": ["1"], "paragraphs": [PAGE]})
+    policy = ScriptedPolicy({"planner": "<python>print(1)</python>"})
+    run = check_workflow(PlannerAndSearchers(alone=True), task, policy)
+    assert (run.answer, run.journal.calls()) == ("", [])
+    with pytest.raises(MarlError, match=r"no file or folder of pages '/nowhere/pages\.jsonl'"):
+        build(PlannerAndSearchers, {"pages": "/nowhere/pages.jsonl"}, "o")
