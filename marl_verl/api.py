@@ -118,17 +118,19 @@ def evaluate(
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
+    at_once: int | None = None,
     cross_play: bool = False,
     steps: str | Sequence[int] | None = None,
     plugins: Sequence[StrPath] = (),
     output: StrPath | None = None,
     progress: Progress = True,
 ) -> Evaluation:
-    """Evaluate a trained team on held-out tasks, as `marl-verl eval` does.
+    """Evaluate a team on held-out tasks, as `marl-verl eval` does.
 
     Args:
-        run: a run directory, or what `train` or `load_run` returned.
-        overrides: config that changes how the team acts, in the form of `train`.
+        run: a run directory, or what `train` or `load_run` returned; or a YAML file with a recipe, whose team is
+            evaluated without training.
+        overrides: config that changes how the team acts, in the form of `train`; of a recipe, any.
         step: of the checkpoint; default: the latest; 0: before training.
         tasks: number of held-out tasks, the first ones; default: all.
         episodes: number of sampled episodes per task; default: 8.
@@ -137,6 +139,7 @@ def evaluate(
         untrained: agents that act with their policy's untrained model.
         seed: sampling seed; default: that of the run.
         greedy_only: skip the sampled episodes.
+        at_once: maximum number of episodes in flight; default: 256. With 1, times are those without load.
         cross_play: let steps of a team with two sides play each other, instead of evaluating one.
         steps: those of the cross-play; default: 0 and every checkpoint.
         plugins: plugin files in addition to the run's copies.
@@ -155,13 +158,18 @@ def evaluate(
     from marl_verl.evaluation.plan import plan
     from marl_verl.process.lock import locked
     from marl_verl.process.progress import Display
+    from marl_verl.trainer.prepare import make_run_directory
 
     with _alone():
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
         check_output(file)
+        if Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
+            made = _outside_loop(_plan, run, _lines(overrides), None, [Path(file) for file in plugins], False)
+            run, overrides, plugins = make_run_directory(made, display), (), ()
+            step = 0 if step is None else step
         what = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed, "greedy_only": greedy_only}
-        what |= {"cross_play": cross_play, "steps": steps}
+        what |= {"cross_play": cross_play, "steps": steps, "at_once": at_once}
         who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
         with locked(found.run) as lock:

@@ -75,6 +75,7 @@ class _Played:
             },
             "tokens_per_second": 1234.5,
             "response_seconds": None,
+            "answer_seconds": None,
             "attempts": 54,
             "failed": 2,
             "failed_reasons": {"timeout": 2},
@@ -156,6 +157,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("--k 16", "pass@16 needs at least 16 episodes per task, got 8"),
         ("--k 1,x", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got 'x'"),
         ("--k 0", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got '0'"),
+        ("--at-once 0", "--at-once must be a whole number >= 1, got 0"),
         ("--greedy-only --k 1", "--k and --greedy-only are incompatible"),
         ("--greedy-only --episodes 4", "--episodes and --greedy-only are incompatible"),
         ("--seed -1", "'marl.run.seed' must be a whole number >= 0, got -1"),
@@ -290,6 +292,30 @@ def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     assert "50.0%" in printed
     assert "20.0% to 80.0%" in printed
     assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
+
+
+def test_a_recipe_is_evaluated_without_training(
+    made: Path,
+    composed: DictConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "TrainerProcess", _Played)
+    monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
+    models = {name: made / "cache" / name for name in ("holder", "asker")}
+    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs])
+    assert main(["eval", str(RECIPE), "data.train_batch_size=16", "--greedy-only", "--at-once", "1"]) == 0
+    config, request = _Played.seen["config"], _Played.seen["request"]
+    assert (request.step, request.episodes, request.at_once) == (0, 0, 1)
+    assert config.data.train_batch_size == 16  # a key of training
+    assert all(policy.frozen for policy in config.marl.policies.values())
+    assert config.policies.asker.actor_rollout_ref.model.path.endswith("cache/asker")
+    assert [path.name for path in Path("runs/inventory-1/evaluations").glob("*.json")] == ["step_0.json"]
+    assert "agent   asker acts with policy asker, before training" in capsys.readouterr().out
+    assert main(["eval", str(RECIPE), "--dry-run"]) == 0
+    assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
 
 
 def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:

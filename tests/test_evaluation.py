@@ -198,7 +198,8 @@ class _Trainer:
             attempts = len(good) + len(failed)
             report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
             report["outcomes"] = self.outcomes[task : task + 1]
-            reports.append(types.SimpleNamespace(**report, attempts=attempts, response_seconds=[0.5] * len(good)))
+            seconds = {"response_seconds": [0.5] * len(good), "answer_seconds": [1.5] * len(good)}
+            reports.append(types.SimpleNamespace(**report, **seconds, attempts=attempts))
         yield reports[:2]
         yield reports[2:]
 
@@ -220,7 +221,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert (result["agents"]["a"]["tokens"], result["agents"]["a"]["sampled"]["tokens"]) == (9, 15)
     assert result["tokens"] == 24
     assert result["tokens_per_second"] > 24
-    assert result["response_seconds"] == 0.5
+    assert (result["response_seconds"], result["answer_seconds"]) == (0.5, 1.5)
     assert "sides" not in result
     # the first task's greedy episode, and every failure
     assert [line.partition(":")[0] for line in trainer.stored] == [

@@ -11,11 +11,12 @@ from marl_verl_at_grpo.algorithm import AlphaMix
 
 from marl_verl.advantage import RowTable, agent_statistics
 from marl_verl.config.compose import compose
-from marl_verl.episode import Action, Run, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
+from marl_verl.episode.journal import ActRecord
 from marl_verl.episode.row import row as row_of
 from marl_verl.errors import MarlError
 from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.rollout.worker import load_worker_context
+from marl_verl.rollout.worker import answer_seconds, load_worker_context
 from marl_verl.sampling import Independent, drive
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
@@ -119,6 +120,15 @@ def test_without_a_discount_every_turn_gets_the_team_reward_once(name: str) -> N
     done = episode()
     table = RowTable.from_rows([row_of(turn) for turn in done.turns])
     assert method.compute(table).ret.tolist() == [1.0] * 5
+
+
+def test_the_time_of_an_answer_has_the_slowest_act_of_a_joint_move() -> None:
+    acts = [("solver", 0, 2.0), ("checker", 0, 3.0), ("solver", None, 0.5), ("checker", None, 0.25), ("solver", 1, 1.0)]
+    records = [
+        ActRecord(Act(agent, str(n), n, n, (), joint), Action("x", seconds=seconds))
+        for n, (agent, joint, seconds) in enumerate(acts)
+    ]
+    assert answer_seconds(Journal(records, 0)) == 3.0 + 0.5 + 0.25 + 1.0
 
 
 def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from marl_verl.api import evaluate
+from marl_verl.api import evaluate, train
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import results
@@ -16,6 +16,7 @@ EXAMPLES = """
   marl-verl eval runs/inventory-1                              the latest checkpoint, on all held-out tasks
   marl-verl eval runs/inventory-1 --step 0                     the team before training
   marl-verl eval runs/inventory-1 --swap asker=holder          the two agents exchange their policies
+  marl-verl eval recipe.yaml                                   the team of a recipe, without training
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
   marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
@@ -23,7 +24,8 @@ EXAMPLES = """
 """
 
 PASSED_ON = (
-    *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "cross_play", "steps", "output"),
+    *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "at_once", "cross_play", "steps"),
+    "output",
 )
 """Options that are passed to `evaluate` under the same name."""
 
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "confidence interval, and statistics of each agent. key=value changes how the team acts, e.g. "
         "marl.task.test_size=1000 or actor_rollout_ref.rollout.temperature=0.7."
     )
-    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory, or a recipe")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="config overrides that change how the team acts"
     )
@@ -49,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
+    at_once = "maximum number of episodes in flight (default: 256); 1 measures times without load"
+    parser.add_argument("--at-once", type=int, metavar="N", help=at_once)
+    parser.add_argument("--dry-run", action="store_true", help="check a recipe as train does, start nothing")
+    parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
     cross_play = "checkpoints of a team with two sides play each other: mean outcomes of all pairs, and Elo ratings"
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
     parser.add_argument("--steps", metavar="0,20,40", help="steps of --cross-play (default: 0 and every checkpoint)")
@@ -59,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.run is None:
         raise MarlError("no run is given: e.g. marl-verl eval runs/NAME")
+    if options.dry_run:
+        train(options.run, options.overrides, plugins=options.plugin, dry_run=True, assume=options.assume)
+        return 0
     display = Display(Output(stderr=True) if options.json else None)
     given = {name: getattr(options, name) for name in PASSED_ON}
     done = evaluate(options.run, options.overrides, plugins=options.plugin, progress=display, **given)

@@ -150,7 +150,9 @@ def results(document: dict[str, Any], display: Display) -> None:
             display.print(f"side {side}, {how}: {wins}")
     display.console.print(_agents(document["agents"]))
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
-    speed = f"{document['tokens_per_second'] or 0:,.0f} tokens/s, {document['response_seconds'] or 0:.2f} s a response"
+    speed = f"{document['tokens_per_second'] or 0:,.0f} tokens/s"
+    for name, key in (("a response", "response_seconds"), ("an answer", "answer_seconds")):
+        speed += f", {document[key] or 0:.2f} s {name}"
     display.print(
         f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
         f"{document['tokens']:,} tokens ({speed}), {document['seconds']:.0f} s in total"

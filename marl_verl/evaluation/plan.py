@@ -24,7 +24,7 @@ from marl_verl.config.verl_keys import check_unused
 from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
-from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
+from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.process import private_network
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.overlap import trained
@@ -100,6 +100,7 @@ def plan(
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
+    at_once: int | None = None,
     cross_play: bool = False,
     steps: str | Sequence[int] | None = None,
     plugin_files: Sequence[Path] = (),
@@ -110,6 +111,8 @@ def plan(
     one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
     check_kind(cross_play, steps, [option for option, value in one_team.items() if value not in (None, False, [], ())])
     episodes, ks = _episodes(episodes, k, greedy_only)
+    if at_once is not None and at_once < 1:
+        raise MarlError(f"--at-once must be a whole number >= 1, got {at_once}")
     check_overrides(overrides)
     check_unchanged(overrides)
     files = plugins.files_of_run(run, plugin_files)
@@ -150,12 +153,14 @@ def plan(
     config.data.val_batch_size = len(played)
     resolved = resolve(config, evaluated)
     check_lengths(run, resolved, team.agents, assignments, models.tokenizers)
-    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports)
+    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports, at_once or AT_ONCE)
     if crossed:
         request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
     what = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
+    if at_once is not None:
+        settings["at_once"] = at_once
     if crossed:
         settings["cross_play"] = list(chosen)
     return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))

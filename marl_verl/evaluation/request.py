@@ -22,6 +22,8 @@ from marl_verl.process.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
 RESULT, MODELS = "result.json", "models"
+AT_ONCE = 256
+"""Maximum episodes in flight: an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
 Weights = Literal["trained", "untrained", "past", "frozen", "external"]
 Swap = tuple[str, str]
 
@@ -62,6 +64,7 @@ class Request:
         seed: seed of the bootstrap intervals.
         assignments: agent -> its policy.
         exports: policy -> the source of a model to export to `models/` first.
+        at_once: maximum number of episodes in flight.
         sides: of a cross-play: those of its rows and of its columns.
         pairings: of a cross-play; none for an evaluation of one team.
     """
@@ -72,6 +75,7 @@ class Request:
     seed: int
     assignments: dict[str, Assignment]
     exports: dict[str, Source] = field(default_factory=dict)
+    at_once: int = AT_ONCE
     sides: tuple[str, ...] = ()
     pairings: tuple[Pairing, ...] = ()
 

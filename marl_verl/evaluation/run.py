@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl.checkpoint.export import export
 from marl_verl.evaluation.cross_play import elo_result, pairing_result
-from marl_verl.evaluation.request import MODELS, RESULT, Request
+from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.process.run_dir import emit
@@ -22,9 +22,6 @@ from marl_verl.trainer.report import wilson
 if TYPE_CHECKING:
     from marl_verl.rollout.worker import Report
     from marl_verl.trainer.team_trainer import TeamTrainer
-
-EPISODES_AT_ONCE = 256
-"""Maximum episodes in flight: an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
 
 
 def evaluate(folder: Path) -> None:
@@ -44,9 +41,9 @@ def evaluate(folder: Path) -> None:
 
 def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     """Run the greedy pass and, if `episodes` > 0, the sampled pass. Returns the content of result.json."""
-    greedy = Pass(trainer, sampled=False)
+    greedy = Pass(trainer, sampled=False, at_once=request.at_once)
     greedy.play()
-    sampled = Pass(trainer, sampled=True)
+    sampled = Pass(trainer, sampled=True, at_once=request.at_once)
     if request.episodes:
         sampled.play()
     trainer.records.episodes(request.step, [*greedy.lines, *sampled.lines])
@@ -54,7 +51,8 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     trainer.records.check_failures(reports)
     failures = greedy.tally.failures + sampled.tally.failures
     tokens, seconds = greedy.tally.tokens + sampled.tally.tokens, greedy.seconds + sampled.seconds
-    responses = [each for report in reports for each in report.response_seconds]
+    responses = [seconds for report in reports for seconds in report.response_seconds]
+    answers = [seconds for report in reports for seconds in report.answer_seconds]
     return {
         "step": request.step,
         **_scores(greedy, sampled, request),
@@ -65,6 +63,7 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
         "tokens": tokens,
         "tokens_per_second": tokens / seconds if seconds else None,
         "response_seconds": sum(responses) / len(responses) if responses else None,
+        "answer_seconds": sum(answers) / len(answers) if answers else None,
     }
 
 
@@ -76,7 +75,8 @@ def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     results, passes = [], []
     for number, pairing in enumerate(request.pairings):
         trainer.agent_loop_manager.assign(pairing.policies)
-        played = Pass(trainer, sampled=True, seed_step=number, pairings=(number, len(request.pairings)))
+        pairings = number, len(request.pairings)
+        played = Pass(trainer, True, seed_step=number, pairings=pairings, at_once=request.at_once)
         played.play()
         trainer.records.check_failures(played.reports)
         passes.append(played)
@@ -103,9 +103,10 @@ class Pass:
         sampled: bool,
         seed_step: int | None = None,
         pairings: tuple[int, int] = (0, 1),
+        at_once: int = AT_ONCE,
     ) -> None:
         """`seed_step`: the step in seeds, by default the trainer's; `pairings`: (finished ones, all), for progress."""
-        self.trainer, self.sampled, self.pairings = trainer, sampled, pairings
+        self.trainer, self.sampled, self.pairings, self.at_once = trainer, sampled, pairings, at_once
         self.seed_step = trainer.global_steps if seed_step is None else seed_step
         self.reports: list[Report] = []
         self.lines: list[str] = []
@@ -118,7 +119,7 @@ class Pass:
         marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
         start = time.monotonic()
         stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
-        at_once = max(1, EPISODES_AT_ONCE // (int(marl.validation.options.episodes) if self.sampled else 1))
+        at_once = max(1, self.at_once // (int(marl.validation.options.episodes) if self.sampled else 1))
         self._emit(tasks)
         loader, manager = self.trainer.val_dataloader, self.trainer.agent_loop_manager
         for reports in play(loader, manager, self.seed_step, self.sampled, keep=tasks, at_once=at_once):

@@ -25,7 +25,7 @@ from marl_verl.algorithms import Metric
 from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import ReplayCredit, with_credit
-from marl_verl.episode import Episode, Limits
+from marl_verl.episode import Episode, Journal, Limits
 from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
@@ -59,6 +59,7 @@ class Report:
     attempts: int = 0  # number of attempts, failures included
     extra_tokens: dict[str, int] = field(default_factory=dict)  # purpose -> sampled tokens that are in no row
     response_seconds: list[float] = field(default_factory=list)  # of each act of its episodes
+    answer_seconds: list[float] = field(default_factory=list)  # per episode: of all its acts, a joint move as one
     successes: list[bool] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)  # of its episodes, without the task set's scale and shift
     outcomes: list[dict[str, float]] = field(default_factory=list)  # per episode: side -> its score, if there are sides
@@ -287,7 +288,18 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             if episode.outcomes:
                 report.outcomes.append(episode.outcomes)
             report.response_seconds += [turn.action.seconds for turn in episode.turns]
+            report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
+
+
+def answer_seconds(journal: Journal) -> float:
+    """Seconds of an episode's acts, one after the other; of a joint move those of its slowest act."""
+    moves: dict[tuple[str, int | None], float] = {}
+    for record in journal.acts():
+        act, seconds = record.act, record.action.seconds
+        move = ("act", act.index) if act.joint is None else ("joint", act.joint)
+        moves[move] = max(moves.get(move, 0.0), seconds)
+    return sum(moves.values())
 
 
 def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:

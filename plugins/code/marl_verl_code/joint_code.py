@@ -26,6 +26,7 @@ CODER = "coder"  # a team of one: it writes both functions in one answer
 AUX = "aux"  # the name of the helper function
 
 Feedback = Literal["plain", "passed", "levels", "expert"]
+Shows = Literal["own", "other", "both"]
 
 
 class JointCode(PublicTasks):
@@ -84,23 +85,29 @@ class JointCode(PublicTasks):
 
 
 class TwoCoders(Workflow):
-    """Both agents write simultaneously; in the next turn each sees both codes, with feedback, and writes again.
+    """Both agents write simultaneously; in the next turn each sees code and feedback, and writes again.
 
-    A team of one, the agent "coder", writes both functions in one answer.
+    A team of one, the agent "coder", writes both functions in one answer. Baselines that are only prompted:
+
+        parallel      turns 1
+        pipeline      turns 1, order "sequential"
+        discussion    turns 2, feedback "plain", shows "other"
 
     Options:
         turns: number of joint moves.
+        order: "parallel", or "sequential": the main agent acts after the helper and sees its code of the same turn.
         feedback: what agents see besides code: "plain" nothing; "passed" whether all tests pass; "levels" each
             level of the reward in words, with the first test that fails; "expert" the function of each agent as the
             agent "expert" rewrites it, a larger model, which sees both codes and the levels.
-        shows: the code that an agent sees from the second turn on: its "own", or "both".
+        shows: the code that an agent sees from the second turn on: its "own", the "other" agent's, or "both".
         feedback_tests: number of tests, the first ones, for the levels in words; null: all.
         seconds, megabytes: limits of each test of the feedback, normally those of the task set.
     """
 
     turns: int = 2
     feedback: Feedback = "levels"
-    shows: Literal["own", "both"] = "own"
+    order: Literal["parallel", "sequential"] = "parallel"
+    shows: Shows = "own"
     feedback_tests: Positive | None = 1
     seconds: float = 10.0
     megabytes: int = 512
@@ -116,7 +123,15 @@ class TwoCoders(Workflow):
         codes: dict[str, str] = {}
         feedback = dict.fromkeys(agents, "")
         for turn in range(self.turns):
-            acted = await team.act({agent: sees(task, agent, codes, feedback[agent], self.shows) for agent in agents})
+            if self.order == "parallel":
+                seen = {agent: sees(task, agent, codes, feedback[agent], self.shows) for agent in agents}
+                acted = await team.act(seen)
+            else:
+                acted = {}
+                for agent in agents:
+                    helper = code_in(acted[HELPER].text) if HELPER in acted else ""
+                    shown = sees(task, agent, codes, feedback[agent], self.shows, helper)
+                    acted[agent] = await team[agent].act(shown)
             written = {agent: code_in(action.text) for agent, action in acted.items()}
             codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
             for agent in agents:
@@ -210,18 +225,25 @@ def edits(said: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str, shows: str = "own") -> str:
-    """An agent's observation: the problem, its part, and from turn two on its own code or both, and the feedback."""
+def sees(
+    task: Task, agent: str, codes: Mapping[str, str], feedback: str, shows: Shows = "own", helper: str = ""
+) -> str:
+    """An agent's observation: the problem, its part, and from turn two on code of the turn before, and the feedback.
+
+    `helper`: the helper's code of the same turn, if it has acted before.
+    """
     entry = entry_of(task)
+    other = f"Another programmer writes a function `{AUX}` that does one step of the solution"
+    if helper:
+        other = f"Another programmer has written the function `{AUX}`:\n```python\n{helper}\n```\nIt is there"
     asked = {
         HELPER: (
             f"Another programmer writes the function `{entry}`. Write a function `{AUX}` that is of use in it: one "
             f"step of the solution, not the whole. It returns a value. Write the code of `{AUX}` and nothing else."
         ),
         MAIN: (
-            f"Write the function `{entry}`. Another programmer writes a function `{AUX}` that does one step of the "
-            f"solution: call it, and use what it returns. Do not define `{AUX}`. Write the code of `{entry}` and "
-            "nothing else."
+            f"Write the function `{entry}`. {other}: call it, and use what it returns. Do not define `{AUX}`. Write "
+            f"the code of `{entry}` and nothing else."
         ),
         CODER: (
             f"Write two functions: `{AUX}`, which does one step of the solution and returns a value, and `{entry}`, "
@@ -230,13 +252,11 @@ def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str, shows:
     }[agent]
     lines = ["Solve the following problem in Python.", "", task.prompt.strip(), "", asked]
     if codes:
-        own = shows == "own" and agent in codes
-        shown = {codes[agent]: None} if own else dict.fromkeys(codes.values())  # a team of one has one code for both
-        lines += [
-            "",
-            "What you wrote before:" if own else "What was written before:",
-            *(f"```python\n{code}\n```" for code in shown),
-        ]
+        heading = {"own": "What you wrote before:", "other": "What the other programmer wrote before:"}
+        parts = {"own": [agent], "other": [part for part in codes if part != agent]}
+        mode = shows if agent in codes else "both"  # a team of one has one code for both
+        shown = dict.fromkeys(codes[part] for part in parts.get(mode, codes))
+        lines += ["", heading.get(mode, "What was written before:"), *(f"```python\n{code}\n```" for code in shown)]
         lines += [feedback] if feedback else []
         lines += ["", "Write your code anew, and better."]
     return "\n".join(lines)

@@ -219,9 +219,10 @@ def test_feedback_passed_has_only_that() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shows", "tests", "passed"), [("own", 1, "0 of 1"), ("both", 2, "0 of 2"), ("own", None, "0 of 2")]
+    ("shows", "tests", "passed"),
+    [("own", 1, "0 of 1"), ("both", 2, "0 of 2"), ("other", 1, "0 of 1"), ("own", None, "0 of 2")],
 )
-def test_agents_see_their_own_code_or_both_and_the_levels_of_the_first_tests(
+def test_agents_see_their_own_code_or_others_and_the_levels_of_the_first_tests(
     shows: Any, tests: int | None, passed: str
 ) -> None:
     poor = "def solve(x):\n    return 0"
@@ -230,8 +231,8 @@ def test_agents_see_their_own_code_or_both_and_the_levels_of_the_first_tests(
     assert run.answer == {"helper": HELPER.strip(), "main": MAIN.strip()}
     for act, _ in run.turns[2:]:
         seen = act.observation[-1]["content"]
-        assert (HELPER.strip() in seen) == (shows == "both" or act.agent == "helper")
-        assert (poor in seen) == (shows == "both" or act.agent == "main")
+        assert (HELPER.strip() in seen) == (shows == "both" or (act.agent == "helper") == (shows == "own"))
+        assert (poor in seen) == (shows == "both" or (act.agent == "main") == (shows == "own"))
         assert f"{passed} tests pass." in seen
     assert not run.invalid
     first = [act.observation[-1]["content"] for act, _ in run.turns[:2]]
@@ -243,6 +244,44 @@ def test_plain_feedback_shows_the_codes_and_nothing_else() -> None:
     run = check_workflow(TwoCoders(feedback="plain"), TASK, policy)
     assert not list(run.journal.calls())
     assert "tests" not in run.turns[3][0].observation[-1]["content"].lower()
+
+
+BASELINES: dict[str, dict[str, Any]] = {
+    "parallel": {"turns": 1},
+    "pipeline": {"turns": 1, "order": "sequential"},
+    "discussion": {"feedback": "plain", "shows": "other"},
+}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "seen", "answer"),
+    [
+        ("parallel", {("helper", 0): [], ("main", 0): []}, 0),
+        ("pipeline", {("helper", 0): [], ("main", 0): ["helper 0"]}, 0),
+        (
+            "discussion",
+            {("helper", 0): [], ("main", 0): [], ("helper", 1): ["main 0"], ("main", 1): ["helper 0"]},
+            1,
+        ),
+    ],
+)
+def test_prompted_baselines(baseline: str, seen: dict[tuple[str, int], list[str]], answer: int) -> None:
+    """Whose code each coder sees, and whose the answer has: the last of each; nothing is tested in between."""
+    names = {"helper": "aux", "main": "solve"}
+    written = {
+        f"{agent} {turn}": f"def {name}(x):\n    return x + {turn}1" for agent, name in names.items() for turn in (0, 1)
+    }
+    policy = ScriptedPolicy({agent: [written[f"{agent} {turn}"] for turn in (0, 1)] for agent in names})
+    run = check_workflow(TwoCoders(**BASELINES[baseline]), TASK, policy)
+    assert run.answer == {agent: written[f"{agent} {answer}"] for agent in names}
+    turns = dict.fromkeys(names, 0)
+    shown = {}
+    for act, _ in run.turns:
+        text = act.observation[-1]["content"]
+        shown[act.agent, turns[act.agent]] = [name for name, code in written.items() if code in text]
+        turns[act.agent] += 1
+    assert shown == seen
+    assert not list(run.journal.calls())
 
 
 def test_a_coder_without_the_function_is_marked() -> None:
