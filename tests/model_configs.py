@@ -32,6 +32,7 @@ CONFIGS = {
     "Qwen/Qwen2.5-3B": QWEN25_3B,
     "Qwen/Qwen2.5-Coder-3B": QWEN25_3B,
     "Qwen/Qwen2.5-7B": QWEN25_7B,
+    "Qwen/Qwen2.5-Coder-7B": QWEN25_7B,
     "Qwen/Qwen2.5-Coder-7B-Instruct": QWEN25_7B,
     "deepseek-ai/deepseek-coder-6.7b-instruct": _config("llama", 4096, 32, 32, 32, 11008, 32256),
     "inclusionAI/AReaL-boba-2-8B": QWEN3_8B,

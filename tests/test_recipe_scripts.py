@@ -38,6 +38,7 @@ SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
 COPIES = 1100  # of the example's rows: as many tasks as the largest part of a set
 SMALL = ("marl.task.train_size=600", "marl.task.test_size=5")
 GIVEN = ("marl.run.seed=7001", "trainer.total_training_steps=7001")
+PROMPTED = ("_concatenation", "_pipeline", "_discussion")  # evaluated without training
 STAND_IN = '#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n'
 
 
@@ -116,7 +117,7 @@ def called(script: Path) -> list[str]:
 @functools.cache
 def overrides(script: Path) -> tuple[Path, tuple[str, ...]]:
     words = called(script)
-    assert words[0] == "train"
+    assert words[0] == ("eval" if script.stem.endswith(PROMPTED) else "train")
     return Path(words[1]), tuple(word for word in words[2:] if word not in GIVEN)
 
 
@@ -254,6 +255,9 @@ def essence(script: Path) -> dict[str, Any]:
     resolved: Any = OmegaConf.to_container(found.resolved.policies, resolve=True)
     policies = {}
     for name, policy in found.team.policies.items():
+        if policy.external:
+            policies[f"policy {name}"] = {"model": policy.endpoint, "trained": False}
+            continue
         model = resolved[name]["actor_rollout_ref"]["model"]
         tiny = found.tiny.get(name)
         policies[f"policy {name}"] = {
@@ -341,6 +345,8 @@ DIFFERS: dict[str, set[str]] = {
     "magrpo/code_single_turn": {"workflow"},
     "magrpo/code_passed": {"workflow"},
     "magrpo/code_plain": {"workflow"},
+    **{f"magrpo/code_{name}": {"workflow"} for name in ("concatenation", "pipeline", "discussion")},
+    "magrpo/code_expert": {"team", "workflow"},
     "magrpo/writing_arxiv": {"workflow", "task options"},
     **{f"magrpo/{setting}_cross": {"returns", "sampling"} for setting in ("code", "cpu", "writing")},
     "magrpo/cpu_normalize": {"comparison"},
@@ -354,7 +360,11 @@ DIFFERS: dict[str, set[str]] = {
         f"magrpo/{setting}_single": {"comparison", "returns", "loss", "sampling", *SINGLE}
         for setting in ("code", "cpu")
     },
-    "magrpo/writing_single": {"comparison", "returns", "loss", "sampling", "team"},
+    "magrpo/code_single_7b": {"comparison", "returns", "loss", "sampling", *SINGLE},
+    **{
+        f"magrpo/writing_{name}": {"comparison", "returns", "loss", "sampling", "team"}
+        for name in ("single", "single_4b")
+    },
     "mars2/code_32b": {"team"},
     "mars2/code_72b": {"team", "sampling", "validation"},
     "mars2/code_shared": {"team"},

@@ -52,6 +52,8 @@ class JointWriting(PublicTasks):
     Options:
         bands: parameters of the reward, "tldr" or "arxiv".
         enough: the reward (at most 2.98) at which a validation counts the task as solved. Ours: the paper has rewards.
+        scale, shift: the reward in training is scale * score + shift. With shift -2.98 it is at most 0, so that turns
+            after a good text do not add to the return of a later one.
     """
 
     quick = True
@@ -60,6 +62,8 @@ class JointWriting(PublicTasks):
     answered: ClassVar = False
     bands: Kind = "tldr"
     enough: float = 2.5
+    scale: float = 1.0
+    shift: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
