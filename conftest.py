@@ -16,6 +16,9 @@ import omegaconf.omegaconf
 import psutil
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hypothesis import settings
 from omegaconf import DictConfig
 
@@ -84,13 +87,18 @@ def _parsed_once() -> Iterator[None]:
     hydra = compose._hydra
 
     def once(folder: Path, name: str, overrides: list[str]) -> DictConfig:
-        if any("." in line for line in overrides):
-            return hydra(folder, name, overrides)
+        """Compose a recipe once for each choice of groups, and apply the other overrides as Hydra does."""
+        values = [line for line in overrides if "." in line.partition("=")[0]]
+        groups = [line for line in overrides if line not in values]
         recipe = folder / f"{name}.yaml"
-        key = (recipe, recipe.is_file() and recipe.read_bytes(), *compose.search_path(), *overrides)
+        key = (recipe, recipe.is_file() and recipe.read_bytes(), *compose.search_path(), *groups)
         if key not in composed:
-            composed[key] = pickle.dumps(hydra(folder, name, overrides))
+            composed[key] = pickle.dumps(hydra(folder, name, groups))
         config: DictConfig = pickle.loads(composed[key])  # a tenth of the time of a deep copy
+        try:
+            ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
+        except HydraException:
+            return hydra(folder, name, overrides)  # with Hydra's message
         return config
 
     plain_copy = DictConfig.__deepcopy__

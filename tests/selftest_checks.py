@@ -7,8 +7,13 @@ import signal
 import subprocess
 import sys
 
+from marl_verl_diagnose.selftest import Check, Figures, Place, SkippedError, require
+
 from marl_verl.errors import RunError
-from marl_verl.selftest import Figures, Place, SkippedError, require
+
+
+def made(*names: str, seconds: float = 60) -> tuple[Check, ...]:
+    return tuple(Check(name, f"{name} well", f"{__name__}:{name}", seconds) for name in names)
 
 
 def passes(place: Place, figures: Figures) -> None:

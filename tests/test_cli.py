@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from marl_verl import hookimpl, plugins
 from marl_verl.checkpoint.folders import manifest
 from marl_verl.checkpoint.team import describe
-from marl_verl.cli.main import COMMANDS, main
+from marl_verl.cli.main import COMMANDS, main, registered
 from marl_verl.config import checks, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
@@ -610,7 +610,7 @@ def test_no_argument_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None
     assert "train a team from a recipe" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *registered()])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

@@ -1,4 +1,4 @@
-"""The five extras: the names that each one adds, the error without it, and the names that uninstalling removes."""
+"""The extras: the names that each one adds, and the error without it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 from marl_verl.plugins import KINDS, VARIABLE, Plugins
-from marl_verl.plugins.lookup import EXTRAS
 from tests.sites import add_distribution
 
 ROOT = Path(__file__).parents[1]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+EXTRAS = [path.parent.name.replace("_", "-") for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 every = pytest.mark.parametrize("extra", EXTRAS)
 
 
@@ -27,13 +27,6 @@ def names(found: Plugins) -> set[tuple[str, str]]:
 def brought(extra: str) -> set[tuple[str, str]]:
     (record,) = [record for record in plugins.discover(extra).describe() if record["plugin"] == extra]
     return {(kind, name) for kind, each in record["names"].items() for name in each}
-
-
-@every
-def test_the_table_is_what_the_plugin_registers(extra: str) -> None:
-    (record,) = [record for record in plugins.discover(extra).describe() if record["plugin"] == extra]
-    assert record["distribution"] == f"marl-verl-{extra}"
-    assert {name for each in record["names"].values() for name in each} == set(EXTRAS[extra].split())
 
 
 @every
@@ -49,52 +42,32 @@ def test_every_name_is_registered(extra: str) -> None:
         assert found.get(kind, name) is not None
 
 
-@every
-def test_the_name_of_an_excluded_plugin_raises(extra: str) -> None:
-    found = plugins.discover("")
-    for kind, name in brought(extra):
-        with pytest.raises(
-            MarlError, match=rf"belongs to plugin '{extra}', which MARL_VERL_PLUGINS excludes: add '{extra}'"
-        ):
-            found.get(kind, name)
-
-
-@every
-def test_the_name_of_a_missing_plugin_suggests_the_installation(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = brought(extra)
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
-    found = plugins.discover()
-    for kind, name in wanted:
-        with pytest.raises(MarlError) as error:
-            found.get(kind, name)
-        expected = f"is registered by marl-verl-{extra}, which is not installed: pip install 'marl-verl[{extra}]'"
-        assert str(error.value) == f"{KINDS[kind]} '{name}' {expected}"
-
-
-def test_the_command_line_prints_the_error_with_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("kind", "name", "extra"), [("algorithms", "at-grpo-sessions", "at-grpo"), ("commands", "watch", "watch")]
+)
+def test_the_name_of_a_missing_plugin_suggests_the_installation(
+    kind: str, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = plugins.assemble({}, only="")
-    alone.disabled = ()
-    monkeypatch.setattr(plugins, "load", lambda: alone)
-    assert main(["train", str(INVENTORY), "marl.algorithm.name=sharp", "--dry-run"]) == 2
-    message = (
-        "algorithm 'sharp' is registered by marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
-    )
-    assert capsys.readouterr().err.strip() == f"marl-verl: {message}"
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: ())
+    known = plugins.discover()
+    with pytest.raises(MarlError, match=f"unknown .* '{name}': pip install 'marl-verl\\[{extra}\\]' may register it"):
+        known.get(kind, name)
+    with pytest.raises(MarlError, match=r"not installed: .*magrpo.* \(pip install 'marl-verl\[all\]'\)"):
+        known.get("samplers", "joint-tree")
 
 
-def test_a_name_whose_plugin_is_broken_has_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_an_excluded_or_broken_plugin_has_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MarlError, match=r"unknown sampler 'joint-tree': .*; MARL_VERL_PLUGINS excludes .*, magrpo, "):
+        plugins.discover("").get("samplers", "joint-tree")
     monkeypatch.setattr("marl_verl_sharp.plugin.marl_register", None)
-    with pytest.raises(
-        MarlError, match=r"credit 'shapley' is registered by marl-verl-sharp, which cannot be loaded: .* no hook"
-    ):
+    with pytest.raises(MarlError, match=r"unknown credit 'shapley': .* cannot be loaded: marl-verl-sharp .* no hook"):
         plugins.discover().get("credits", "shapley")
 
 
-def test_a_name_of_no_extra_has_the_nearest() -> None:
-    with pytest.raises(MarlError, match="unknown algorithm 'shrap': did you mean 'sharp'"):
-        plugins.discover().get("algorithms", "shrap")
+def test_the_command_line_prints_the_error_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(INVENTORY), "marl.algorithm.name=shrap", "--dry-run"]) == 2
+    assert capsys.readouterr().err.strip() == "marl-verl: unknown algorithm 'shrap': did you mean 'sharp'?"
 
 
 @pytest.mark.parametrize("wanted", ["marl-verl>=9", "Marl_Verl<0.1; python_version > '3'"])

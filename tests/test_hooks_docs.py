@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import re
@@ -24,10 +25,9 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.advantage import RowTable
 from marl_verl.algorithms.losses import Loss
-from marl_verl.cli.main import COMMANDS, _parse, main
+from marl_verl.cli.main import COMMANDS, _parse, main, registered
 from marl_verl.core_parts import CORE_PARTS
 from marl_verl.plugins import KINDS, Plugins, Registry
-from marl_verl.plugins.lookup import EXTRAS
 from marl_verl.tasks import Task
 from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, row_of
 from marl_verl.testing.rows import row
@@ -339,6 +339,12 @@ def step_finished(known: Plugins) -> None:
     known.hook.marl_step_finished(step=7, metrics={"train/success": 0.5})
 
 
+def a_command(known: Plugins) -> None:
+    parser = argparse.ArgumentParser()
+    known.get("commands", "size").add_arguments(parser)
+    assert known.get("commands", "size").run(parser.parse_args([str(ROOT / "recipes" / "quickstart")])) == 0
+
+
 USES: dict[str, Callable[[Plugins], None]] = {
     "marl_episode_finished": episode_finished,
     "marl_step_finished": step_finished,
@@ -355,6 +361,7 @@ USES: dict[str, Callable[[Plugins], None]] = {
     "registry.columns": columns,
     "registry.script": scripts,
     "registry.algorithm": algorithms,
+    "registry.command": a_command,
 }
 
 
@@ -498,7 +505,6 @@ def commands() -> Iterator[tuple[str, str]]:
 def test_a_command_that_is_shown_is_one(page: str, typed: str) -> None:
     program, first, *more = shlex.split(typed)
     if program == "marl-verl":
-        assert first in COMMANDS
         _parse([first, *more])  # MarlError for an option that there is not
     elif program == "make":
         assert re.search(rf"^{first}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -507,22 +513,10 @@ def test_a_command_that_is_shown_is_one(page: str, typed: str) -> None:
 
 
 def test_every_command_is_shown() -> None:
-    assert {shlex.split(typed)[1] for _, typed in commands() if typed.startswith("marl-verl ")} == set(COMMANDS)
-
-
-def test_the_table_of_extras_is_what_they_bring() -> None:
-    """The line of an extra has exactly the names that `EXTRAS` lists for it."""
-    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-    lines = dict(re.findall(r"^\| `([\w-]+)` \| (`marl-verl-.*)$", text, re.MULTILINE))
-    assert set(lines) == set(EXTRAS)
-    found = plugins.discover()
-    for extra, names in EXTRAS.items():
-        named = set(names.split())
-        described = set(re.findall(r"`([\w-]+)`", lines[extra]))
-        assert f"marl-verl-{extra}" in described
-        own = {name for name in named if any(found.find(kind, name) for kind in ("tasks", "workflows", "rewards"))}
-        assert {name for name in named - own if not found.find("algorithms", name)} <= described
-        assert described <= named | {f"marl-verl-{extra}"}
+    assert {shlex.split(typed)[1] for _, typed in commands() if typed.startswith("marl-verl ")} == {
+        *COMMANDS,
+        *registered(),
+    }
 
 
 def test_links_inside_the_page_lead_somewhere() -> None:

@@ -16,7 +16,7 @@ import yaml
 
 import marl_verl
 from marl_verl.cli import new_plugin
-from marl_verl.cli.main import COMMANDS, main
+from marl_verl.cli.main import COMMANDS, main, registered
 from tests.sites import add_distribution, python_path
 
 ROOT = Path(marl_verl.__file__).parents[1]
@@ -101,7 +101,7 @@ def test_the_recipe_names_what_is_registered(package: tuple[Path, dict[str, str]
     assert ".venv/" in (folder / ".gitignore").read_text()
     commands = re.findall(r"^marl-verl (\S+)", (folder / "README.md").read_text(), re.MULTILINE)
     assert commands
-    assert set(commands) <= set(COMMANDS)
+    assert set(commands) <= {*COMMANDS, *registered()}
 
 
 @pytest.mark.parametrize("name", ["x", "q" * new_plugin.LONGEST, "a-b.c_d"])

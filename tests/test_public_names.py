@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.plugins.lookup import EXTRAS
-
 ROOT = Path(__file__).parents[1]
 PUBLIC = (
     "marl_verl",
@@ -19,8 +17,11 @@ PUBLIC = (
     "marl_verl.sandbox",
     "marl_verl.testing.workflows",
 )
-FILES = sorted(ROOT.glob("plugins/*/marl_verl_*/**/*.py"))
-TESTS = sorted(ROOT.glob("plugins/*/tests/**/*.py"))
+# commands read what a run has written, and check what it needs
+COMMANDS = ("report", "diagnose")
+FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in COMMANDS]
+FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
+TESTS = [path for folder in FOLDERS for path in sorted(folder.glob("tests/**/*.py"))]
 
 
 def imported(path: Path) -> list[tuple[str, str]]:
@@ -35,7 +36,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert len({path.relative_to(ROOT).parts[1] for path in FILES}) == len(EXTRAS)
+    assert len({path.relative_to(ROOT).parts[1] for path in FILES}) == len(FOLDERS) > 10
 
 
 @pytest.mark.parametrize("name", PUBLIC)

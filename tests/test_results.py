@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_report.seeds import T, estimate
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Action, Turn
-from marl_verl.inspect.page.seeds import T, estimate
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import Arm, Claim, Comparison

@@ -1,4 +1,7 @@
-"""`marl-verl`: one module per command, imported only when the command is called, so that `--help` is fast."""
+"""`marl-verl`: one module per command, imported only when the command is called, so that `--help` is fast.
+
+Plugins add commands with `registry.command`.
+"""
 
 import argparse
 import contextlib
@@ -11,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from marl_verl.errors import MarlError, MarlWarning, RunError, nearest, unknown
+from marl_verl.errors import MarlError, MarlWarning, RunError, nearest
 from marl_verl.process.terminal import check_streams, harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
@@ -24,13 +27,9 @@ COMMANDS = {
     "fetch-model": "prepare a small pretrained model from a Python package",
     "explain": "show how each advantage was computed",
     "replay": "replay a stored episode without a model, and show it",
-    "report": "write one HTML file that shows and compares runs",
-    "watch": "serve the report of a running run on this machine",
     "sandbox": "run a program on tests in the sandbox for model-written code",
     "plugins": "list plugins and the names that they register",
     "new-plugin": "write the package of a new plugin",
-    "doctor": "check this machine, and suggest a fix for each problem",
-    "selftest": "run the whole stack on this machine, and write a report",
 }
 
 
@@ -39,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> int:
-        options = _parse(arguments)
-        return int(_module(options.command).run(options))
+        options, command = _parse(arguments)
+        return int(command.run(options))
 
     with warnings.catch_warnings(), termination_as_interrupt():
         warnings.showwarning = _show_warning
@@ -93,8 +92,24 @@ def _show_warning(
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
-def _module(command: str) -> Any:
-    return importlib.import_module(f"marl_verl.cli.{command.replace('-', '_')}")
+def load_command(name: str) -> Any:
+    """The module or object of a command, ours or a plugin's. MarlError for an unknown name, or a broken plugin."""
+    if name in COMMANDS:
+        return importlib.import_module(f"marl_verl.cli.{name.replace('-', '_')}")
+    from marl_verl import plugins  # here: it takes time, and most commands are ours
+
+    known = plugins.load()
+    if not known.find("commands", name):
+        raise known.unknown("commands", name, COMMANDS)
+    return known.get("commands", name)
+
+
+def registered() -> dict[str, str]:
+    """Command of a plugin -> its line of help."""
+    from marl_verl import plugins  # as above
+
+    known = plugins.discover(os.environ.get(plugins.VARIABLE), strict=False)
+    return {entry.name: entry.settings["help"] for entry in known.entries("commands")}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,23 +119,23 @@ class _Parser(argparse.ArgumentParser):
         raise MarlError(f"{message}: see `{self.prog} --help`")
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, Any]:
+    """(the options, the module or object of the command)."""
     arguments = arguments or ["--help"]
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    if chosen is not None and chosen not in COMMANDS:
-        raise unknown("command", chosen, COMMANDS)
-    what = "Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl."
-    parser = _Parser(prog="marl-verl", description=what, allow_abbrev=False)
+    module: Any = None if chosen is None else load_command(chosen)
+    description = "Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl."
+    parser = _Parser(prog="marl-verl", description=description, allow_abbrev=False)
     debug: Any = {"action": "store_true", "help": "show the traceback of an error"}
     parser.add_argument("--version", action="version", version=f"marl-verl {__version__}")
     parser.add_argument("--debug", **debug)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     used: argparse.ArgumentParser = parser
-    for name, help_text in COMMANDS.items():
+    for name, help_text in {**COMMANDS, **({} if chosen in COMMANDS else registered())}.items():
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         command.add_argument("--debug", default=argparse.SUPPRESS, **debug)
         if name == chosen:  # only the chosen command's module is imported
-            module, used = _module(name), command
+            used = command
             module.add_arguments(command)
             if hasattr(module, "EXAMPLES"):
                 command.epilog, command.formatter_class = module.EXAMPLES, argparse.RawDescriptionHelpFormatter
@@ -131,7 +146,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             valid = re.findall(r"(?<![\w-])--[\w-]+", used.format_help())
             raise MarlError(f"unknown option '{word}': {nearest(word, valid)}")
         options.overrides.append(word)
-    return options
+    return options, module
 
 
 if __name__ == "__main__":

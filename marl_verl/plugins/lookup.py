@@ -3,45 +3,20 @@
 import functools
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pluggy
+from packaging.requirements import Requirement
 
 from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
-
-EXTRAS: Mapping[str, str] = {
-    "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns rendezvous",
-    "at-grpo": "at-grpo at-grpo-sessions alpha filtered greedy-tree at-chosen at-turns at-final-answers at-plan-path "
-    "at-plan-path-tiny at-one-chat-walker at-one-reasoner at-one-walker at-planner-executor at-tool-caller-planner "
-    "at-tool-user-reasoner at-bee-line at-bee-line-paid at-own-answer",
-    "mars2": "mars2 mars2-plus shaped tree-search algorithmic-diversity refinement semantic-diversity "
-    "style-diversity symbol-tests refine-symbols",
-    "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
-    "second-guess-verdict",
-    "sharp": "sharp sharp-format counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
-    "games": "reasoning-gym cover role-difference plan-path plan-path-tiny sokoban sudoku game-planner-executor "
-    "game-player plan-path-tiny-alone plan-path-program sokoban-program sudoku-program text-discussion "
-    "text-parallel text-pipeline text-solver-verifier",
-    "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
-    "math-solution math-verdict",
-    "code": "code-with-tests joint-code small-programs refine-code two-coders coder-tester "
-    "code-coder code-tester cooperation",
-    "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
-    "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
-    "environments": "textarena pettingzoo verifiers player-outcome player-legal player-outcome-legal seat-reward",
-    "self-play": "kuhn-poker kuhn-equilibrium legal-move role-conditioned proposed-arithmetic proposer-solver "
-    "proposer-learnability proposer-uncertainty solver-correct majority-debate",
-}
-"""Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
-
-The error for an unknown name uses it to suggest an installation command. A test compares it with the plugins.
-"""
 
 
 @dataclass
@@ -72,7 +47,7 @@ class Plugins:
         """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
         found = self.find(kind, name)
         if not found:
-            raise self._unknown(kind, name)
+            raise self.unknown(kind, name)
         if len(found) > 1:
             owners = " and by ".join(str(entry.source) for entry in found)
             choices = " or ".join(f"'{entry.distribution}:{entry.name}'" for entry in found)
@@ -121,23 +96,31 @@ class Plugins:
     def _names_of(self, source: Source, kind: str) -> dict[str, str]:
         return {entry.name: entry.shown for entry in self.entries(kind) if entry.source == source}
 
-    def _unknown(self, kind: str, name: str) -> MarlError:
-        what = f"{KINDS[kind]} '{name}'"
-        extra = next((extra for extra, names in EXTRAS.items() if name in names.split()), None)
-        for source, why in self.broken.items():
-            if source.plugin == extra:
-                return MarlError(f"{what} is registered by marl-verl-{extra}, which cannot be loaded: {why}")
-        if extra in {source.plugin for source in self.disabled}:
-            return MarlError(
-                f"{what} belongs to plugin '{extra}', which MARL_VERL_PLUGINS excludes: add '{extra}' to it"
-            )
-        if extra is not None and extra not in {source.plugin for source in self.loaded}:
-            how = f"pip install 'marl-verl[{extra}]'"
-            return MarlError(f"{what} is registered by marl-verl-{extra}, which is not installed: {how}")
-        valid = [*self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
-        error = unknown(KINDS[kind], name, valid)
-        why = "; ".join(self.broken.values())
-        return MarlError(f"{error}; a plugin that may register it cannot be loaded: {why}") if why else error
+    def unknown(self, kind: str, name: str, more: Iterable[str] = ()) -> MarlError:
+        """The error for a name that is neither registered nor one of `more`: the nearest, or what to install."""
+        extras = missing_extras()
+        if extra := max((extra for extra in extras if f"{name}-".startswith(f"{extra}-")), key=len, default=""):
+            return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
+        reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
+        if self.disabled:
+            excluded = ", ".join(sorted(source.plugin for source in self.disabled))
+            reasons.append(f"MARL_VERL_PLUGINS excludes {excluded}")
+        if extras:
+            reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
+        valid = [*more, *self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
+        return MarlError("; ".join([str(unknown(KINDS[kind], name, valid)), *reasons]))
+
+
+def missing_extras() -> set[str]:
+    """The extras of marl-verl that are plugins which are not installed, by marl-verl's own metadata."""
+    required = map(Requirement, importlib.metadata.requires("marl-verl") or ())
+    return {
+        match[1]
+        for requirement in required
+        if requirement.name.startswith("marl-verl-")
+        and not any(importlib.metadata.distributions(name=requirement.name))
+        and (match := re.search(r"extra == .([\w-]+)", str(requirement.marker)))
+    }
 
 
 def cause(error: BaseException) -> str:
@@ -146,7 +129,7 @@ def cause(error: BaseException) -> str:
 
 
 def resolve(entry: Entry) -> Any:
-    """Import a lazy target. MarlError naming target, distribution and cause if that fails."""
+    """Import a lazy target, or a command's module. MarlError naming target, distribution and cause if that fails."""
     target = str(entry.target)
     module_name, _, path = target.partition(":")
     what = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
@@ -154,7 +137,7 @@ def resolve(entry: Entry) -> Any:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # a plugin's module may raise anything: the error names it, and keeps the cause
         raise MarlError(f"{what}: cannot import '{target}': {cause(error)}") from error
-    for part in path.split("."):
+    for part in path.split(".") if path else ():
         if not hasattr(found, part):
             hint = nearest(part, [name for name in dir(found) if not name.startswith("_")])
             raise MarlError(f"{what}: cannot import '{target}': no attribute '{part}'; {hint}")

@@ -46,6 +46,7 @@ KINDS: Mapping[str, str] = {
     "columns": "column function",
     "scripts": "script",
     "algorithms": "algorithm",
+    "commands": "command",
 }
 """Kind of part -> its singular noun for error messages."""
 
@@ -54,7 +55,8 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-LAZY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+LAZY = re.compile(rf"{MODULE.pattern}:{MODULE.pattern}")
 
 
 @dataclass(frozen=True)
@@ -176,14 +178,23 @@ class Registry:
         """Register an algorithm: sampler, reward mix, credit, advantage and loss."""
         self._add("algorithms", name, target)
 
+    def command(self, name: str, target: object, help: str) -> None:
+        """Register `marl-verl NAME`: a module ("package.module"), or an object, with `add_arguments(parser)` and
+        `run(options)`, which returns the exit code. `help` is its line in `marl-verl --help`.
+
+        The module is imported when the command is called; its `EXAMPLES`, if any, end the command's `--help`.
+        """
+        self._add("commands", name, target, {"help": help})
+
     def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
         what = f"{KINDS[kind]} {name!r} of {self.source}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise MarlError(f"{what}: a name must consist of letters, digits and . _ + -")
         if target is None:
             raise MarlError(f"{what}: the target is None")
-        if isinstance(target, str) and not LAZY.fullmatch(target):
-            raise MarlError(f"{what}: '{target}' is not of the form 'package.module:attribute'")
+        if isinstance(target, str) and not (MODULE if kind == "commands" else LAZY).fullmatch(target):
+            form = "package.module" if kind == "commands" else "package.module:attribute"
+            raise MarlError(f"{what}: '{target}' is not of the form '{form}'")
         if (kind, name) in self.entries:
             raise MarlError(f"{what} is registered twice by the same plugin: rename one")
         self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})

@@ -20,9 +20,9 @@ Every command and its options. `marl-verl COMMAND --help` prints the same; `--de
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Command -> its parser, as `marl-verl COMMAND` makes it."""
     found = {}
-    for name, text in program.COMMANDS.items():
+    for name, text in {**program.COMMANDS, **program.registered()}.items():
         parser = argparse.ArgumentParser(prog=f"marl-verl {name}", description=text)
-        module: Any = program._module(name)
+        module: Any = program.load_command(name)
         module.add_arguments(parser)
         parser.epilog = getattr(module, "EXAMPLES", None)
         found[name] = parser

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_diagnose.selftest import checks
 
-from marl_verl.selftest import checks
 from tests.e2e.conftest import left_behind, left_running, long
 
 pytestmark = pytest.mark.e2e

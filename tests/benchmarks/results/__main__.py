@@ -16,7 +16,8 @@ import shlex
 import signal
 import sys
 
-from marl_verl.inspect.page.seeds import MOST
+from marl_verl_report.seeds import MOST
+
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import SEEDS
 from tests.benchmarks.results.claims import CLAIMS

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from marl_verl.inspect.page.seeds import Estimate, estimate
+from marl_verl_report.seeds import Estimate, estimate
+
 from tests.benchmarks.results.cells import ROOT, STORED, Cell, stored
 from tests.benchmarks.results.claim import SEEDS, Arm, Claim, Comparison
 from tests.benchmarks.results.measures import Measure

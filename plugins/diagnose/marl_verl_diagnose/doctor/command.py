@@ -1,0 +1,71 @@
+"""`marl-verl doctor [--json] [--quick] [--fix]`: check whether runs can work on this machine, and suggest fixes."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.unusable import remove, unusable
+from marl_verl.process.progress import Display
+from marl_verl.process.terminal import harmless, show
+from marl_verl_diagnose.doctor import Finding
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Check Python, packages, GPUs, memory, disk and plugins. Exit code 1 if a run cannot work."
+    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per finding")
+    parser.add_argument("--quick", action="store_true", help="skip loading torch, vLLM and verl, which takes seconds")
+    fix = "first uninstall packages that do not load on a CPU (CUDA builds of torchvision and the like)"
+    parser.add_argument("--fix", action="store_true", help=fix)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.fix:
+        names = [] if has_accelerator() else unusable()
+        remove(names)
+        print(f"uninstalled, unusable on this machine: {', '.join(names) or 'nothing'}", file=sys.stderr)
+    if options.json:
+        found = list(findings(options.quick, lambda _: None))
+        show(json.dumps([asdict(each) for each in found], indent=2))
+    else:
+        found = shown(options.quick)
+    return int(any(each.state == "error" for each in found))
+
+
+def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
+    """Yield each finding when its check ends; `note` is called with the name of the next check."""
+    # imported here to keep `marl-verl doctor --help` fast
+    from marl_verl_diagnose.doctor import loading, machine, packages
+
+    yield from packages.check()
+    yield from machine.check()
+    yield from loading.plugins(note)
+    if not quick:
+        yield from loading.libraries(note)
+
+
+def shown(quick: bool) -> list[Finding]:
+    """Print each finding when its check ends, then the number of errors and warnings. Returns the findings."""
+    display, found = Display(), []
+    try:
+        for each in findings(quick, display.note if display.console.is_terminal else lambda _: None):
+            display.print(text(each))
+            found.append(each)
+    finally:
+        display.close()
+    count = {state: sum(each.state == state for each in found) for state in ("error", "warning")}
+    counts = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
+    display.print(f"{counts}, of {len(found)} findings" if counts else f"{len(found)} findings, all of them ok")
+    if has_accelerator() and not count["error"]:
+        display.print("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
+    return found
+
+
+def text(finding: Finding) -> str:
+    """A finding on one line, and what to do about it on a second."""
+    lines = [f"{finding.state:<8} {finding.check}: {finding.message}"]
+    if finding.do:
+        lines.append(f"{'':<8} do: {finding.do}")
+    return "\n".join(harmless(" ".join(line.splitlines())) for line in lines)

@@ -1,0 +1,146 @@
+"""The machine: GPUs, memory, disk, shared memory, and leftovers of killed runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from marl_verl.config.checks import CPU_BYTES, CPU_BYTES_A_POLICY, DISK_BYTES
+from marl_verl.config.memory import trainable
+from marl_verl.models.tiny import default_cache
+from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
+from marl_verl.process.cleanup import abandoned
+from marl_verl.sandbox import unavailable, weak
+from marl_verl_diagnose.doctor import Finding, error, ok, warning
+
+GIB = 1 << 30
+SHARED = Path("/dev/shm")
+SHARED_BYTES = 2 * GIB  # for verl's weight buffer. Docker's default is 64 MiB, with which Ray uses the disk
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
+
+
+def check() -> Iterator[Finding]:
+    yield from gpus()
+    yield memory()
+    yield from disks()
+    if SHARED.is_dir():
+        yield shared_memory()
+    yield sandboxes()
+    yield leftovers()
+
+
+def gpus() -> Iterator[Finding]:
+    """The GPUs that NVIDIA's driver reports, and whether other processes use them."""
+    chosen = os.environ.get(HARDWARE_VARIABLE)
+    if chosen:
+        message = f"{HARDWARE_VARIABLE}={chosen} is set, so the hardware is not detected"
+        yield warning("gpu", message, f"unset {HARDWARE_VARIABLE}   # unless it is set on purpose")
+    if shutil.which(QUERY[0]) is None:
+        if has_accelerator():
+            do = "add the folder of nvidia-smi to PATH, or reinstall NVIDIA's driver"
+            yield error("gpu", "there is an accelerator's device file, but nvidia-smi is not on PATH", do)
+        else:
+            yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
+        return
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        yield error("gpu", "nvidia-smi: timeout after 60 s", "sudo dmesg | grep -i nvrm   # then reboot")
+        return
+    found = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") >= 2]
+    if done.returncode or not found:
+        message = " ".join((done.stdout + done.stderr).split())
+        yield error("gpu", f"nvidia-smi reports no GPU: {message:.200}", "nvidia-smi   # shows the whole error")
+        return
+    for number, (name, total, used) in enumerate(found):
+        check, message = f"gpu {number}", name.strip()
+        if not (total.strip().isdigit() and used.strip().isdigit()):  # [N/A] for a GPU with shared memory
+            yield ok(check, message)
+        elif int(used) > int(total) // 10:
+            message += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
+            yield warning(check, message, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
+        else:
+            whole, adapter = (size / 1e9 for size in trainable(int(total) << 20))
+            what = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
+            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {what}")
+
+
+def memory() -> Finding:
+    """Free memory, compared with the smallest run on a CPU; a container may have less than its machine."""
+    free = psutil.virtual_memory().available
+    limit = CGROUP.read_text().strip() if CGROUP.is_file() else "max"
+    there = f"{free / GIB:.1f} GiB are free"
+    if limit.isdigit() and int(limit) < psutil.virtual_memory().total:
+        there += f"; this container's limit is {int(limit) / GIB:.1f} GiB"
+        free = min(free, int(limit))
+    one, two = CPU_BYTES + CPU_BYTES_A_POLICY, CPU_BYTES + 2 * CPU_BYTES_A_POLICY
+    if free < one:
+        return error(
+            "memory", f"{there}; a run with one policy on a CPU needs about {one / GIB:.0f} GiB", "close other programs"
+        )
+    if free < two:
+        message = f"{there}, enough for one policy; two policies on a CPU need about {two / GIB:.0f} GiB"
+        return warning("memory", message, "close other programs, or let the agents share a policy")
+    return ok("memory", there)
+
+
+def disks() -> Iterator[Finding]:
+    """Free space for run directories, tiny models and scratch folders."""
+    places = {
+        "runs": (Path.cwd(), "marl.run.dir=..."),
+        "tiny models": (default_cache(), "export MARL_VERL_CACHE=..."),
+        "temporary files": (Path(tempfile.gettempdir()), "export TMPDIR=..."),
+    }
+    for what, (wanted, elsewhere) in places.items():
+        place = next(path for path in (wanted, *wanted.resolve().parents) if path.exists())
+        free = shutil.disk_usage(place).free
+        message = f"{free / GIB:.1f} GiB are free in '{place}', the folder for {what}"
+        if not os.access(place, os.W_OK | os.X_OK):
+            message = f"cannot write to '{place}', the folder for {what}"
+            yield error(f"disk: {what}", message, f"{elsewhere}   # another folder")
+        elif free < DISK_BYTES:
+            do = f"free space, or {elsewhere}   # another disk"
+            yield error(f"disk: {what}", f"{message}; a run needs at least 1 GiB", do)
+        else:
+            yield ok(f"disk: {what}", message)
+
+
+def shared_memory() -> Finding:
+    """Free space in /dev/shm, through which the processes of a run exchange weights and objects."""
+    free = shutil.disk_usage(SHARED).free
+    message = f"{free / GIB:.2f} GiB are free in {SHARED}"
+    if free >= SHARED_BYTES:
+        return ok("shared memory", message)
+    message += "; Ray's object store and verl's weight sync need more and may fail or be slow"
+    do = "docker run --shm-size=8g ...   # or: sudo mount -o remount,size=8g /dev/shm"
+    return warning("shared memory", message, do)
+
+
+def sandboxes() -> Finding:
+    """Which tiers of the sandbox for model-written code this machine gives; a run without such code needs none."""
+    why = {tier: unavailable(tier) for tier in ("isolated", "limits")}
+    given = [tier for tier, reason in why.items() if not reason]
+    message = f"tiers of this machine: {', '.join(given) or 'none'}"
+    if not why["isolated"]:
+        return ok("sandbox", message)
+    reasons = [*why.values(), weak()] if not why["limits"] else why.values()
+    do = "allow user namespaces, or marl.run.sandbox=external:URL of a server   # for tasks with model-written code"
+    return warning("sandbox", f"{message}. {' '.join(filter(None, reasons))}", do)
+
+
+def leftovers() -> Finding:
+    """Runs whose processes were killed before they could clean up."""
+    found = abandoned()
+    if not found:
+        return ok("leftovers", "no leftovers of killed runs")
+    processes = sum(len(run.processes()) for run in found)
+    message = f"{len(found)} killed runs left {processes} processes, and {', '.join(run.scratch for run in found)}"
+    do = " && ".join(f"python -m marl_verl.process.cleanup {run.scratch}" for run in found)
+    return warning("leftovers", f"{message}; the next run removes them", do)

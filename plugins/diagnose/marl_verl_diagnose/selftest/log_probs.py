@@ -1,0 +1,212 @@
+"""Check of the actor's forward and backward pass: verl's training worker in this process, without Ray or servers.
+
+Rows of unequal lengths are one micro-batch. Its log-probs must not depend on how verl batches rows (packed or padded),
+on fused kernels, or on whether the entropy is computed. Uses verl internals: `ActorRolloutRefWorker`.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from marl_verl.config.memory import training
+from marl_verl.models.sizes import sizes
+from marl_verl.platforms.active import RUN_VARIABLE
+from marl_verl_diagnose.selftest import Figures, Place, require
+from marl_verl_diagnose.selftest.models import random_model
+
+TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches
+SHARES = (2, 4, 8, 8)  # a row's length is tokens / share
+LARGEST, MEAN = 1e-4, 2e-2  # differences: the largest in float32, the mean in bf16
+BATCHES = {False: ("packed", "padded"), True: ("fused",)}  # whether with fused kernels -> how rows are batched
+ABOVE = 1.25  # the measured peak of a GPU's memory may be this times the estimate of a dry run
+GIB = 2**30
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {{name: inventory}}
+  workflow: {{name: inventory}}
+  agents: {{holder: {{policy: one}}, asker: {{policy: one}}}}
+  policies: {{one: {{model: {{path: {model}, use_remove_padding: true, use_fused_kernels: {fused}}}}}}}
+actor_rollout_ref:
+  actor: {{ppo_max_token_len_per_gpu: {tokens}, optim: {{lr: 0.0}}}}      # the weights stay the same
+  rollout: {{log_prob_max_token_len_per_gpu: {tokens}}}
+"""
+
+
+def check(place: Place, figures: Figures) -> None:
+    os.environ.setdefault(RUN_VARIABLE, "selftest")  # verl on the CPU platform where there is no GPU
+    if not place.gpu:  # compiling takes longer than it saves
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    import torch
+
+    model, table = random_model(place), figures.setdefault("passes", [])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(alone)
+    wanted = {tokens: _reference(model, _rows(tokens), place.gpu) for tokens in TOKENS[place.gpu]}
+    memory = torch.cuda.get_device_properties(0).total_memory / GIB if place.gpu else math.inf
+    for fused in (False, True):
+        settings = _settings(place, model, fused)
+        worker = _worker(settings)
+        for (tokens, expected), batch, entropy in product(wanted.items(), BATCHES[fused], (False, True)):
+            print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
+            how = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused, "calculate_entropy": entropy}
+            positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
+            needed = _estimate(settings, positions, how, place.gpu)
+            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
+            if needed > memory:
+                row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
+            else:
+                row |= _measured(worker, tokens, expected, how)
+            table.append(row)
+        del worker
+        gc.collect()
+        torch.cuda.empty_cache()
+    name, limit = ("mean", MEAN) if place.gpu else ("largest", LARGEST)
+    for row in (row for row in table if "skipped" not in row):
+        what = f"{row['batch']}, {row['tokens']} tokens, entropy {row['entropy']}"
+        require(math.isfinite(row["grad norm"]) and row["grad norm"] > 0, f"{what}: gradient {row['grad norm']}")
+        require(row[name] < limit, f"{what}: log-probs differ from transformers' by {row[name]:.2g} ({name})")
+        peak, estimate = row["peak GiB"], row["estimate GiB"]
+        fits = not place.gpu or peak < ABOVE * estimate  # on a CPU, the peak is mostly libraries
+        require(fits, f"{what}: {peak:.1f} GiB were needed, and the estimate is {estimate:.1f}")
+
+
+def _rows(tokens: int) -> list[Any]:
+    """Token ids of rows of unequal lengths, `tokens` together; the second half of each is its response."""
+    import torch
+
+    draw = torch.Generator().manual_seed(tokens)
+    return [torch.randint(8, 4096, (tokens // share,), generator=draw) for share in SHARES]
+
+
+def _reference(model: str, rows: list[Any], gpu: bool) -> Any:
+    """Log-probs of the responses, one row at a time through transformers in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = "cuda" if gpu else "cpu"
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa").to(device)
+    found = []
+    with torch.no_grad():
+        for row in rows:
+            prompt = len(row) // 2
+            hidden = network.model(input_ids=row[None].to(device)).last_hidden_state[0, prompt - 1 : -1]
+            for first in range(0, len(hidden), 1024):  # the logits of all positions may not fit
+                labels = row[prompt + first : prompt + first + 1024].to(device)
+                logits = network.lm_head(hidden[first : first + 1024])
+                found.append(logits.log_softmax(-1).gather(-1, labels[:, None])[:, 0].cpu())
+    return torch.cat(found)
+
+
+def _settings(place: Place, model: str, fused: bool) -> Any:
+    """The settings of a training worker on this machine's hardware."""
+    from omegaconf import OmegaConf
+
+    from marl_verl.config.compose import compose
+    from marl_verl.config.resolve import resolve
+    from marl_verl.team import read_team
+
+    recipe = Path(model).with_name(f"fused-{fused}.yaml")
+    recipe.write_text(RECIPE.format(model=model, fused=str(fused).lower(), tokens=max(TOKENS[place.gpu])))
+    config = compose(recipe, [])
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    return resolve(config, read_team(marl)).policies.one.actor_rollout_ref
+
+
+def _estimate(settings: Any, positions: int, how: dict[str, bool], gpu: bool) -> float:
+    """The memory in GiB that a dry run estimates for an update of one micro-batch."""
+    part = copy.deepcopy(settings)
+    part.model.use_remove_padding, part.actor.calculate_entropy = how["use_remove_padding"], how["calculate_entropy"]
+    model = sizes(part.model)
+    assert model is not None  # the model is ours
+    return sum(training(model, part, part.actor.fsdp_config, 1, positions, gpu).values()) / GIB
+
+
+def _worker(settings: Any) -> Any:
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+    worker: Any = ActorRolloutRefWorker(config=settings, role="actor")
+    worker.init_model()
+    return worker
+
+
+def _measured(worker: Any, tokens: int, expected: Any, how: dict[str, Any]) -> dict[str, float]:
+    """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory."""
+    from verl.workers.utils.padding import response_from_nested
+
+    from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
+
+    rows = _rows(tokens)
+    found = worker.compute_log_prob(_batch(rows, MODEL_FIELDS, {**how, "compute_loss": False}))
+    mask = _batch(rows, ("response_mask",), {})["response_mask"]
+    values = response_from_nested(found["log_probs"].cpu().float(), mask).values()
+    difference = (values - expected).abs()
+    update = {"mini_batch_size": len(rows), "global_batch_size": len(rows), "epochs": 1, "seed": 0}
+    reset, peak = _peak()
+    reset()
+    begun = time.monotonic()
+    old = values.split([len(row) // 2 for row in rows])
+    output = worker.update_actor(_batch(rows, UPDATE_FIELDS, {**how, **update}, old))
+    seconds = time.monotonic() - begun
+    (gradient,) = output["metrics"]["grad_norm"]
+    return {
+        "mean": float(difference.mean()),
+        "largest": float(difference.max()),
+        "grad norm": float(gradient),
+        "seconds": seconds,
+        "peak GiB": peak() / GIB,
+    }
+
+
+def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], old: Any = ()) -> Any:
+    """Rows as a worker gets them; `old` are their log-probs before the update."""
+    import torch
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils as tu
+
+    from marl_verl.episode import Action, Turn
+    from marl_verl.rollout.rows import row_fields
+
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for number, row in enumerate(rows):
+        prompt, response = row.split([len(row) // 2, len(row) - len(row) // 2])
+        sampled = (old[number] if len(old) else torch.zeros(len(response))).tolist()
+        action = Action("", prompt.tolist(), response.tolist(), sampled)
+        fields = row_fields(Turn("u", number, 0, "holder", "one", "0", 0, None, None, (), action))
+        fields["advantages"] = torch.linspace(-1, 1, len(response))
+        for name in names:
+            columns[name].append(fields[name])
+    nested = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in columns.items()}
+    data = TensorDict(nested, batch_size=len(rows))
+    everywhere = {"temperature": 1.0, "distillation_use_topk": False, "distillation_only": False}
+    for name, value in {**everywhere, **settings}.items():
+        tu.assign_non_tensor_data(data, name, value)
+    return data
+
+
+def _peak() -> tuple[Callable[[], Any], Callable[[], int]]:
+    """(function that resets the peak of used memory, function that returns it): of the GPU, or of this process."""
+    from verl.utils.device import get_torch_device, is_cuda_available
+
+    if is_cuda_available:
+        device = get_torch_device()
+        return device.reset_peak_memory_stats, device.max_memory_allocated
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+    def resident() -> int:
+        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) << 10
+
+    return lambda: reset.write_text("5"), resident

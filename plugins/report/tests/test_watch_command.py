@@ -1,0 +1,131 @@
+"""`marl-verl watch`: the page, steps and events of a running run, and who may read them. test_browser.py opens it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marl_verl_report.serve import PERIOD, Server
+
+from marl_verl.cli.main import main
+from marl_verl.process.run_dir import RunDir
+from tests.run_folder import run_folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(run_folder(tmp_path_factory.mktemp("runs") / "one", steps=2)) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+def got(address: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(address, timeout=30) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def event(stream: Any) -> tuple[str, Any]:
+    """(kind, value) of the next event."""
+    lines = []
+    while (line := stream.readline().decode().rstrip("\n")) or not lines:
+        if line and not line.startswith(":"):
+            lines.append(line.partition(": ")[2])
+    return lines[0], json.loads(lines[1])
+
+
+def test_the_page_and_its_steps(server: Server) -> None:
+    status, page = got(server.address)
+    assert status == 200
+    assert "connect-src 'self'" in page
+    assert 'id="blob-0-train-1"' not in page  # asked for when it is shown
+    status, step = got(f"{server.address}step?kind=train&step=2")
+    assert (status, json.loads(step)["step"], json.loads(step)["left_out"]) == (200, 2, 0)
+    for query in ("kind=train&step=9", "kind=x&step=1", "kind=train&step=../1", "kind=test&step=%C2%B2", ""):
+        status, reply = got(f"{server.address}step?{query}")
+        assert (status, "is not stored" in json.loads(reply)["error"]) == (500, True)
+    assert got(f"{server.address}../config.yaml")[0] == 404
+
+
+def test_only_the_printed_address_is_answered(server: Server) -> None:
+    host = f"http://127.0.0.1:{server.server_address[1]}"
+    for path in ("/", "/events", "/step?kind=train&step=1", f"/{server.secret[:-1]}/", "//"):
+        status, reply = got(host + path)
+        assert (status, "marl-verl watch" in reply) == (403, True)
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_malformed_request_gets_a_reply(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    host, secret = server.server_address, server.secret
+    for path, status in (
+        ("http://[", 403),
+        ("//[x]:y/", 403),
+        (f"/{secret}/step?kind=train&step={'9' * 5000}", 500),
+        (f"/{secret}/step?kind=train&step=%F0%28&&=&;", 500),
+        (f"/{secret}/[", 404),
+    ):
+        with socket.create_connection((str(host[0]), int(host[1])), timeout=30) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert connection.recv(100).split()[1] == str(status).encode(), path
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_event_follows_each_change(server: Server) -> None:
+    assert PERIOD <= 0.5  # a page is at most 2 s late
+    run = RunDir(server.folder)
+    with urllib.request.urlopen(f"{server.address}events", timeout=10) as stream:
+        kind, (found,) = event(stream)
+        assert (kind, found["at"], found["done"]) == ("runs", 2, False)
+        run.metrics(3, {"train/success": 0.5})
+        while event(stream)[1][0]["at"] != 3:
+            pass
+        run.journals(3, ["{}"])
+        while event(stream)[1][0]["stored"]["train"] != [1, 2, 3]:
+            pass
+        good = (server.folder / "metrics.jsonl").read_bytes()
+        (server.folder / "metrics.jsonl").write_text("x\n")
+        assert "is damaged in line 1" in event(stream)[1]
+        (server.folder / "metrics.jsonl").write_bytes(good)
+        (server.folder / "summary.json").write_text("{}")
+        while not event(stream)[1][0]["done"]:
+            pass
+    assert "holds no stored episodes" in json.loads(got(f"{server.address}step?kind=train&step=3")[1])["error"]
+
+
+def test_what_cannot_be_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_folder(Path("run"), steps=1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for words, message in (
+            (["rum"], "no run in 'rum': did you mean 'run'?"),
+            (["run", "--port", str(taken.getsockname()[1])], "cannot be used"),
+            (["run", "--port", "70000"], "port 70000 of 127.0.0.1 cannot be used"),
+        ):
+            assert main(["watch", *words]) == 2
+            assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: Server) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "serve_forever", interrupted)
+    folder = run_folder(tmp_path / "run", steps=1)
+    assert main(["watch", str(folder)]) == 0
+    assert f"watching {folder}: open http://127.0.0.1:" in capsys.readouterr().out
