@@ -5,6 +5,7 @@ FOLDER has a model in `model`. Each rank writes what it has found to FOLDER/RANK
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     MERGED: ("ppo-clip-tis", 7, ()),
     SEPARATE: ("ppo-clip-tis", 7, ("marl.run.merge_turns=false",)),
 }
+if not os.environ.get("MARL_VERL_LONG"):
+    CASES = {name: CASES[name] for name in ("importance weights", "a rank without a row", "adapters", MERGED, SEPARATE)}
 """Name -> loss, number of rows, overrides."""
 Found = dict[str, tuple[dict[str, Any], dict[str, float]]]
 """Case -> (weights before - weights after by name, metrics)."""

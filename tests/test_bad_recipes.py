@@ -207,7 +207,7 @@ def _mutated(changes: list[tuple[str, str, Any]]) -> dict[str, Any]:
     return recipe
 
 
-@settings(max_examples=20, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(mistakes)
 def test_a_recipe_with_mistakes_is_planned_or_refused(changes: list[tuple[str, str, Any]]) -> None:
     """Nothing but MarlError, within `SECONDS`."""
