@@ -27,8 +27,15 @@ def _task(row: Fields) -> Task:
     return Task(task_id("quiz", question), question, {"answer": row.text("answer")})
 
 
+FILES = {"test": ["a.jsonl", "b.jsonl"]}
+
+
 class Quiz(PublicTasks):
-    sets = {"quiz": PublicSet("somebody/quiz", _task, config="main", splits={"train": "train"})}
+    sets = {
+        "quiz": PublicSet("somebody/quiz", _task, config="main", splits={"train": "train"}),
+        "files": PublicSet("somebody/files", _task, splits={"test": "test"}, files=FILES),
+        "more": PublicSet("somebody/more", _task, splits={"test": "train"}),
+    }
 
 
 FIELDS = "marl.task.options.fields={question: "
@@ -246,8 +253,30 @@ def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
         QUIZ.generate("train", 7, 0)
 
 
+def test_several_held_out_sets_keep_their_names(hub: list[Any]) -> None:
+    """Each has at most as many tasks as the size; a problem that is in two of them is a task of both."""
+    tasks = Quiz(test=["files", "more"]).generate("test", 4096, 0)
+    assert [task.data["set"] for task in tasks] == ["files"] * 6 + ["more"] * 6
+    assert len({task.id for task in tasks}) == 12
+    assert [task.prompt for task in tasks[:6]] == [task.prompt for task in tasks[6:]]
+    paths = [f"hf://datasets/somebody/files/{name}" for name in FILES["test"]]
+    assert hub[0] == (("json",), {"data_files": paths, "split": "train"})
+    assert hub[1] == (("somebody/more", None), {"split": "train"})
+    few = Quiz(test=["files", "more"]).generate("test", 2, 0)
+    assert [task.data["set"] for task in few] == ["files", "files", "more", "more"]
+    assert "set" not in Quiz(test=["more"]).generate("test", 2, 0)[0].data
+    loads = "somebody/files, a.jsonl, b.jsonl and somebody/more, split 'train'"
+    assert Quiz(test=["files", "more"]).loads("test") == loads
+
+
+def test_a_file_is_of_one_set(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", ROWS)
+    with pytest.raises(MarlError, match=r"t\.jsonl': marl\.task\.options\.test names 2 sets"):
+        Quiz(test=["files", "more"]).read(path, "test")
+
+
 def test_no_set_no_such_split_no_package_and_no_network(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MarlError, match=r"set marl\.task\.test_file, or marl\.task\.options\.test to one of quiz"):
+    with pytest.raises(MarlError, match=r"or marl\.task\.options\.test to one of quiz, files, more"):
         Quiz().generate("test", 1, 0)
     for read in (lambda: QUIZ.generate("test", 1, 0), lambda: QUIZ.loads("test")):
         with pytest.raises(MarlError, match="public set 'quiz' has no test tasks: it is train data"):

@@ -226,6 +226,10 @@ HUB = {
     "sharp/run_web.sh": ("dgslibisey/MuSiQue", "gaia-benchmark/GAIA (2023_all), split 'validation'"),
     "sharp/run_web.sh webwalkerqa": ("dgslibisey/MuSiQue", "callanwu/WebWalkerQA, split 'main'"),
     "sharp/run_web.sh frames": ("dgslibisey/MuSiQue", "google/frames-benchmark, split 'test'"),
+    "at_grpo/run_math.sh": ("POLARIS-Project/Polaris-Dataset-53K", "HuggingFaceH4/aime_2024"),
+    "mars2/run_code.sh": ("codeparrot/apps", "livecodebench/code_generation_lite"),
+    "dr_mas/run_math.sh": ("aaabiao/dapo_filter", "HuggingFaceH4/MATH-500, split 'test' and HuggingFaceH4/aime_2024"),
+    "dr_mas/run_search.sh": ("hotpotqa/hotpot_qa", "hotpotqa/hotpot_qa"),
 }
 
 
@@ -243,6 +247,32 @@ def test_a_dry_run_without_files_names_the_public_set_and_loads_nothing(
     assert [note.split()[0] for note in notes] == ["train", "test"]
     assert all(hub in note for hub, note in zip(HUB[name], notes, strict=True))
     assert "(not loaded)" in describe(made)
+
+
+def test_a_dry_run_generates_few_tasks_of_a_slow_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+    words = call(RECIPES / "at_grpo" / "run_sokoban.sh")
+    made = plan_run(Path(words[1]), words[2:], dry_run=True)
+    assert {split: len(tasks) for split, tasks in made.tasks.items()} == {"train": 32, "test": 8}
+    assert made.config.trainer.total_training_steps == 200
+
+
+ROLES = {"plan_path": ("tool-caller", "planner"), "math": ("tool-user", "reasoner"), "code": ("coder", "tester")}
+
+
+@pytest.mark.parametrize("task", ROLES)
+def test_roles_of_at_grpo_are_trained_alone_and_joined(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the arguments in the README."""
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+    script, (alone, frozen) = RECIPES / "at_grpo" / f"run_{task}.sh", ROLES[task]
+    words = call(script, f"marl.policies.{frozen}.frozen=true", *SMALL)
+    team = plan_run(Path(words[1]), words[2:], dry_run=True).team
+    assert {name for name, policy in team.policies.items() if policy.trained} == {alone}
+    words = call(script, *(f"marl.policies.{role}.model.path=exported/{role}" for role in ROLES[task]), *SMALL)
+    made = plan_run(Path(words[1]), words[2:], dry_run=True)
+    assert all(made.resolved.policies[role].actor_rollout_ref.model.path == f"exported/{role}" for role in ROLES[task])
 
 
 # What each baseline changes

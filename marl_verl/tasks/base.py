@@ -25,12 +25,14 @@ class TaskSet(Options):
     """A family of tasks and their scoring. Annotated attributes are its options in config (`marl.task.options`).
 
     Scores run in a process of their own, which a time limit can end; `quick = True` declares that this is not needed.
+    `slow = True` declares that `generate` takes minutes: a dry run then generates only the tasks that it looks at.
 
     The team reward of an answer is `scale` * score + `shift`, in returns and in rules of samplers; reported scores are
     without it. A task set that annotates `scale: float = 1.0` or `shift: float = 0.0` makes them options.
     """
 
     quick: ClassVar[bool] = False
+    slow: ClassVar[bool] = False
     scale = 1.0
     shift = 0.0
 
@@ -66,6 +68,12 @@ class TaskSet(Options):
     def reference(self, task: Task) -> Any:
         """An answer that solves the task, if its data has one; None without. Checked before a run starts."""
         return None
+
+    def measures(self, task: Task, answer: Any) -> Any:
+        """Numbers about an answer beside its score, {name: number}, such as the share of tests that it passes: no
+        reward uses them. May be async. Their means over the episodes are the metrics `train/answer/NAME` and
+        `validation/answer/NAME`, 0 for an episode without an answer."""
+        return {}
 
     def public_score(self, task: Task, answer: Any) -> Any:
         """The score of an answer without the solution (public tests, a format check), a number. Inference chooses among

@@ -6,9 +6,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from marl_verl.tasks.task import Task
+from marl_verl.tasks.task import SET, Task
 
-BESIDE = ("extra_info", "data_source")  # numbers of rows, and names of files
+BESIDE = ("extra_info", "data_source", SET)  # numbers of rows, and names of files
 ROW = "reward_model"
 """What only rows of verl's form have."""
 ANSWERS = (ROW, "answer", "answers", "solution", "aliases")

@@ -4,6 +4,9 @@
 
 Without `marl.task.train_file`, `datasets` downloads the set. With it, the file has the set's rows (JSON lines, a JSON
 list or parquet). Rows with `id`, `prompt` and `data` are tasks already, in any file.
+
+Several held-out sets, `test: [aime24, aime25]`, are reported one by one and together: their tasks have the set's name
+as `data["set"]` (`SET`), which tasks of a file may have, too.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ import hashlib
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +24,7 @@ from marl_verl.errors import MarlError, MarlWarning, nearest, unknown
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.columns import KEY, PARTS, advice, lost, suggestion, with_fields
 from marl_verl.tasks.fields import Fields
-from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.task import SET, Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
 
 Rows = Iterable[tuple[int, dict[str, Any]]]
@@ -41,6 +44,8 @@ class PublicSet:
         config: the hub's configuration; None for the default one.
         splits: split -> the hub's split. A split that is absent here has no tasks on the hub.
         installed: returns the rows of an installed package, which are then used; None if it is not installed.
+        files: split -> its JSON lines or parquet files on the hub; for sets with a loading script, which `datasets` 4
+            no longer runs. None: `datasets` finds them.
     """
 
     hub: str
@@ -48,13 +53,31 @@ class PublicSet:
     config: str | None = None
     splits: Mapping[Split, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
     installed: Callable[[], Iterable[dict[str, Any]] | None] = lambda: None
+    files: Mapping[Split, Sequence[str]] | None = None
+
+    def described(self, split: Split) -> str:
+        """What is loaded of the hub, in words."""
+        config = "" if self.config is None or self.files is not None else f" ({self.config})"
+        part = f"split '{self.splits[split]}'" if self.files is None else ", ".join(self.files[split])
+        return f"{self.hub}{config}, {part}"
+
+    def load(self, split: Split) -> Any:
+        """Its rows. Raises whatever the network, the hub and the set's files do."""
+        import datasets
+
+        if self.files is None:
+            return datasets.load_dataset(self.hub, self.config, split=self.splits[split])
+        paths = [f"hf://datasets/{self.hub}/{path}" for path in self.files[split]]
+        kind = "parquet" if paths[0].endswith(".parquet") else "json"
+        return datasets.load_dataset(kind, data_files=paths, split="train")
 
 
 class PublicTasks(TaskSet):
     """Base of task sets of public data sets, which are in `sets`.
 
     Options:
-        train, test: name of the set of a split; null: `train_file` and `test_file` have rows with id, prompt, data.
+        train, test: name of the set of a split; null: `train_file` and `test_file` have rows with id, prompt, data. Of
+            a list of held-out sets, at most `test_size` tasks each.
         train_rows, test_rows: [first, end] from 0: only these tasks of the set, in its order; end null: to the last.
         most_words: tasks with a longer prompt are left out.
         fields: name that a set reads -> the column of the rows, or a list of columns, whose texts are joined; `a.b` is
@@ -64,7 +87,7 @@ class PublicTasks(TaskSet):
     sets: ClassVar[Mapping[str, PublicSet]] = {}
     answered: ClassVar[bool] = True  # whether a task's `data` has an `answer`
     train: str | None = None
-    test: str | None = None
+    test: str | list[str] | None = None
     train_rows: tuple[int, int | None] | None = None
     test_rows: tuple[int, int | None] | None = None
     most_words: int | None = None
@@ -72,39 +95,57 @@ class PublicTasks(TaskSet):
 
     def __post_init__(self) -> None:
         for split in ("train", "test"):
-            name, part = getattr(self, split), getattr(self, f"{split}_rows")
-            if name is not None and name not in self.sets:
-                raise unknown("public set", name, self.sets)
+            part = getattr(self, f"{split}_rows")
+            for name in self._names(split):
+                if name not in self.sets:
+                    raise unknown("public set", name, self.sets)
             if part is not None and (len(part) != 2 or part[0] < 0 or (part[1] is not None and part[0] >= part[1])):
                 raise MarlError(f"{split}_rows must be [first, end] with 0 <= first < end, got {list(part)}")
         if self.most_words is not None and self.most_words < 1:
             raise MarlError(f"most_words must be 1 or more, got {self.most_words}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` random tasks of the hub's set, in its order. MarlError without a set, or if it has fewer."""
-        name = getattr(self, split)
-        if name is None:
+        """`count` random tasks of the hub's set, in its order; of several sets up to `count` each.
+
+        Raises:
+            MarlError: without a set, or if a single one has fewer tasks.
+        """
+        names = self._names(split)
+        if not names:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
             raise MarlError(f"{type(self).__name__} generates no {split} tasks: {how}")
-        tasks = self._tasks(_hub_rows(name, self._public(name, split), split), split, f"public set '{name}'")
-        if getattr(self, f"{split}_rows") is not None:
+        tasks: dict[str, Task] = {}
+        for name in names:
+            for task in self._drawn(name, split, count, seed, all_of=len(names) > 1):
+                new = task if len(names) == 1 else replace(task, data={**task.data, SET: name})
+                new = new if new.id not in tasks else replace(new, id=f"{new.id}-{name}")  # a problem of two sets
+                tasks[new.id] = new
+        return list(tasks.values())
+
+    def _drawn(self, name: str, split: Split, count: int, seed: int, all_of: bool) -> list[Task]:
+        """`count` random tasks of a set; with `all_of`, all of a smaller one."""
+        what = f"public set '{name}'"
+        tasks = self._tasks(_hub_rows(name, self._public(name, split), split), split, what, name)
+        if getattr(self, f"{split}_rows") is not None or (all_of and len(tasks) <= count):
             return tasks
         if len(tasks) < count:
-            found = f"public set '{name}': found only {len(tasks)} of {count} {split} tasks"
-            raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
+            few = f"{what}: found only {len(tasks)} of {count} {split} tasks"
+            raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
         chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
         return [tasks[index] for index in sorted(chosen)]
 
     def loads(self, split: Split) -> str | None:
-        """The hub's set and split; None where an installed package has it. MarlError for a split that the set lacks."""
-        if (name := getattr(self, split)) is None:
-            return None
-        public, part = self._public(name, split), getattr(self, f"{split}_rows")
-        if public.installed() is not None:
-            return None
-        config = "" if public.config is None else f" ({public.config})"
+        """The hub's sets and their splits; None where an installed package has them. MarlError for a split that a set
+        lacks."""
+        part = getattr(self, f"{split}_rows")
         rows = "" if part is None else f", rows {part[0]} to {'the last' if part[1] is None else part[1] - 1}"
-        return f"{public.hub}{config}, split '{public.splits[split]}'{rows}"
+        public = [(self._public(name, split)) for name in self._names(split)]
+        return " and ".join(f"{each.described(split)}{rows}" for each in public if each.installed() is None) or None
+
+    def _names(self, split: Split) -> tuple[str, ...]:
+        """The names of a split's sets."""
+        given = getattr(self, split)
+        return () if given is None else (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
 
     def _public(self, name: str, split: Split) -> PublicSet:
         public = self.sets[name]
@@ -114,10 +155,13 @@ class PublicTasks(TaskSet):
 
     def read(self, path: Path, split: Split) -> list[Task]:
         """The tasks of a file with rows of the split's set, of the columns `fields`, or with rows that are tasks."""
-        what = f"task file '{path}'"
+        what, names = f"task file '{path}'", self._names(split)
         first = next((row for _, row in read_rows(path, "task file")), {})
-        if self.fields or not ({"id", "prompt", "data"} <= set(first) or getattr(self, split) is None):
-            return self._tasks(read_rows(path, "task file"), split, what)
+        if self.fields or not ({"id", "prompt", "data"} <= set(first) or not names):
+            if len(names) > 1:
+                several = f"marl.task.options.{split} names {len(names)} sets, whose rows differ"
+                raise MarlError(f"{what}: {several}. Name one, or write tasks with id, prompt and data.")
+            return self._tasks(read_rows(path, "task file"), split, what, next(iter(names), None))
         try:
             tasks = read_tasks(path, fields=True)
         except MarlError as error:
@@ -148,9 +192,8 @@ class PublicTasks(TaskSet):
         remedies = [otherwise, "" if mapping is None else f"{'Or set' if otherwise else 'Set'} {mapping}."]
         return MarlError(" ".join(filter(None, [message, *remedies])))
 
-    def _tasks(self, rows: Rows, split: Split, what: str) -> list[Task]:
-        """The tasks of a set's rows, each once; a MarlWarning has the number of rows left out."""
-        name = getattr(self, split)
+    def _tasks(self, rows: Rows, split: Split, what: str, name: str | None) -> list[Task]:
+        """The tasks of the rows of the set `name`, each once; a MarlWarning has the number of rows left out."""
         task_of = self.row_task if name is None else self.sets[name].task
         found: dict[str, Task] = {}
         left: Counter[str] = Counter()
@@ -209,12 +252,12 @@ def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int,
         yield from enumerate(rows, start=1)
         return
     try:
-        import datasets
+        import datasets  # noqa: F401
     except ImportError as error:
         what = f"public set '{name}' needs the package datasets: pip install datasets"
         raise MarlError(f"{what}. Or: {how.lower()[:1]}{how[1:]}") from error
     try:
-        rows = datasets.load_dataset(public.hub, public.config, split=public.splits[split])
+        rows = public.load(split)
     except Exception as error:  # the network, the hub and the set's files raise anything
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         what = f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({cause:.200})"

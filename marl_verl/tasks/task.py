@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
+SET = "set"
+"""Name in a task's `data` of the public set that it is from: held-out success is also reported for each."""
 
 
 @dataclass(frozen=True)

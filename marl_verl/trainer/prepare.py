@@ -25,7 +25,7 @@ from marl_verl.config.lengths import check_lengths
 from marl_verl.config.library_options import check_library_options
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
-from marl_verl.config.rehearsal import check_prompts, check_requests, rehearse_split
+from marl_verl.config.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
@@ -175,8 +175,9 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     team, algorithm, samplers = parts.team, parts.algorithm, parts.samplers
     tiny = tiny_models(config, team, marl)
     remote = checks.remote_tasks(parts.task_set, marl["task"]) if dry_run else {}
+    few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and parts.task_set.slow else {}
     tasks: dict[Split, list[Task]] = {
-        split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"])
+        split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"], few.get(split))
         for split in SPLITS
         if split not in remote
     }
@@ -184,7 +185,9 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     notes += tuple(f"{split} tasks are {what}: a dry run loads and checks none" for split, what in remote.items())
     if not remote:
         checks.check_tasks(tasks, config)
-    checks.set_steps(config, len(tasks["train"]) if "train" in tasks else int(marl["task"]["train_size"]))
+    notes += tuple(f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items())
+    counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
+    checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
     rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
     rehearsed = [rehearse_split(parts.workflow, found, team, rewards, parts.task_set) for found in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Dr. MAS (arXiv 2602.08847): mathematics, solver and verifier, 2 rounds, a Qwen3-4B each, 4 GPUs.
-# TRAIN_FILE, TEST_FILE: rows as in example_math.jsonl, or of public sets (README.md).
+# The authors' sets are loaded from the hub; TRAIN_FILE, TEST_FILE: rows as in example_math.jsonl.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/dr_mas_math.yaml" \
-    marl.task.train_file="${TRAIN_FILE:-data/dr_mas_math/train.jsonl}" \
-    marl.task.test_file="${TEST_FILE:-data/dr_mas_math/test.jsonl}" \
+    marl.task.train_file="${TRAIN_FILE:-null}" \
+    marl.task.test_file="${TEST_FILE:-null}" \
     marl.workflow.options.rounds=2 \
     marl.algorithm.options.penalty=0.1 \
     marl.sampler.options.episodes=8 \

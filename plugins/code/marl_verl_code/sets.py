@@ -150,7 +150,13 @@ SETS: Mapping[str, PublicSet] = {
     ),
     "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "train", "test": "train"}),
     "mbpp": PublicSet("google-research-datasets/mbpp", mbpp, config="full"),
-    "apps": PublicSet("codeparrot/apps", apps, config="all"),
+    "apps": PublicSet("codeparrot/apps", apps, files={"train": ["train.jsonl"], "test": ["test.jsonl"]}),
     "codecontests": PublicSet("deepmind/code_contests", codecontests),
-    "livecodebench": PublicSet("livecodebench/code_generation_lite", livecodebench, splits={"test": "test"}),
+    "livecodebench": PublicSet(
+        "livecodebench/code_generation_lite",
+        livecodebench,
+        splits={"test": "test"},
+        files={"test": ["test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7))]},
+    ),
 }
+"""`apps` and `livecodebench` (release_v6, all its problems) are read from their files."""

@@ -134,6 +134,7 @@ class SokobanTasks(TaskSet):
     """
 
     quick = True
+    slow = True  # the generator takes 0.1 s a task
 
     size: int = 6
     boxes: int = 1

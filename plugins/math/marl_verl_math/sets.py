@@ -73,6 +73,7 @@ TRAIN_AS_TEST: Splits = {"test": "train"}  # the hub calls the only split of a t
 
 SETS: Mapping[str, PublicSet] = {
     "dapo-math-17k": PublicSet("BytedTsinghua-SIA/DAPO-Math-17k", dapo, splits=TRAIN),
+    "dapo-filter": PublicSet("aaabiao/dapo_filter", dapo, splits=TRAIN),
     "polaris-53k": PublicSet("POLARIS-Project/Polaris-Dataset-53K", plain("problem", "answer"), splits=TRAIN),
     "math": PublicSet("DigitalLearningGmbH/MATH-lighteval", plain("problem", "answer", "solution")),
     "gsm8k": PublicSet("openai/gsm8k", plain("question", "answer"), config="main"),

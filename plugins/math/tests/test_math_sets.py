@@ -47,6 +47,16 @@ ROWS: list[tuple[str, dict[str, Any], str, str]] = [  # set, row, problem, answe
         "1 + 1 = ?",
         "2",
     ),
+    (
+        "dapo-filter",
+        {
+            "prompt": [{"content": STEPS, "role": "user"}],
+            "ability": "MATH",
+            "reward_model": {"ground_truth": "2", "style": "rule"},
+        },
+        "1 + 1 = ?",
+        "2",
+    ),
     ("dapo-math-17k", {"prompt": STEPS, "reward_model": {"ground_truth": "2"}}, "1 + 1 = ?", "2"),
     ("polaris-53k", {"problem": "Half?", "answer": "\\frac{1}{2}", "difficulty": "3/8"}, "Half?", "\\frac{1}{2}"),
     (

@@ -110,7 +110,7 @@ SETS: Mapping[str, PublicSet] = {
     "nq-hotpotqa": PublicSet("PeterJinGo/nq_hotpotqa_train", golden),
     "hotpotqa": PublicSet("hotpotqa/hotpot_qa", hotpotqa, config="distractor", splits=DEV),
     "musique": PublicSet("dgslibisey/MuSiQue", musique, splits=DEV),
-    "2wiki": PublicSet("xanhho/2WikiMultihopQA", hotpotqa, splits=DEV),
+    "2wiki": PublicSet("xanhho/2WikiMultihopQA", hotpotqa, files={"train": ["train.parquet"], "test": ["dev.parquet"]}),
     "docmath-eval": PublicSet("yale-nlp/DocMath-Eval", docmath, splits={"test": "complong_testmini"}),
     "gaia": PublicSet(GAIA, gaia, config="2023_all", splits=VALIDATION),
     **{
