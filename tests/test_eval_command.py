@@ -60,7 +60,14 @@ class _Played:
         display.event({"event": "phase", "name": "starting policies"})
         display.event({"event": "playing", "sampled": False, "done": 0, "tasks": 6})
         display.event({"event": "playing", "sampled": False, "done": 6, "tasks": 6})
-        agent = {"rewards": {"team": 0.5}, "response_length": 4.0, "invalid": 0.25, "cut_off": None, "turns": 1.0}
+        agent = {
+            "rewards": {"team": 0.5},
+            "response_length": 4.0,
+            "read_length": 1.5,
+            "invalid": 0.25,
+            "cut_off": None,
+            "turns": 1.0,
+        }
         result = {
             "step": request.step,
             "eval_tasks": 6,

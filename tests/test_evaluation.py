@@ -177,6 +177,7 @@ class _Trainer:
         self.stored: list[str] = []
         self.checked = 0
         self.outcomes: list[dict[str, float]] = []
+        self.sets: list[str | None] = [None] * 3
         self.records, self.val_dataloader, self.agent_loop_manager, self.global_steps = self, None, None, 4
         self.asked: list[dict[str, Any]] = []
 
@@ -198,6 +199,8 @@ class _Trainer:
             attempts = len(good) + len(failed)
             report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
             report["outcomes"] = self.outcomes[task : task + 1]
+            report["measures"] = [{"pass_rate": 0.25 * task}] * len(good)
+            report |= {"set": self.sets[task], "read": [("a", 2.0 * task)]}
             seconds = {"response_seconds": [0.5] * len(good), "answer_seconds": [1.5] * len(good)}
             reports.append(types.SimpleNamespace(**report, **seconds, attempts=attempts))
         yield reports[:2]
@@ -222,7 +225,10 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["tokens"] == 24
     assert result["tokens_per_second"] > 24
     assert (result["response_seconds"], result["answer_seconds"]) == (0.5, 1.5)
-    assert "sides" not in result
+    assert not {"sides", "sets"} & set(result)
+    assert result["answer"] == {"pass_rate": 0.25}
+    assert result["answer_sampled"] == {"pass_rate": pytest.approx((0 + 0 + 0.25 + 0.5 + 0.5) / 5)}
+    assert result["agents"]["a"]["read_length"] == 2.0
     # the first task's greedy episode, and every failure
     assert [line.partition(":")[0] for line in trainer.stored] == [
         '{"turns"',
@@ -246,6 +252,20 @@ def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert result["sides"]["red"] == {"outcome": 1.0, "wins": 2 / 3, "wins_interval": wilson(2, 3)}
     assert result["sides"]["blue"]["wins"] == 0
     assert "sides_sampled" not in result
+
+
+def test_several_held_out_sets_have_scores_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _Trainer()
+    trainer.sets = ["easy", "hard", "hard"]
+    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
+    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
+    result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
+    assert list(result["sets"]) == ["easy", "hard"]
+    hard = result["sets"]["hard"]
+    assert (result["success"], result["sets"]["easy"]["success"], hard["success"]) == (2 / 3, 1, 1 / 2)
+    assert (hard["eval_tasks"], hard["avg@2"], hard["pass@2"]) == (2, 0.25, 0.5)
+    assert hard["success_interval"] == wilson(1, 2)
+    assert hard["answer"] == {"pass_rate": 0.375}
 
 
 def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ class AdvantageResult:
         stages: intermediate values between reward and return, in order: (name of the step, [n] values after it).
         target: value target of the critic; None if the returns need no critic.
         weight: factor of each advantage, 0 or more; None: all are 1. See `weighted`.
+        outside: whether the baseline is the return of an episode outside of the group (ReMax), so that a group of one
+            is compared.
         tokens: an advantage per response token, before the weight: arrays [length]; the update uses them in place of
             the row's `advantage`, which statistics use. None: every token has the row's. See `with_tokens`.
     """
@@ -45,6 +47,7 @@ class AdvantageResult:
     target: FloatArray | None = None
     weight: FloatArray | None = None
     tokens: TokenArray | None = None
+    outside: bool = False
 
     @classmethod
     def of(
@@ -133,7 +136,8 @@ def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict
         rows, groups                      rows of this agent, groups that contain at least one of them
         zero_variance, singles            share of these groups with two or more samples, all of the same return (no
                                           learning signal), and with one sample only; computed over all rows of a group,
-                                          including those of other agents
+                                          including those of other agents. A baseline of an episode `outside` of the
+                                          group is one of its samples
         reward, reward/COMPONENT          mean over its rows; of a component, over the rows that have it
         advantage_mean, advantage_std     mean and population std of the advantages
         response_length                   mean tokens of a response
@@ -143,10 +147,10 @@ def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict
     """
     rows = np.flatnonzero(result.group >= 0)
     group, agent = result.group[rows], table.agent.codes[rows]
-    low, high = extremes(result.ret[rows], group)
+    low, high = extremes((result.ret - result.baseline if result.outside else result.ret)[rows], group)
     first_of_sample = np.unique(result.sample[rows], return_index=True)[1]
-    samples = np.bincount(group[first_of_sample], minlength=len(low))
-    single, flat = samples == 1, (samples > 1) & (low == high)
+    samples = np.bincount(group[first_of_sample], minlength=len(low)) + result.outside
+    single, flat = samples == 1, (samples > 1) & (low == high) & ((low == 0) | (not result.outside))
     statistics = {}
     for code in np.unique(agent):
         mine, groups = rows[agent == code], np.unique(group[agent == code])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +30,8 @@ class Greedy(Estimator):
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError for rows without column `greedy`."""
         baseline, rows = table.column("greedy"), np.arange(len(table))
-        return AdvantageResult.of(reward, reward, baseline, np.ones(len(table)), group_ids(table, TASK), rows, TASK)
+        scale, group = np.ones(len(table)), group_ids(table, TASK)
+        return replace(AdvantageResult.of(reward, reward, baseline, scale, group, rows, TASK), outside=True)
 
 
 REMAX = Algorithm(sampler="greedy-baseline", advantage=Greedy())

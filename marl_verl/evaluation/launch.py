@@ -142,7 +142,11 @@ def results(document: dict[str, Any], display: Display) -> None:
         name, (low, high) = interval.removesuffix("_interval"), document[interval]
         label = "success, greedy" if name == "success" else name
         scores.add_row(label, f"{document[name]:.1%}", f"{low:.1%} to {high:.1%}")
+    for name, values in document.get("answer", {}).items():
+        scores.add_row(name, f"{values:.3f}", "")
     display.console.print(scores)
+    if "sets" in document:
+        display.console.print(_sets(document))
     for how, name in (("greedy", "sides"), ("sampled", "sides_sampled")):
         for side, own in document.get(name, {}).items():
             low, high = own["wins_interval"]
@@ -159,16 +163,32 @@ def results(document: dict[str, Any], display: Display) -> None:
     )
 
 
+def _sets(document: dict[str, Any]) -> Table:
+    """A row for each public set of the held-out tasks, and the total."""
+    table = Table(title="held-out sets", box=SIMPLE_HEAD, pad_edge=False)
+    names = [name.removesuffix("_interval") for name in document if name.endswith("_interval")]
+    for column in ("set", "tasks", *("success, greedy" if name == "success" else name for name in names)):
+        table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
+    for name, scores in (*document["sets"].items(), ("total", document)):
+        cells = []
+        for score in names:
+            low, high = scores[f"{score}_interval"]
+            cells.append(f"{scores[score]:.1%} ({100 * low:.1f} to {100 * high:.1f})")
+        table.add_row(name, str(scores["eval_tasks"]), *cells)
+    return table
+
+
 def _agents(agents: dict[str, dict[str, Any]]) -> Table:
     """A row for each agent, whose policy and weights the heading has."""
     table = Table(title="agents, greedy pass", box=SIMPLE_HEAD, pad_edge=False)
     components = sorted({name for agent in agents.values() for name in agent["rewards"]})
     table.add_column("agent", overflow="fold")
-    for column in (*(f"reward: {name}" for name in components), "turns", "tokens a turn", "invalid", "cut off"):
+    counts = ("turns", "tokens a turn", "read a turn", "invalid", "cut off")
+    for column in (*(f"reward: {name}" for name in components), *counts):
         table.add_column(column, justify="right", overflow="fold")
     for name, agent in agents.items():
         values = [(agent["rewards"].get(component), ".3f") for component in components]
-        values += [(agent["turns"], ".1f"), (agent["response_length"], ".1f")]
+        values += [(agent[count], ".1f") for count in ("turns", "response_length", "read_length")]
         values += [(agent["invalid"], ".1%"), (agent["cut_off"], ".1%")]
         numbers = ["-" if value is None else format(value, form) for value, form in values]
         table.add_row(name, *numbers)

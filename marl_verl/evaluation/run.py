@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from marl_verl.journals.write import as_line, failure_data
 from marl_verl.process.run_dir import emit
 from marl_verl.tasks.sides import side_statistics
 from marl_verl.trainer import run
+from marl_verl.trainer.metrics import by_set, mean_read, means
 from marl_verl.trainer.report import wilson
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     answers = [seconds for report in reports for seconds in report.answer_seconds]
     return {
         "step": request.step,
-        **_scores(greedy, sampled, request),
+        **_scores(greedy.reports, sampled.reports, request),
+        **_sets(greedy.reports, sampled.reports, request),
         "agents": _agents(greedy, sampled, request),
         "attempts": sum(report.attempts for report in reports),
         "failed": failures.total(),
@@ -138,9 +141,9 @@ class Pass:
         emit("playing", sampled=self.sampled, done=done, tasks=all_of_them * tasks)
 
 
-def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
-    """The team's scores; a failed attempt counts as unsolved."""
-    solved = [any(report.successes) for report in greedy.reports]
+def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, Any]:
+    """The team's scores on some tasks; a failed attempt counts as unsolved."""
+    solved = [any(report.successes) for report in greedy]
     scores: dict[str, Any] = {
         "eval_tasks": len(solved),
         "success": sum(solved) / len(solved),
@@ -148,13 +151,23 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
         "episodes": request.episodes,
     }
     if request.episodes:
-        times = [sum(report.successes) for report in sampled.reports]
+        times = [sum(report.successes) for report in sampled]
         scores.update(sampled_scores(times, request.episodes, request.ks, request.seed))
-    sides = {name: _sides(each.reports) for name, each in (("sides", greedy), ("sides_sampled", sampled))}
-    return {**scores, **{name: own for name, own in sides.items() if own}}
+    for suffix, reports in (("", greedy), ("_sampled", sampled)):
+        measures = means([row for report in reports for row in report.measures or [{}]], "")
+        scores |= {f"answer{suffix}": measures} if measures else {}
+        scores |= {f"sides{suffix}": sides} if (sides := _sides(reports)) else {}
+    return scores
 
 
-def _sides(reports: list[Report]) -> dict[str, dict[str, Any]]:
+def _sets(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, Any]:
+    """Public set -> the scores on its tasks, under "sets"; {} for tasks that name none."""
+    again = by_set(sampled)
+    sets = {name: _scores(reports, again.get(name, []), request) for name, reports in by_set(greedy).items()}
+    return {"sets": sets} if sets else {}
+
+
+def _sides(reports: Sequence[Report]) -> dict[str, dict[str, Any]]:
     """Side -> its mean outcome and the share of episodes that it won, with Wilson's interval over the tasks."""
     found = side_statistics([each for report in reports for each in report.outcomes])
     tasks = len(reports)
@@ -167,11 +180,16 @@ def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str
         agent: {
             "policy": assignment.source,
             "weights": assignment.describe(request.step),
-            **greedy.tally.metrics(agent),
+            **_metrics(greedy, agent),
         }
-        | ({"sampled": sampled.tally.metrics(agent)} if request.episodes else {})
+        | ({"sampled": _metrics(sampled, agent)} if request.episodes else {})
         for agent, assignment in request.assignments.items()
     }
+
+
+def _metrics(played: Pass, agent: str) -> dict[str, Any]:
+    """Means of an agent, with the tokens that a turn reads from other agents; None if it has no turns."""
+    return {**played.tally.metrics(agent), "read_length": mean_read(played.reports).get(agent)}
 
 
 if __name__ == "__main__":

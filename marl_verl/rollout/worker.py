@@ -26,6 +26,8 @@ from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, s
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Journal, Limits
+from marl_verl.episode.calls import perform
+from marl_verl.episode.communication import read_lengths
 from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
@@ -37,9 +39,10 @@ from marl_verl.rollout.endpoint import EndpointClient, KeyedEndpoint
 from marl_verl.rollout.rows import Row, turn_rows, turn_table
 from marl_verl.rollout.scripted import ScriptClient
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
-from marl_verl.sampling.context import TaskContext
+from marl_verl.sampling.context import TaskContext, finite
 from marl_verl.sampling.turn_columns import ColumnFunction, add_columns
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.task import SET
 from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)
@@ -64,6 +67,9 @@ class Report:
     scores: list[float] = field(default_factory=list)  # of its episodes, without the task set's scale and shift
     outcomes: list[dict[str, float]] = field(default_factory=list)  # per episode: side -> its score, if there are sides
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # per episode: agent -> component -> mean
+    measures: list[dict[str, float]] = field(default_factory=list)  # per episode: `TaskSet.measures`
+    read: list[tuple[str, float]] = field(default_factory=list)  # per turn: agent, tokens read from other agents
+    set: str | None = None  # the public set of the task, if its data names one
     failures: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # episodes and failures to store, as JSON
     metrics: dict[str, float] = field(default_factory=dict)  # of the algorithm's own metrics
@@ -243,7 +249,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], report: Report
     ) -> None:
         task, uid = Task(**json.loads(prompt["task"])), report.uid
-        report.task = task.id
+        report.task, report.set = task.id, task.data.get(SET)
         validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl
         # verl passes validation parameters; in training each policy and agent has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
@@ -257,7 +263,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             for credit in self.samplers.credits:
                 await with_credit(credit, context, sample)
             add_columns(self.samplers.columns, sample)
-        self._fill(report, sample)
+        await self._fill(report, sample)
         # failures are always stored, so that they can be examined without repeating the run
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
         tokens = bool(marl.run.journal_tokens)
@@ -271,7 +277,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             if self.joint is not None:
                 add_joint_observations(self._rows[uid], sample.episodes, self.joint)
 
-    def _fill(self, report: Report, sample: Sample) -> None:
+    async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
         for failure in sample.failures:
             kind = failure.reason, failure.trace.rstrip().rpartition("\n")[2]
@@ -290,6 +296,21 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             report.response_seconds += [turn.action.seconds for turn in episode.turns]
             report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
+            report.measures.append(await measured(self.parts.task_context.tasks, episode))
+            agents = (turn.agent for turn in episode.turns)
+            report.read += zip(agents, read_lengths(episode), strict=True)
+
+
+async def measured(tasks: TaskSet, episode: Episode) -> dict[str, float]:
+    """The measures of an episode's answer; none without one. MarlError if the task set fails or returns others."""
+    if episode.answer is None:
+        return {}
+    name = type(tasks).measures.__qualname__
+    try:
+        values = await perform(tasks.measures, (episode.task, episode.answer))
+    except Exception as error:
+        raise MarlError(f"{name} failed on task '{episode.task.id}': {format_error(error)}") from error
+    return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}
 
 
 def answer_seconds(journal: Journal) -> float:

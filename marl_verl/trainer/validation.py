@@ -10,12 +10,12 @@ from verl.utils import tensordict_utils as tu
 
 from marl_verl.rollout.manager import TeamRolloutManager
 from marl_verl.rollout.worker import Report
-from marl_verl.trainer.metrics import side_metrics
+from marl_verl.trainer.metrics import by_set, mean_read, means, side_metrics
 
 
 def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> dict[str, float]:
-    """Team success on the held-out tasks (0 if all episodes failed), outcomes of sides, and each agent's rewards in the
-    greedy pass."""
+    """Team success on the held-out tasks (0 if all episodes failed), also of each public set, outcomes of sides,
+    measures of answers, and each agent's rewards in the greedy pass."""
     values = {
         "validation/success": float(np.mean([_success(report) for report in greedy])),
         "validation/success_sampled": float(np.mean([_success(report) for report in sampled])),
@@ -24,6 +24,12 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
     }
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
         values |= side_metrics([each for report in reports for each in report.outcomes], "validation/", suffix)
+        values |= means([row for report in reports for row in report.measures or [{}]], "validation/answer/", suffix)
+        values |= {
+            f"validation/set/{name}/success{suffix}": float(np.mean([_success(report) for report in own]))
+            for name, own in by_set(reports).items()
+        }
+    values |= {f"validation/agent/{agent}/read_length": tokens for agent, tokens in mean_read(greedy).items()}
     columns: dict[str, list[float]] = {}
     for report in greedy:
         for episode in report.rewards:

@@ -22,6 +22,7 @@ from marl_verl.errors import nearest
 from marl_verl.options import Positive
 from marl_verl.sandbox import Limits, Outcome, current
 from marl_verl.tasks import PublicTasks, Split
+from marl_verl_code.assertions import TIMEOUTS
 from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]
@@ -87,6 +88,21 @@ class CodeWithTests(PublicTasks):
         """The reference solution; None where the set has none."""
         solution = task.data.get("solution")
         return solution if isinstance(solution, str) and solution.strip() else None
+
+    async def measures(self, task: Task, answer: Any) -> dict[str, float]:
+        """`pass_rate`: the share of all tests, public and private, that a program passes.
+
+        After `TIMEOUTS` tests that take too long, the others fail without running.
+        """
+        tests = [*tests_of(task, "public"), *tests_of(task, "private")]
+        passed = timeouts = 0
+        for test in tests if _program(answer) else ():
+            (outcome,) = await run_tests(answer, [test], self._limits())
+            passed += outcome.passed
+            timeouts += outcome.verdict == "timeout"
+            if timeouts == TIMEOUTS:
+                break
+        return {"pass_rate": passed / len(tests)}
 
     async def public_score(self, task: Task, answer: Any) -> float:
         """Share of the public tests that a program passes. MarlError as `score`, or where there is no public test."""

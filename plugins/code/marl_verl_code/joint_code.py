@@ -75,6 +75,10 @@ class JointCode(PublicTasks):
         """Whether `enough` of the tests pass."""
         return share(judged(task, *_codes(answer), self._limits())[1]) >= self.enough
 
+    def measures(self, task: Task, answer: Any) -> dict[str, float]:
+        """`pass_rate`: the share of the tests that both functions together pass."""
+        return {"pass_rate": share(judged(task, *_codes(answer), self._limits())[1])}
+
     def public_score(self, task: Task, answer: Any) -> float:
         """1 if both functions are there, with a return, and parse together, else 0: computed without the tests."""
         helper, main = _functions(task, *_codes(answer))

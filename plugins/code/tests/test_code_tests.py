@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,20 @@ def score(code: str, task: Task = DOUBLE) -> tuple[float, float]:
 )
 def test_the_score_is_1_when_all_tests_pass_and_the_public_score_a_share(code: str, found: tuple[float, float]) -> None:
     assert score(code) == found
+
+
+@pytest.mark.parametrize(("code", "rate"), [(RIGHT, 1), (SQUARE, 1 / 3), (LITERAL, 2 / 3), ("", 0)])
+def test_the_pass_rate_is_the_share_of_all_tests(code: str, rate: float) -> None:
+    assert asyncio.run(TASKS.measures(DOUBLE, code)) == {"pass_rate": pytest.approx(rate)}
+
+
+def test_the_pass_rate_of_an_endless_program_is_known_after_three_tests() -> None:
+    tests = [{"input": "0\n", "output": "0\n"}, *({"input": f"{n}\n", "output": ""} for n in range(1, 40))]
+    code = "while int(input()): pass\nprint(0)"
+    begun = time.monotonic()
+    found = asyncio.run(CodeWithTests(seconds=1).measures(Task("t", "p", {"private": tests}), code))
+    assert found == {"pass_rate": 1 / 40}
+    assert time.monotonic() - begun < 20
 
 
 def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:

@@ -73,6 +73,8 @@ def test_the_authors_rewards(case: dict[str, Any], monkeypatch: pytest.MonkeyPat
         assert {**dict.fromkeys(names, 0.0), **rewards} == pytest.approx({name: expected[name] for name in names})
         assert sum(outcome.passed for outcome in outcomes) == expected["tests_passed"]
         assert len(outcomes) == expected["tests_counted"]
+        rate = JointCode(seconds=7.0).measures(task, {"helper": answer["helper"], "main": answer["main"]})["pass_rate"]
+        assert rate == pytest.approx(expected["tests_passed"] / max(expected["tests_counted"], 1))
         assert sum(outcome == Outcome("timeout") for outcome in outcomes) == expected["timeouts"]
 
 

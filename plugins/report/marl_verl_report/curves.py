@@ -20,7 +20,10 @@ CHARTS = (
     # title; in title and pattern, {} is a part of the metric's name; unit
     ("Reward", r"agent/(?P<line>.+?)/reward", "mean reward of a turn"),
     ("Reward: component {}", r"agent/(?P<line>.+?)/reward/(?P<chart>.+)", "mean of the component"),
+    ("Held-out success by set", r"validation/set/(?P<line>.+)/success", "share of tasks, greedy"),
+    ("Answers: {}", r"(?P<line>train|validation)/answer/(?P<chart>.+)(?<!_sampled)", "mean of the episodes"),
     ("Response length", r"agent/(?P<line>.+?)/response_length", "tokens"),
+    ("Read from other agents", r"agent/(?P<line>.+?)/read_length", "tokens an act"),
     ("Invalid actions", r"agent/(?P<line>.+?)/invalid", "share of turns"),
     ("Groups without variance", r"agent/(?P<line>.+?)/zero_variance", "share of groups, whose advantages are 0"),
     ("Advantage", r"agent/(?P<line>.+?)/advantage_std", "standard deviation"),
@@ -38,7 +41,8 @@ SUCCESS = (
 )
 CORE = re.compile(
     r"(train|validation|policy|critic|seconds|curriculum|filter|opponent)/.+"
-    r"|agent/.+/(rows|groups|zero_variance|singles|reward(/.+)?|advantage_(mean|std)|response_length|invalid|credit/.+)"
+    r"|agent/.+/(rows|groups|zero_variance|singles|reward(/.+)?|advantage_(mean|std)|response_length|read_length"
+    r"|invalid|credit/.+)"
 )
 """Metrics that runs record themselves; those of plugins (of `metrics`, samplers and workflows) get a chart each."""
 
@@ -112,6 +116,8 @@ def _line(
     if held_out is not None:
         bands = [wilson(value * held_out[1], held_out[1]) for value in values.tolist()]
         y, low, high = values, np.array([band[0] for band in bands]), np.array([band[1] for band in bands])
+    elif metric.startswith("validation/"):
+        y, low, high = values, np.full(len(values), np.nan), np.full(len(values), np.nan)
     else:
         y, low, high = _running(values, min(max(WINDOW[0], len(values) // 100), WINDOW[1]))
     shown = _points({"x": x, "y": y.tolist(), "low": low.tolist(), "high": high.tolist()})

@@ -69,12 +69,19 @@ def test_a_metric_is_the_mean_over_the_tasks_that_report_it() -> None:
 
     table = RowTable.from_rows([row("q", session, 0, 0, "solver", team=session) for session in range(2)])
     reports = [
-        reported([True, False], metrics={"tree/gain": 1.0}, extra_tokens={"rollout": 5}),
+        reported(
+            [True, False],
+            metrics={"tree/gain": 1.0},
+            extra_tokens={"rollout": 5},
+            measures=[{"pass_rate": 0.5}, {}],
+            read=[("solver", 4.0), ("solver", 0.0)],
+        ),
         reported([False], failures=2, metrics={"tree/gain": 0.5}, extra_tokens={"rollout": 2, "credit": 1}),
         reported([False]),
     ]
     found = team_metrics(table, algorithm("grpo").compute(table), reports)
     assert (found["tree/gain"], found["train/success"]) == (0.75, 0.25)
+    assert (found["train/answer/pass_rate"], found["agent/solver/read_length"]) == (0.25, 2.0)
     assert (found["train/attempts"], found["train/failed_episodes"], found["train/failed/timeout"]) == (6, 2, 2)
     assert (found["train/extra_tokens/rollout"], found["train/tokens"]) == (7, 6 + 8)  # two rows of three tokens
 
@@ -92,6 +99,27 @@ def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
         "validation/failed_episodes": 1.0,
         "validation/agent/a/role": 1.0,
     }
+
+
+@pytest.mark.slow
+def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
+    from marl_verl.inspect.page import curves
+    from marl_verl.trainer.validation import validation_metrics
+
+    greedy = [
+        reported([True], set="easy", measures=[{"pass_rate": 1.0}], read=[("a", 3.0)]),
+        reported([False], set="hard", measures=[{"pass_rate": 0.5}], read=[("a", 1.0)]),
+        reported([], failures=1, set="hard"),
+    ]
+    found = validation_metrics(greedy, greedy[:2])
+    assert (found["validation/set/easy/success"], found["validation/set/hard/success"]) == (1.0, 0.0)
+    assert found["validation/set/hard/success_sampled"] == 0.0
+    assert (found["validation/answer/pass_rate"], found["validation/answer/pass_rate_sampled"]) == (0.5, 0.75)
+    assert found["validation/agent/a/read_length"] == 2.0
+    lines = curves.lines([{"step": 0, **found}], tasks=3)
+    by_set = [(line["label"], line["y"]) for line in lines if line["chart"] == "Held-out success by set"]
+    assert by_set == [("easy", [1.0]), ("hard", [0.0])]
+    assert [line["label"] for line in lines if line["chart"] == "Answers: pass_rate"] == ["validation"]
 
 
 @pytest.mark.slow

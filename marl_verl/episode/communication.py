@@ -1,0 +1,72 @@
+"""Communication: the tokens that an act reads from other agents.
+
+An act reads a line from another agent if that agent wrote it in an earlier act of the episode and the observation has
+it. A line counts once per observation, and not at all if the reader could have it from elsewhere: from the task's
+prompt, from an action of its own, or from an observation that it had before the line was written. Its tokens are its
+share of the tokens of the action that it is from, by characters other than white space. Words that a workflow takes out
+of a line are not seen, so the number is a lower bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from marl_verl.episode.journal import Episode
+from marl_verl.episode.messages import message_text
+from marl_verl.episode.turn import Turn
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of an action: who wrote it first, in which position of the episode, and its tokens."""
+
+    agent: str
+    position: int
+    tokens: float
+
+
+def read_lengths(episode: Episode) -> list[float]:
+    """The tokens that each turn of an episode reads from other agents, in the order of `episode.turns`."""
+    lengths: list[float] = []
+    written: dict[tuple[str, str], _Line] = {}  # (agent, text)
+    observations: dict[str, list[tuple[int, str]]] = {}  # agent -> (position, text)
+    actions: dict[str, str] = {}
+    for position, turn in enumerate(episode.turns):
+        observed = "\n".join(map(message_text, turn.observation))
+        sources = f"{episode.task.prompt}\n{actions.get(turn.agent, '')}"
+        before = observations.setdefault(turn.agent, [])
+        read: dict[str, float] = {}
+        for (agent, text), line in written.items():
+            if agent == turn.agent or text in read or not has(observed, text) or has(sources, text):
+                continue
+            if not any(at < line.position and has(seen, text) for at, seen in before):
+                read[text] = line.tokens
+        lengths.append(sum(read.values()))
+        before.append((position, observed))
+        actions[turn.agent] = f"{actions.get(turn.agent, '')}\n{turn.action.text}"
+        for text, tokens in _lines(turn).items():
+            written.setdefault((turn.agent, text), _Line(turn.agent, position, tokens))
+    return lengths
+
+
+def has(text: str, part: str) -> bool:
+    """Whether a text has a part that begins and ends at the ends of words."""
+    at = text.find(part)
+    while at >= 0:
+        edges = text[max(0, at - 1) : at] + part[0], part[-1] + text[at + len(part) : at + len(part) + 1]
+        if not any(len(edge) == 2 and edge.isalnum() for edge in edges):
+            return True
+        at = text.find(part, at + 1)
+    return False
+
+
+def _lines(turn: Turn) -> dict[str, float]:
+    """The different lines of an action, each with its tokens."""
+    action = turn.action
+    whole = _size(action.text) + _size(action.reasoning or "")
+    lines = (line.strip() for line in action.text.splitlines())
+    return {line: action.length * _size(line) / whole for line in lines if line}
+
+
+def _size(text: str) -> int:
+    return sum(len(word) for word in text.split())
