@@ -23,7 +23,8 @@ from marl_verl_search.tasks import SearchTasks
 from marl_verl import MarlError, Task
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_workflow, shown
+from marl_verl.sampling import Independent
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 HTML = """<!doctype html><html><head><title>Norrvik</title><script>var x = "hidden";</script></head><body>
 <nav><a href="/">Home</a> <a href="/venue#map">The <b>venue</b></a> <a href="mailto:a@b.c">Mail</a></nav>
@@ -40,6 +41,33 @@ def test_text_and_links_of_a_page() -> None:
     assert text == TEXT
     site = "https://norrvik.example.org"
     assert links == [("Home", f"{site}/"), ("The venue", f"{site}/venue")]
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("1 < 2 &lt; 3", "1 < 2 < 3"),
+        ("a<!-- b > c --><P>d", "a\nd"),
+        ("<SCRIPT>if (a < b) '</p>'</Script>c<style>d", "c"),
+        ('<div class="x">a</div\n>b<td>1', "a\nb | 1"),
+        ("a <!-- b", "a"),
+        ("<![CDATA[x]]>y</>z<?php ?>", "yz"),
+    ],
+)
+def test_texts_of_other_html(html: str, text: str) -> None:
+    assert page_text(html, "https://a.org")[0] == text
+
+
+def test_links_of_other_html() -> None:
+    html = "<a class='b' HREF='?q=1&amp;r'>One</a><a data-href=/no>No</a><a href=//b.org/x#y>Two<a href='http://[x'>Bad"
+    assert page_text(html, "https://a.org/p/")[1] == [("One", "https://a.org/p/?q=1&r"), ("Two", "https://b.org/x")]
+
+
+@pytest.mark.parametrize("piece", ["<", "<a ", "<!--", "</", "<a href='", "&", "&#1", "<svg>", "<?", "<a href=x>y"])
+def test_a_page_takes_time_linear_in_its_length(piece: str) -> None:
+    begin = time.process_time()
+    page_text(piece * ((1 << 20) // len(piece)), "https://a.org")
+    assert time.process_time() - begin < 10  # a quadratic parser needs minutes
 
 
 def test_a_file_of_pages_shows_the_passages_with_the_words(tmp_path: Path) -> None:
@@ -155,39 +183,48 @@ def test_a_redirect_and_a_second_resolution_do_not_reach_it_either(
 
 
 PAGE = {"url": "https://norrvik.example.org/bridge", "title": "Bridge", "text": "It was opened in 1912 for 24 crowns."}
-TASK = Task("q", "What was the price of the bridge in dozens?", {"answers": ["2"], "metric": "gaia"})
+TASK = Task("q", "What was the price of the bridge in crowns?", {"answers": ["24"], "metric": "gaia"})
 
 
-def test_a_worker_searches_reads_and_computes_by_recorded_calls(tmp_path: Path) -> None:
+def test_a_worker_searches_and_reads_by_recorded_calls(tmp_path: Path) -> None:
     file = tmp_path / "pages.jsonl"
     file.write_text(json.dumps(PAGE))
 
     def worker(act: Act) -> str:
-        assert '<read url="https://...">' in shown(act) or act.turn
         return [
             "<search>bridge</search>",
             '<read url="https://norrvik.example.org/none">crowns</read>',
             '<read url="https://norrvik.example.org/bridge">crowns</read>',
-            "<python>print(1 / 0)</python>",
-            "<python>\nprint(24 // 12)\n</python>",
-            f"<report>{shown(act).split()[0]}</report>",
+            f"<report>{shown(act).split(' crowns')[0].split()[-1]}</report>",
         ][act.turn]
 
     def planner(act: Act) -> str:
         return '<ask to="worker">price</ask>' if act.turn == 0 else f"<answer>{shown(act).split()[2]}</answer>"
 
-    team = PlannerAndSearchers(source=str(file), pages=str(file), python=True, searches=5)
+    team = PlannerAndSearchers(source=str(file), pages=str(file), searches=3)
     run = check_workflow(team, TASK, ScriptedPolicy({"planner": planner, "worker": worker}))
     assert SearchTasks().score(TASK, run.answer) == 1.0
-    calls = run.journal.calls()
-    assert [call.agent for call in calls] == ["worker"] * 5
-    assert [call.raised is None for call in calls] == [True, False, True, False, True]
-    results = [shown(act) for act, _ in run.turns if act.agent == "worker"][1:]
-    assert "https://norrvik.example.org/bridge" in results[0]  # a search shows what can be read
-    assert results[1].startswith("Error: there is no page")
-    assert "24 crowns" in results[2]
-    assert results[3].startswith("Error: ZeroDivisionError")
-    assert results[4].startswith("2\n\nNo uses of tools left.")
+    assert [call.raised is None for call in run.journal.calls()] == [True, False, True]
+    observations = [shown(act) for act, _ in run.turns if act.agent == "worker"]
+    assert '<read url="https://...">' in observations[0]
+    assert "https://norrvik.example.org/bridge" in observations[1]  # a search shows what can be read
+    assert observations[2].startswith("Error: there is no page")
+    assert observations[3].endswith(
+        "No uses of tools left. To report what you found: <report>one or two sentences</report>"
+    )
+
+
+def test_a_program_is_a_recorded_call_and_an_error_if_it_fails() -> None:
+    steps = ["<python>print(1 / 0)</python>", "<python>\nprint('<search>', 24 // 12)\n</python>", "<answer>2</answer>"]
+    team = PlannerAndSearchers(alone=True, python=True)
+    task = Task("q", "?", {"answers": ["2"], "paragraphs": [PAGE]})
+    context = ScriptedContext(team, task, ScriptedPolicy({"planner": lambda act: steps[act.turn]}), tasks=SearchTasks())
+    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
+    assert episode.score == 1.0
+    assert [call.raised is None for call in episode.journal.calls()] == [False, True]
+    first, second = (turn.observation[-1]["content"] for turn in episode.turns[1:])
+    assert first.startswith("Error: ZeroDivisionError")
+    assert second.startswith("<search> 2\n\n")
 
 
 def test_a_tool_that_the_team_does_not_have_is_no_use(tmp_path: Path) -> None:
