@@ -201,6 +201,7 @@ class _Trainer:
             report["outcomes"] = self.outcomes[task : task + 1]
             report["measures"] = [{"pass_rate": 0.25 * task}] * len(good)
             report |= {"set": self.sets[task], "read": [("a", 2.0 * task)]}
+            report["scores"] = [float(score) for score in good]
             seconds = {"response_seconds": [0.5] * len(good), "answer_seconds": [1.5] * len(good)}
             reports.append(types.SimpleNamespace(**report, **seconds, attempts=attempts))
         yield reports[:2]
@@ -215,7 +216,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert [asked["sampled"] for asked in trainer.asked] == [False, True]
     assert [asked["at_once"] for asked in trainer.asked] == [256, 128]
-    assert (result["success"], result["eval_tasks"]) == (2 / 3, 3)
+    assert (result["success"], result["score"], result["eval_tasks"]) == (2 / 3, 2 / 3, 3)
     assert result["avg@2"] == pytest.approx((1 + 1 / 2 + 0) / 3)  # the failed session is one of the two
     assert result["pass@2"] == pytest.approx(2 / 3)
     assert (result["attempts"], result["failed"], result["failed_reasons"]) == (4 + 6, 2, {"timeout": 2})

@@ -148,6 +148,7 @@ def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Reques
         "eval_tasks": len(solved),
         "success": sum(solved) / len(solved),
         "success_interval": wilson(sum(solved), len(solved)),
+        "score": sum(score for report in greedy for score in report.scores) / len(solved),
         "episodes": request.episodes,
     }
     if request.episodes:

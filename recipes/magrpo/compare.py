@@ -1,4 +1,4 @@
-"""Compare evaluations in one table: success, reward, speed and time of an answer.
+"""Compare evaluations in one table: success, score, speed and time of an answer.
 
     python recipes/magrpo/compare.py runs/small runs/large
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HEADER = ("evaluation", "tasks", "success, greedy", "95 % interval", "team reward", "tokens/s", "s an answer", "tokens")
+HEADER = ("evaluation", "tasks", "success, greedy", "95 % interval", "score", "tokens/s", "s an answer", "tokens")
 
 
 def newest(path: Path) -> Path | None:
@@ -27,10 +27,8 @@ def newest(path: Path) -> Path | None:
 
 def cells(result: dict[str, Any]) -> list[str]:
     """The columns of an evaluation, in the order of `HEADER`."""
-    rewards = [agent["rewards"].get("team") for agent in result["agents"].values()]
-    team = next((reward for reward in rewards if reward is not None), None)
     low, high = result["success_interval"]
-    numbers = [(team, ".2f"), (result["tokens_per_second"], ",.0f"), (result["answer_seconds"], ".2f")]
+    numbers = [(result["score"], ".2f"), (result["tokens_per_second"], ",.0f"), (result["answer_seconds"], ".2f")]
     return [
         f"{result['settings']['run']}, step {result['step']}",
         str(result["eval_tasks"]),
