@@ -103,7 +103,7 @@ def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
 
 @pytest.mark.slow
 def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
-    from marl_verl.inspect.page import curves
+    from marl_verl_report import curves
 
     from marl_verl.trainer.validation import validation_metrics
 
