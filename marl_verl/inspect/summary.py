@@ -29,13 +29,17 @@ def show(folder: Path, display: Display) -> None:
     table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
     greedy, sampled = ["team success, greedy"], ["team success, sampled"]
     table.add_column("", no_wrap=True)
-    for when in ("after",) if summary["success_before"] is None else ("before", "after"):
+    whens = ("after",) if summary["success_before"] is None else ("before", "after")
+    for when in whens:
         table.add_column(when, justify="right", no_wrap=True)
         low, high = summary[f"success_{when}_interval"]
         greedy.append(f"{summary[f'success_{when}']:.1%} ({100 * low:.1f} to {100 * high:.1f})")
         sampled.append(f"{summary[f'success_{when}_sampled']:.1%}")
     table.add_row(*greedy)
     table.add_row(*sampled)
+    for name in summary.get("answer_after", {}):
+        values = [summary[f"answer_{when}"].get(name) for when in whens]
+        table.add_row(f"{name}, greedy", *("-" if value is None else f"{value:.3f}" for value in values))
     display.console.print(table)
     for name, policy in summary["policies"].items():
         change = "trained, no checkpoint saved"

@@ -53,6 +53,8 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
         "success_after_interval": wilson(last["validation/success"] * tasks, tasks),
         "success_before_sampled": first.get("validation/success_sampled"),
         "success_after_sampled": last["validation/success_sampled"],
+        "answer_before": _answer(first),
+        "answer_after": _answer(last),
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,
         "seconds_total": now - timing["begun"] if "begun" in timing else None,
@@ -65,6 +67,13 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
     return summary
+
+
+def _answer(validation: dict[str, Any]) -> dict[str, float]:
+    """What the task set measures of answers in a validation's greedy pass; {} if it measures nothing."""
+    prefix = "validation/answer/"
+    names = [name for name in validation if name.startswith(prefix) and not name.endswith("_sampled")]
+    return {name.removeprefix(prefix): validation[name] for name in names}
 
 
 def _policy(policy: PolicyConfig, config: Any, saved: Path | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,6 +207,8 @@ def run(tmp_path: Path) -> Path:
         "success_after_interval": [0.44, 0.56],
         "success_before_sampled": 0.2,
         "success_after_sampled": 0.6,
+        "answer_before": {"pass_rate": 0.25},
+        "answer_after": {"pass_rate": 0.75},
         "policies": {
             "scout": {"parameters": 87104, "weight_change": 0.123, "frozen": False},
             "mover": {"parameters": 87104, "weight_change": 0.0, "frozen": True},
@@ -223,13 +226,16 @@ def run(tmp_path: Path) -> Path:
 def test_only_a_validation_before_the_first_step_is_before(tmp_path: Path, first: int, before: float | None) -> None:
     validations = [(first, 0.1), (10, 0.5)]
     for step, value in validations:
-        RunDir(tmp_path).metrics(step, {"validation/success": value, "validation/success_sampled": value})
+        values = {"success": value, "success_sampled": value, "answer/pass_rate": value, "answer/pass_rate_sampled": 0.0}
+        RunDir(tmp_path).metrics(step, {f"validation/{name}": number for name, number in values.items()})
     team = SimpleNamespace(policies={})
     trainer: Any = SimpleNamespace(run_dir=RunDir(tmp_path), val_dataset=range(10), team=team, config=None)
     document = write_summary(trainer)
     assert (document["success_before"], document["success_before_sampled"]) == (before, before)
     assert (document["success_before_interval"] is None) == (before is None)
     assert document["success_after"] == 0.5
+    assert document["answer_before"] == ({} if before is None else {"pass_rate": before})
+    assert document["answer_after"] == {"pass_rate": 0.5}
 
 
 def test_a_run_without_a_first_validation_and_a_small_change(run: Path, shown: Callable[[Path], str]) -> None:
@@ -295,6 +301,7 @@ def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatc
     printed = shown(run)
     assert "300 held-out tasks" in printed
     assert "10.0% (7.0 to 14.0)" in printed
+    assert re.search(r"pass_rate, greedy.+0\.250.+0\.750", printed)
     assert "policy scout: 87,104 parameters, weights changed by 12%" in printed
     assert "policy mover: 87,104 parameters, frozen" in printed
     assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in printed
