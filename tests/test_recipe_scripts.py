@@ -376,6 +376,8 @@ DIFFERS: dict[str, set[str]] = {
     "magrpo/code_passed": {"workflow"},
     "magrpo/code_plain": {"workflow"},
     **{f"magrpo/code_{name}": {"workflow"} for name in ("concatenation", "pipeline", "discussion")},
+    "magrpo/writing_concatenation": set(),
+    **{f"magrpo/writing_{name}": {"workflow"} for name in ("pipeline", "discussion")},
     "magrpo/code_expert": {"team", "workflow"},
     "magrpo/writing_arxiv": {"workflow", "task options"},
     **{f"magrpo/{setting}_cross": {"returns", "sampling"} for setting in ("code", "cpu", "writing")},

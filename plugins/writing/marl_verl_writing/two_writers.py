@@ -90,11 +90,13 @@ class TwoWriters(Workflow):
 
     Options:
         kind: the task in the prompts, "tldr" or "arxiv".
-        turns: number of joint moves; 1 in the paper.
+        turns: number of joint moves; 1 in the paper's training, 2 in its one-round discussion.
+        order: "parallel", or "sequential" (the paper's pipeline): "two" writes after "one" and sees its part.
     """
 
     kind: Kind = "tldr"
     turns: int = 1
+    order: Literal["parallel", "sequential"] = "parallel"
 
     def __post_init__(self) -> None:
         if self.turns < 1:
@@ -105,7 +107,13 @@ class TwoWriters(Workflow):
         agents = _writers(team.agents)
         parts: dict[str, str] = {}
         for _ in range(self.turns):
-            acted = await team.act({agent: self.sees(task, agent, parts) for agent in agents})
+            if self.order == "parallel":
+                acted = await team.act({agent: self.sees(task, agent, parts) for agent in agents})
+            else:
+                acted = {}
+                for agent in agents:
+                    one = acted[ONE].text if ONE in acted else ""
+                    acted[agent] = await team[agent].act(self.sees(task, agent, parts, one))
             if agents == (WRITER,):
                 one, found, two = divided(acted[WRITER].text)
                 parts = {ONE: one, TWO: two}
@@ -116,8 +124,11 @@ class TwoWriters(Workflow):
             team.propose(parts)
         return parts
 
-    def sees(self, task: Task, agent: str, parts: Mapping[str, str]) -> str:
-        """The observation of an agent: what to write, the text, and in later turns both parts."""
+    def sees(self, task: Task, agent: str, parts: Mapping[str, str], one: str = "") -> str:
+        """The observation of an agent: what to write, the text, and in later turns both parts.
+
+        `one`: part one of the same turn, if it is written.
+        """
         asked = ASKED[self.kind]
         if agent == WRITER:
             lines = [
@@ -128,6 +139,8 @@ class TwoWriters(Workflow):
         else:
             lines = [asked[agent]]
         lines += ["", task.prompt.strip()]
+        if one:
+            lines += ["", f"Part one, by another writer: {one}", "Build on it, and expand it."]
         if parts:
             lines += ["", "What was written before:", f"Part one: {parts[ONE]}", f"Part two: {parts[TWO]}"]
             lines += ["", "Write it anew, and better."]

@@ -59,7 +59,7 @@ class WordWriting(JointWriting):
 class WordWriters(TwoWriters):
     """`two-writers` with observations in the words of tiny models: which part to write, and the topic."""
 
-    def sees(self, task: Task, agent: str, parts: Mapping[str, str]) -> str:
+    def sees(self, task: Task, agent: str, parts: Mapping[str, str], one: str = "") -> str:
         if agent not in (ONE, TWO):
             raise MarlError(f"word-writing needs the agents '{ONE}' and '{TWO}', got '{agent}'")
         return f"{agent} {task.prompt}"

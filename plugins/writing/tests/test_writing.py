@@ -126,6 +126,13 @@ def test_with_more_turns_each_sees_both_parts() -> None:
     assert "Part one: A\nPart two: B" in run.turns[2][0].observation[-1]["content"]
 
 
+def test_in_sequence_the_second_writer_sees_part_one() -> None:
+    run = check_workflow(TwoWriters(order="sequential"), POST, ScriptedPolicy({"one": "Cold.", "two": "Very cold."}))
+    assert run.answer == {"one": "Cold.", "two": "Very cold."}
+    first, second = (act.observation[-1]["content"] for act, _ in run.turns)
+    assert ("Cold." in first, "Part one, by another writer: Cold." in second) == (False, True)
+
+
 def test_a_single_writer_divides_its_answer() -> None:
     run = check_workflow(TwoWriters(), POST, ScriptedPolicy({"writer": "Cold.\n\n---\nVery cold."}))
     assert run.answer == {"one": "Cold.", "two": "Very cold."}
