@@ -78,6 +78,9 @@ class FunctionScored(TaskSet):
         read: list[Task] = self._base.read(path, split)
         return read
 
+    def measures(self, task: Task, answer: Any) -> Any:
+        return self._base.measures(task, answer)
+
     def score(self, task: Task, answer: Any) -> Any:
         model = task.data.get("reward_model")
         truth = model.get("ground_truth") if isinstance(model, Mapping) else None

@@ -3,8 +3,8 @@
 An act reads a line from another agent if that agent wrote it in an earlier act of the episode and the observation has
 it. A line counts once per observation, and not at all if the reader could have it from elsewhere: from the task's
 prompt, from an action of its own, or from an observation that it had before the line was written. Its tokens are its
-share of the tokens of the action that it is from, by characters other than white space. Words that a workflow takes out
-of a line are not seen, so the number is a lower bound.
+share of the tokens of the action that it is from, by characters other than white space. Fences of code, and lines
+without a letter or digit, do not count. Words that a workflow takes out of a line are not seen: it is a lower bound.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _lines(turn: Turn) -> dict[str, float]:
     action = turn.action
     whole = _size(action.text) + _size(action.reasoning or "")
     lines = (line.strip() for line in action.text.splitlines())
-    return {line: action.length * _size(line) / whole for line in lines if line}
+    said = (line for line in lines if any(map(str.isalnum, line)) and not line.startswith("```"))
+    return {line: action.length * _size(line) / whole for line in said}
 
 
 def _size(text: str) -> int:

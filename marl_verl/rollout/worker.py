@@ -26,7 +26,6 @@ from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, s
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Journal, Limits
-from marl_verl.episode.calls import perform
 from marl_verl.episode.communication import read_lengths
 from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.journals.write import sample_lines
@@ -39,9 +38,9 @@ from marl_verl.rollout.endpoint import EndpointClient, KeyedEndpoint
 from marl_verl.rollout.rows import Row, turn_rows, turn_table
 from marl_verl.rollout.scripted import ScriptClient
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
-from marl_verl.sampling.context import TaskContext, finite
+from marl_verl.sampling.context import TaskContext, measured
 from marl_verl.sampling.turn_columns import ColumnFunction, add_columns
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import Task
 from marl_verl.tasks.task import SET
 from marl_verl.team import TeamConfig
 
@@ -296,21 +295,15 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             report.response_seconds += [turn.action.seconds for turn in episode.turns]
             report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
-            report.measures.append(await measured(self.parts.task_context.tasks, episode))
+            try:
+                report.measures.append(await measured(self.parts.task_context.tasks, episode))
+            except Exception as error:  # noqa: BLE001 - no reward depends on it
+                measure = "measures", format_error(error)
+                if measure not in self._logged and len(self._logged) < LOGGED:
+                    self._logged.add(measure)
+                    logger.warning("the measures of an answer to task %s failed: %s", report.task, measure[1])
             agents = (turn.agent for turn in episode.turns)
             report.read += zip(agents, read_lengths(episode), strict=True)
-
-
-async def measured(tasks: TaskSet, episode: Episode) -> dict[str, float]:
-    """The measures of an episode's answer; none without one. MarlError if the task set fails or returns others."""
-    if episode.answer is None:
-        return {}
-    name = type(tasks).measures.__qualname__
-    try:
-        values = await perform(tasks.measures, (episode.task, episode.answer))
-    except Exception as error:
-        raise MarlError(f"{name} failed on task '{episode.task.id}': {format_error(error)}") from error
-    return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}
 
 
 def answer_seconds(journal: Journal) -> float:

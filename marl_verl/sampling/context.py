@@ -10,6 +10,7 @@ from typing import Any
 
 from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
+from marl_verl.episode.calls import perform
 from marl_verl.episode.messages import Observation
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError, nearest, shown
@@ -189,6 +190,14 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
         return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
     (success,) = await scored(tasks.success, [(task, answer)], seconds)
     return value, bool(success)
+
+
+async def measured(tasks: TaskSet, episode: Episode) -> dict[str, float]:
+    """The measures of an episode's answer; none without one. MarlError for one that is no finite number."""
+    if episode.answer is None:
+        return {}
+    values, name = await perform(tasks.measures, (episode.task, episode.answer)), type(tasks).measures.__qualname__
+    return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}
 
 
 def score_parts(score: Any, names: Iterable[str]) -> dict[str, float]:

@@ -72,7 +72,7 @@ class TaskSet(Options):
     def measures(self, task: Task, answer: Any) -> Any:
         """Numbers about an answer beside its score, {name: number}, such as the share of tests that it passes: no
         reward uses them. May be async. Their means over the episodes are the metrics `train/answer/NAME` and
-        `validation/answer/NAME`, 0 for an episode without an answer."""
+        `validation/answer/NAME`, 0 for an episode without an answer. An error is logged, and the episode left out."""
         return {}
 
     def public_score(self, task: Task, answer: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,3 +233,29 @@ def test_an_expert_reads_both_codes_and_edits_those_of_each_agent() -> None:
         policy = ScriptedPolicy({agent: script[agent] for agent in agents})
         with pytest.raises(MarlError, match="two-coders needs the agent 'expert' with feedback expert, and only then"):
             check_workflow(TwoCoders(feedback=feedback), task, policy)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
+    """The second program, which passes 2 of 3 tests; a failed measure ends no run."""
+    from marl_verl.rollout import worker
+
+    tasks = CodeWithTests(seconds=20)
+    policy = ScriptedPolicy({"coder": [SQUARE, program("print(2 * abs(int(input())))")], "tester": GOOD})
+    context = ScriptedContext(CoderTester(turns=2), TASK, policy, tasks=tasks)
+    sample = asyncio.run(Independent(episodes=1).sample(context))
+    made: Any = object.__new__(worker._TeamRolloutWorker)
+    made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=tasks))
+    made.observers, made._logged = SimpleNamespace(marl_episode_finished=lambda **_: None), set()
+    report = worker.Report("u", "t")
+    asyncio.run(made._fill(report, sample))
+    assert report.measures == [{"pass_rate": pytest.approx(2 / 3)}]
+    assert [agent for agent, _ in report.read] == ["coder", "tester"] * 2
+    read = [tokens for _, tokens in report.read]
+    line = "print(int(input()) ** 2)"  # all that a tester sees of the coder's text
+    share = len(line.replace(" ", "")) / len("".join(SQUARE.split()))
+    assert read == [0, 0, 0, pytest.approx(len(SQUARE) * share)]
+    tasks.megabytes = "many"  # type: ignore[assignment]
+    again = worker.Report("u", "t")
+    asyncio.run(made._fill(again, sample))
+    assert (again.measures, len(again.read)) == ([], 4)

@@ -226,7 +226,7 @@ def run(tmp_path: Path) -> Path:
 def test_only_a_validation_before_the_first_step_is_before(tmp_path: Path, first: int, before: float | None) -> None:
     validations = [(first, 0.1), (10, 0.5)]
     for step, value in validations:
-        values = {"success": value, "success_sampled": value, "answer/pass_rate": value, "answer/pass_rate_sampled": 0.0}
+        values = {"success": value, "success_sampled": value, "answer/pass_rate": value, "answer/other_sampled": 0.0}
         RunDir(tmp_path).metrics(step, {f"validation/{name}": number for name, number in values.items()})
     team = SimpleNamespace(policies={})
     trainer: Any = SimpleNamespace(run_dir=RunDir(tmp_path), val_dataset=range(10), team=team, config=None)
