@@ -66,7 +66,8 @@ class Pool:
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
     """The pools of a team, in the order of its policies; external ones have none. MarlError for an invalid pool."""
     check_sharing(team)
-    named: Any = OmegaConf.to_container(config.marl.pools, resolve=True) or {}
+    pools = config.marl.get("pools")  # absent with the override ~marl.pools
+    named: Any = OmegaConf.to_container(pools, resolve=True) if pools else {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
