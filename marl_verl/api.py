@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -164,14 +165,20 @@ def evaluate(
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
         check_output(file)
-        if Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
+        recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
+        if recipe:
             made = _outside_loop(_plan, run, _lines(overrides), None, [Path(file) for file in plugins], False)
             run, overrides, plugins = make_run_directory(made, display), (), ()
             step = 0 if step is None else step
         what = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed, "greedy_only": greedy_only}
         what |= {"cross_play": cross_play, "steps": steps, "at_once": at_once}
         who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
-        found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
+        try:
+            found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
+        except BaseException:
+            if recipe:
+                shutil.rmtree(run)
+            raise
         with locked(found.run) as lock:
             return launch(found, display, begun, file, lock)
 

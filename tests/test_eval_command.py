@@ -300,6 +300,7 @@ def test_a_recipe_is_evaluated_without_training(
     assert config.policies.asker.actor_rollout_ref.model.path.endswith("cache/asker")
     assert [path.name for path in Path("runs/inventory-1/evaluations").glob("*.json")] == ["step_0.json"]
     assert "agent   asker acts with policy asker, before training" in capsys.readouterr().out
+    assert main(["eval", str(RECIPE), "--step", "3"]) == 2
     assert main(["eval", str(RECIPE), "--dry-run"]) == 0
     assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
 
