@@ -295,15 +295,19 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             report.response_seconds += [turn.action.seconds for turn in episode.turns]
             report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
-            try:
-                report.measures.append(await measured(self.parts.task_context.tasks, episode))
-            except Exception as error:  # noqa: BLE001 - no reward depends on it
-                measure = "measures", format_error(error)
+            agents = (turn.agent for turn in episode.turns)
+            report.read += zip(agents, read_lengths(episode), strict=True)
+        tasks = self.parts.task_context.tasks
+        for result in await asyncio.gather(
+            *(measured(tasks, each) for each in sample.episodes), return_exceptions=True
+        ):
+            if isinstance(result, Exception):  # no reward depends on it
+                measure = "measures", format_error(result)
                 if measure not in self._logged and len(self._logged) < LOGGED:
                     self._logged.add(measure)
                     logger.warning("the measures of an answer to task %s failed: %s", report.task, measure[1])
-            agents = (turn.agent for turn in episode.turns)
-            report.read += zip(agents, read_lengths(episode), strict=True)
+            elif not isinstance(result, BaseException):
+                report.measures.append(result)
 
 
 def answer_seconds(journal: Journal) -> float:
