@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_agents import openai_client
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
@@ -158,7 +159,7 @@ def test_names_of_roles_in_other_formats(tmp_path: Path, name: str, role: str) -
         async def run(self, task: Task, team: Any) -> str:
             said = [*messages("user: 2"), {"role": name, "content": "so is"}]
             await team["solver"].act(said)
-            answer = await team.openai().chat.completions.create(model="solver", messages=said)
+            answer = await openai_client(team).chat.completions.create(model="solver", messages=said)
             return str(answer.choices[0].message.content)
 
     policy = client(tmp_path, ["4", "4"], custom_chat_template=KNOWN)
@@ -173,7 +174,9 @@ def test_a_request_that_a_template_refuses_ends_the_episode(tmp_path: Path) -> N
     class Says(Workflow):
         async def run(self, task: Task, team: Any) -> str:
             try:
-                await team.openai().chat.completions.create(model="solver", messages=messages("user: 2", "usr: so"))
+                await openai_client(team).chat.completions.create(
+                    model="solver", messages=messages("user: 2", "usr: so")
+                )
             except Exception:  # noqa: BLE001 - as frameworks do
                 return "4"
             return "2"

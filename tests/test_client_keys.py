@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
+from marl_verl_agents import transport
 
 from marl_verl.episode import Run, Workflow
 from marl_verl.sampling import Independent, drive
@@ -75,10 +76,10 @@ class Posts(Workflow):
     ignored: Any
 
     async def run(self, task: Task, team: Any) -> Any:
-        transport = team.transport("solver")
-        transport._ignored = self.ignored
+        through = transport(team, "solver")
+        through._ignored = self.ignored
         found = []
-        async with httpx.AsyncClient(transport=transport) as client:
+        async with httpx.AsyncClient(transport=through) as client:
             for path, body in [*self.bodies, (CHAT, LEAST[CHAT])]:
                 content = body if isinstance(body, bytes) else json.dumps(body).encode()
                 reply = await client.post(f"http://any{path}", content=content)
@@ -170,7 +171,7 @@ def test_anthropics_stop_sequences_are_named(stream: bool) -> None:
 
     class Asks(Workflow):
         async def run(self, task: Task, team: Any) -> Any:
-            http = anthropic.DefaultAsyncHttpxClient(transport=team.transport("solver"))
+            http = anthropic.DefaultAsyncHttpxClient(transport=transport(team, "solver"))
             client = anthropic.AsyncAnthropic(http_client=http, api_key="none", base_url="http://any")
             asked: Any = {"model": "m", "max_tokens": 9, "messages": [USER], "stop_sequences": ["END", "|"]}
             found = []

@@ -8,9 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from marl_verl_agents import openai_client, transport
+from marl_verl_agents.gateway import ExternalWorkflow
 
 from marl_verl.episode import Act, Action, Run, Workflow
-from marl_verl.gateway import ExternalWorkflow
 from marl_verl.sampling import Independent, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy
@@ -60,7 +61,7 @@ class Inside(Workflow):
     path: str
 
     async def run(self, task: Task, team: Any) -> str:
-        async with httpx.AsyncClient(transport=team.transport("solver")) as client:
+        async with httpx.AsyncClient(transport=transport(team, "solver")) as client:
             await converse(client, "http://any", self.path)
         return "4"
 
@@ -100,7 +101,7 @@ def test_a_reply_with_other_white_space_continues_as_it_was_sampled(path: str, k
 def test_a_reply_that_a_client_changed_stays_changed(changed: Any) -> None:
     class Changes(Workflow):
         async def run(self, task: Task, team: Any) -> str:
-            client = team.openai("solver").chat.completions
+            client = openai_client(team, "solver").chat.completions
             await client.create(model="m", messages=[USER])
             await client.create(model="m", messages=[USER, {"role": "assistant", **changed}, USER])
             return "4"

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from marl_verl_agents import transport
 
 from marl_verl.episode import Action, Run, Workflow
 from marl_verl.episode.messages import MOST_LEVELS, as_parameters, as_tool_calls, json_value
@@ -141,7 +142,7 @@ class Asks(Workflow):
     async def run(self, task: Any, team: Any) -> Any:
         tool = {"type": "function", "name": "run", "parameters": SCHEMA}
         ask = {"messages": [{"role": "user", "content": "clean"}]}
-        async with httpx.AsyncClient(transport=team.transport("solver"), base_url="http://team/v1/") as client:
+        async with httpx.AsyncClient(transport=transport(team, "solver"), base_url="http://team/v1/") as client:
             bodies = [
                 ("chat/completions", {**ask, **TOOLS}),
                 ("responses", {"input": "clean", "tools": [tool]}),

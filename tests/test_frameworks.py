@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from marl_verl_agents import openai_client
 from omegaconf import OmegaConf
 
 from marl_verl.episode import ReplayMismatch, Workflow
@@ -144,7 +145,7 @@ class Timed(Workflow):
         NOW.append(len(NOW))
         system: Any = {"role": "system", "content": f"It is {NOW[-1]} o'clock."}
         asked: Any = [{"role": "user", "content": task.prompt}, system]
-        found = await team.openai("first").chat.completions.create(model="m", messages=asked)
+        found = await openai_client(team, "first").chat.completions.create(model="m", messages=asked)
         return found.choices[0].message.content
 
 
@@ -157,7 +158,9 @@ class Cached(Workflow):
 
     async def run(self, task: Any, team: Any) -> Any:
         if task.id not in CACHE:
-            CACHE[task.id] = (await team.openai("first").responses.create(model="m", input=task.prompt)).output_text
+            CACHE[task.id] = (
+                await openai_client(team, "first").responses.create(model="m", input=task.prompt)
+            ).output_text
         await team["first"].act("more")
         return CACHE[task.id]
 

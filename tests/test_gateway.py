@@ -20,10 +20,10 @@ import httpx
 import openai
 import psutil
 import pytest
+from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, ProcessFailed, connections, process, server
 
 from marl_verl.episode import Action, Episode, Journal, Run, Turn
 from marl_verl.errors import MarlError
-from marl_verl.gateway import Endpoints, ExternalWorkflow, ProcessFailed, connections, process, server
 from marl_verl.rewards.mix import returned
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
@@ -441,7 +441,7 @@ def planned(tmp_path: Path, *overrides: str) -> Any:
 
 OUTSIDE = """
 from marl_verl import hookimpl
-from marl_verl.gateway import ExternalWorkflow
+from marl_verl_agents.gateway import ExternalWorkflow
 
 class Outside(ExternalWorkflow):
     async def run(self, task, endpoints):

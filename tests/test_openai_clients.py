@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from marl_verl_agents import openai_client, openai_client_sync, transport
 
 from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
 from marl_verl.sampling import Independent, drive
@@ -66,9 +67,9 @@ def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: A
 class Chats(Workflow):
     async def run(self, task: Task, team: Any) -> str:
         asked: Any = [{"role": "user", "content": task.prompt}]
-        whole = await team.openai("solver").chat.completions.create(model="gpt-5", messages=asked)
+        whole = await openai_client(team, "solver").chat.completions.create(model="gpt-5", messages=asked)
         said: Any = [whole.choices[0].message, {"role": "user", "content": "right?"}]
-        judged = await team.openai().chat.completions.create(
+        judged = await openai_client(team).chat.completions.create(
             model="judge", messages=[{"role": "developer", "content": "brief"}, *said], max_tokens=3
         )
         return f"{whole.choices[0].message.content} {judged.choices[0].message.content}"
@@ -85,7 +86,7 @@ def test_a_workflow_of_clients_is_replayable() -> None:
 
 def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
     async def do(team: Any) -> Any:
-        client = team.openai("solver")
+        client = openai_client(team, "solver")
         first = await client.chat.completions.create(model="m", messages=ASK, tools=[ADD], tool_choice="auto")
         message = first.choices[0].message
         result: Any = {"role": "tool", "content": "4", "tool_call_id": message.tool_calls[0].id}
@@ -110,7 +111,7 @@ def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
 
 def test_streamed_chat() -> None:
     async def do(team: Any) -> Any:
-        client = team.openai("solver")
+        client = openai_client(team, "solver")
         stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
         whole = [chunk async for chunk in stream]
         assert all(chunk.choices for chunk in whole)  # programs take the first
@@ -133,7 +134,7 @@ def test_responses_with_calls_and_results() -> None:
     tool: Any = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": False}
 
     async def do(team: Any) -> Any:
-        client = team.openai("solver")
+        client = openai_client(team, "solver")
         first = await client.responses.create(model="m", input="2?", instructions="brief", tools=[tool])
         items: Any = [{"role": "user", "content": "2?"}, *(item.model_dump() for item in first.output)]
         call = next(item for item in first.output if item.type == "function_call")
@@ -156,7 +157,7 @@ def test_responses_with_calls_and_results() -> None:
 
 def test_streamed_responses() -> None:
     async def do(team: Any) -> Any:
-        async with team.openai("solver").responses.stream(model="m", input="2?") as stream:
+        async with openai_client(team, "solver").responses.stream(model="m", input="2?") as stream:
             kinds = [event.type async for event in stream]
             return [kinds[0], kinds[-1], (await stream.get_final_response()).output_text]
 
@@ -165,8 +166,8 @@ def test_streamed_responses() -> None:
 
 def test_several_choices_are_acts_in_named_slots() -> None:
     async def do(team: Any) -> Any:
-        found = await team.openai("solver").chat.completions.create(model="m", messages=ASK, n=3)
-        more = await team.openai("solver", slot="b").chat.completions.create(model="m", messages=ASK, n=2)
+        found = await openai_client(team, "solver").chat.completions.create(model="m", messages=ASK, n=3)
+        more = await openai_client(team, "solver", slot="b").chat.completions.create(model="m", messages=ASK, n=2)
         return [choice.message.content for choice in [*found.choices, *more.choices]]
 
     run = answers(do, lambda act: act.slot)
@@ -176,7 +177,7 @@ def test_several_choices_are_acts_in_named_slots() -> None:
 
 def test_overlapping_requests_need_slots() -> None:
     async def do(team: Any, *slots: Any) -> Any:
-        clients = [team.openai("solver", slot=slot) for slot in slots]
+        clients = [openai_client(team, "solver", slot=slot) for slot in slots]
         found = await asyncio.gather(*(client.responses.create(model="m", input="q") for client in clients))
         return [each.output_text for each in found]
 
@@ -202,7 +203,7 @@ def test_overlapping_requests_need_slots() -> None:
 )
 def test_invalid_requests_are_errors_in_openais_format(body: Any, status: Any, why: str) -> None:
     async def do(team: Any) -> Any:
-        client = team.openai().with_options(max_retries=5)  # an error is not retried
+        client = openai_client(team).with_options(max_retries=5)  # an error is not retried
         with pytest.raises(status, match=why) as error:
             await client.chat.completions.create(**body)
         assert error.value.body["type"] == "invalid_request_error"
@@ -219,11 +220,11 @@ class Shortens(Workflow):
             messages, found = [*ASK], ""
             for _ in range(3):
                 try:
-                    reply = await team.openai(agent).chat.completions.create(model="m", messages=messages, n=2)
+                    reply = await openai_client(team, agent).chat.completions.create(model="m", messages=messages, n=2)
                 except openai.BadRequestError as error:
                     found += f"{error.code} {error.body['type']} {error.param}: {error.body['message']}. "
                     messages = messages[-1:]
-                    reply = await team.openai(agent).chat.completions.create(model="m", messages=messages)
+                    reply = await openai_client(team, agent).chat.completions.create(model="m", messages=messages)
                 messages += [reply.choices[0].message, {"role": "user", "content": f"{reply.choices[0].index}?"}]
             return found
 
@@ -257,14 +258,14 @@ def test_no_request_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai._base_client.get_platform", lambda: pytest.fail("a thread was started"))
 
     async def do(team: Any) -> Any:
-        return (await team.openai("solver").responses.create(model="m", input="q")).output_text
+        return (await openai_client(team, "solver").responses.create(model="m", input="q")).output_text
 
     assert answers(do).answer == "4"
 
 
 def test_what_else_a_client_asks() -> None:
     async def do(team: Any) -> Any:
-        client = team.openai()
+        client = openai_client(team)
         with pytest.raises(openai.NotFoundError, match=r"/embeddings is not supported"):
             await client.embeddings.create(model="solver", input="q")
         with pytest.raises(openai.BadRequestError, match="'previous_response_id' is not supported"):
@@ -279,7 +280,7 @@ def test_what_else_a_client_asks() -> None:
 
 def test_an_unknown_agent_of_a_client_ends_the_run() -> None:
     async def do(team: Any) -> Any:
-        team.openai("solvr")
+        openai_client(team, "solvr")
 
     with pytest.raises(WorkflowError, match="the team has no agent 'solvr': did you mean 'solver'"):
         answers(do)
@@ -290,7 +291,7 @@ def test_the_transport_serves_any_httpx_client(package: str) -> None:
     module = pytest.importorskip(package)
 
     async def do(team: Any) -> Any:
-        async with module.AsyncClient(transport=team.transport("solver")) as client:
+        async with module.AsyncClient(transport=transport(team, "solver")) as client:
             found = await client.post("http://any/v1/chat/completions", json={"messages": ASK})
             wrong = await client.post("http://any/v1/chat/completions", content=b"{")
         return [found.json()["choices"][0]["message"]["content"], wrong.status_code, wrong.json()["error"]["type"]]
@@ -324,7 +325,7 @@ def talk(client: Any, rounds: int = 2) -> str:
 
 def test_synchronous_clients_act_from_a_thread() -> None:
     async def do(team: Any) -> Any:
-        return await team.in_thread(talk, team.openai_sync("solver"))
+        return await team.in_thread(talk, openai_client_sync(team, "solver"))
 
     run = answers(do, lambda act: act.observation[-1]["content"] + "!")
     assert run.answer == "q!!"
@@ -332,15 +333,15 @@ def test_synchronous_clients_act_from_a_thread() -> None:
 
 def test_a_synchronous_client_in_the_loop_is_refused() -> None:
     async def do(team: Any) -> Any:
-        return talk(team.openai_sync("solver"))
+        return talk(openai_client_sync(team, "solver"))
 
-    with pytest.raises(WorkflowError, match=r"BadRequestError.*would block the event loop.*team\.openai"):
+    with pytest.raises(WorkflowError, match=r"BadRequestError.*would block the event loop.*openai_client"):
         answers(do)
 
 
 def test_an_async_client_in_another_loop() -> None:
     async def do(team: Any) -> Any:
-        client = team.openai("solver")
+        client = openai_client(team, "solver")
 
         async def inside() -> str:
             return (await client.responses.create(model="m", input="q")).output_text
@@ -364,7 +365,7 @@ def test_a_closed_run_ends_its_thread() -> None:
                 raise
 
     async def do(team: Any) -> Any:
-        return await team.in_thread(stubborn, team.openai_sync("solver"))
+        return await team.in_thread(stubborn, openai_client_sync(team, "solver"))
 
     async def go() -> None:
         async with Run(does(do), TASK, ["solver"]) as run:
@@ -404,7 +405,7 @@ def test_parallel_sub_agents_have_slots_of_their_own() -> None:
 
 class Fans(Workflow):
     async def run(self, task: Task, team: Any) -> Any:
-        client = team.openai("solver")
+        client = openai_client(team, "solver")
 
         async def ask(question: str, through: Any = client) -> str:
             reply = await through.chat.completions.create(model="m", messages=[{"role": "user", "content": question}])
@@ -421,7 +422,9 @@ class Fans(Workflow):
             tasks = [group.create_task(sub_agent(text)) for text in texts[:2]]
         texts += [text for pair in await asyncio.gather(nested(), nested()) for text in pair]
         texts += [await asyncio.create_task(ask("alone")), *(task.result() for task in tasks)]
-        texts += await asyncio.gather(*(ask("5", team.openai("solver", slot=slot)) for slot in ("left", "right")))
+        texts += await asyncio.gather(
+            *(ask("5", openai_client(team, "solver", slot=slot)) for slot in ("left", "right"))
+        )
         return sorted({text.split()[0].partition("#")[0] for text in texts})
 
 
@@ -431,7 +434,7 @@ def test_a_conversation_of_a_parallel_task_goes_on_alone(inside: bool) -> None:
 
     async def do(team: Any) -> str:
         async def ask(agent: str, messages: list[Any]) -> list[Any]:
-            reply = await team.openai().chat.completions.create(model=agent, messages=messages)
+            reply = await openai_client(team).chat.completions.create(model=agent, messages=messages)
             return [*messages, {"role": "assistant", "content": reply.choices[0].message.content.strip()}, *ASK]
 
         async def sub_agent() -> None:
@@ -459,12 +462,12 @@ def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
     pickled = []
 
     async def do(team: Any) -> str:
-        client = team.openai_sync("solver") if sync else team.openai("solver")
-        transport = team.transport("solver")
-        for value in (client, client._client, transport):
+        client = openai_client_sync(team, "solver") if sync else openai_client(team, "solver")
+        through = transport(team, "solver")
+        for value in (client, client._client, through):
             assert copy.deepcopy({"held": value})["held"] is value
             assert pickle.loads(pickle.dumps(value)) is value
-        pickled.append(pickle.dumps(transport))
+        pickled.append(pickle.dumps(through))
         again = copy.deepcopy(client.with_options(max_retries=3))
 
         def ask() -> Any:
@@ -482,7 +485,9 @@ def test_marks_of_a_cache_in_messages_have_no_influence() -> None:
     async def do(team: Any) -> str:
         marked: Any = [{**ASK[0], "cache_breakpoint": True, "cache_control": {"type": "ephemeral"}}]
         return (
-            (await team.openai("solver").chat.completions.create(model="m", messages=marked)).choices[0].message.content
+            (await openai_client(team, "solver").chat.completions.create(model="m", messages=marked))
+            .choices[0]
+            .message.content
         )
 
     assert answers(do).turns[0][0].observation == tuple(ASK)
@@ -491,8 +496,8 @@ def test_marks_of_a_cache_in_messages_have_no_influence() -> None:
 def test_ignored_keys_are_a_list() -> None:
     async def do(team: Any) -> str:
         with pytest.raises(TypeError, match=r"must be a list of keys, got 'temperature': write \('temperature',\)"):
-            team.openai("solver", ignored="temperature")
-        http = httpx.AsyncClient(transport=team.transport("solver", ignored=("temperature", "min_p")))
+            openai_client(team, "solver", ignored="temperature")
+        http = httpx.AsyncClient(transport=transport(team, "solver", ignored=("temperature", "min_p")))
         body = {"model": "m", "messages": ASK, "temperature": 0.1, "min_p": 0.5}
         return (await http.post("http://x/v1/chat/completions", json=body)).json()["choices"][0]["message"]["content"]
 

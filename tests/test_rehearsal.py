@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_agents import openai_client
 
 from marl_verl.cli.main import main
 from marl_verl.config.rehearsal import rehearse_split
@@ -22,6 +23,7 @@ TASK = Task("t", "3 1 4")
 TEAM = """
 import json
 from marl_verl import Workflow, hookimpl
+from marl_verl_agents import openai_client
 
 
 class Sends(Workflow):
@@ -30,7 +32,7 @@ class Sends(Workflow):
 
     async def run(self, task, team):
         first = await team["sender"].act(task.prompt)
-        client = team.openai("answerer", ignored=tuple(self.ignored.split()))
+        client = openai_client(team, "answerer", ignored=tuple(self.ignored.split()))
         messages = [{"role": "user", "content": f"{task.prompt} {first.text}"}]
         reply = await client.chat.completions.create(model="m", messages=messages, extra_body=json.loads(self.body))
         return reply.choices[0].message.content
@@ -74,7 +76,7 @@ class Sends(Workflow):
 
     async def run(self, task: Task, team: Team) -> Any:
         await team["sender"].act(task.prompt)
-        client = team.openai("answerer", ignored=self.ignored)
+        client = openai_client(team, "answerer", ignored=self.ignored)
         messages: Any = [{"role": "user", "content": task.prompt}]
         return (
             (await client.chat.completions.create(model="m", messages=messages, **self.body)).choices[0].message.content

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from marl_verl_agents import mcp_server, recorded_tool
+from marl_verl_agents.tools import McpError
 from pydantic import BaseModel
 
 from marl_verl.episode import CallRecord, ReplayMismatch, Run, Workflow, WorkflowError, replay
-from marl_verl.episode.tools import McpError
 from marl_verl.sampling import drive
 from marl_verl.sandbox import run_python
 from marl_verl.testing import ScriptedPolicy
@@ -83,7 +84,7 @@ def run(do: Any) -> Run:
 def test_a_tool_is_the_function_and_its_calls_are_recorded() -> None:
     async def do(team: Any) -> Any:
         await team["solver"].act("q")
-        tool, own = team.tool(add), team["solver"].tool(shift)
+        tool, own = recorded_tool(team, add), recorded_tool(team["solver"], shift)
         assert (tool.__name__, tool.__doc__, inspect.signature(tool)) == ("add", add.__doc__, inspect.signature(add))
         assert get_type_hints(tool) == get_type_hints(add)
         assert inspect.iscoroutinefunction(tool)
@@ -109,7 +110,7 @@ def test_a_tool_is_the_function_and_its_calls_are_recorded() -> None:
 def test_a_synchronous_tool_is_called_in_a_thread() -> None:
     async def do(team: Any) -> Any:
         await team["solver"].act("q")
-        tool = team.tool(add, sync=True)
+        tool = recorded_tool(team, add, sync=True)
         assert not inspect.iscoroutinefunction(tool)
         return [await team.in_thread(tool, 2)]
 
@@ -123,7 +124,7 @@ def test_parallel_calls_are_recorded_in_the_order_of_the_workflow() -> None:
 
     async def do(team: Any) -> Any:
         await team["solver"].act("q")
-        tool = team.tool(slow)
+        tool = recorded_tool(team, slow)
         return await asyncio.gather(tool(a=1), tool(a=2))
 
     first = run(do)
@@ -135,7 +136,7 @@ def test_unnamed_parameters_are_refused() -> None:
     async def do(team: Any) -> Any:
         await team["solver"].act("q")
         with pytest.raises(TypeError, match="named parameters only, got 'words'"):
-            team.tool(lambda *words: words)
+            recorded_tool(team, lambda *words: words)
         return "x"
 
     run(do)
@@ -153,7 +154,7 @@ def script(tmp_path: Path) -> Path:
 
 def uses(server: Any) -> Any:
     async def do(team: Any) -> Any:
-        async with team["solver"].mcp(server) as tools:
+        async with mcp_server(team["solver"], server) as tools:
             listed = await tools.tools()
             await team["solver"].act("q", tools=listed)
             found = [listed[0]["function"]["name"], await tools.call("add", {"a": 2, "b": 3})]
@@ -180,14 +181,14 @@ def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
 
 @pytest.mark.slow
 def test_a_framework_s_own_mcp_client_is_named(script: Path) -> None:
-    """Its calls are repeated by every replay. `team.mcp` passes the same check."""
+    """Its calls are repeated by every replay. `mcp_server` passes the same check."""
     workflow = OwnMcpClient.__new__(OwnMcpClient)
     for own in (True, False):
         object.__setattr__(workflow, "command", [sys.executable, str(script), str(script.parent / "log")])
         object.__setattr__(workflow, "own", own)
         work = replayable(workflow, TASK, ScriptedPolicy({"solver": "4"}), 0, 0)
         if own:
-            with pytest.raises(ReplayMismatch, match=r"replayed, calls MCP tool 'add' again, .*: use team.mcp"):
+            with pytest.raises(ReplayMismatch, match=r"replayed, calls MCP tool 'add' again, .*: use `mcp_server`"):
                 asyncio.run(work)
         else:
             assert asyncio.run(work)[0].answer == "5"
@@ -204,7 +205,7 @@ class OwnMcpClient(Workflow):
         command: list[str] = self.command  # type: ignore[attr-defined]
         await team["solver"].act("q")
         if not self.own:
-            async with team.mcp(command) as server:
+            async with mcp_server(team, command) as server:
                 return await server.call("add", {"a": 2, "b": 3})
         async with Client(StdioServerParameters(command=command[0], args=command[1:])) as client:
             return (await client.call_tool("add", {"a": 2, "b": 3})).content[0].text
@@ -240,7 +241,7 @@ def test_a_server_that_does_not_start_is_an_error_of_the_call(script: Path) -> N
 def test_python_in_the_sandbox_is_a_tool() -> None:
     async def do(team: Any) -> Any:
         await team["solver"].act("q")
-        tool = team["solver"].tool(run_python)
+        tool = recorded_tool(team["solver"], run_python)
         return [await tool("print(2 + 2)"), "ZeroDivisionError" in await tool(code="1 / 0")]
 
     assert run(do).answer == ["4\n", True]

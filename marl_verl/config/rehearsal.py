@@ -23,8 +23,7 @@ from marl_verl.episode import (
     WorkflowError,
 )
 from marl_verl.episode.calls import is_async
-from marl_verl.episode.messages import as_observation, message_text
-from marl_verl.episode.requests import untrained_sampling
+from marl_verl.episode.messages import as_observation, message_text, untrained_sampling
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.chat import Chat
 from marl_verl.models.tiny import TinyModel

@@ -227,3 +227,17 @@ def _is_shallow(value: Any, most: int = MOST_LEVELS) -> bool:
             return True
         nested = [inner for part in nested for inner in (part.values() if isinstance(part, Mapping) else part)]
     return False
+
+
+def untrained_sampling(
+    parameters: Mapping[str, Any], trained_at: Mapping[str, Any], whose: str, policy: str = "NAME"
+) -> str | None:
+    """Why the parameters of an act cannot be trained: they set another distribution than the update assumes. None if
+    they do not. `trained_at`: the `temperature` and `top_p` of the policy."""
+    for name, value in trained_at.items():
+        if parameters.get(name, value) != value:
+            what = f"a request sets {name}={parameters[name]:g}, but {whose} is trained at {value:g}"
+            why = "the update would use other probabilities than the sampling"
+            remedy = f"Remove it, drop it by `ignored=('{name}',)`, or set marl.policies.{policy}.rollout.{name}"
+            return f"{what}: {why}. {remedy}."
+    return None

@@ -6,19 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from marl_verl.episode.conversation import Conversation
-from marl_verl.episode.live import uncopied
 from marl_verl.episode.turn import Action
 from marl_verl.options import Options
 from marl_verl.tasks.base import Task
-
-if TYPE_CHECKING:  # imported where used: the openai package takes half a second
-    from openai import AsyncOpenAI, OpenAI
-
-    from marl_verl.episode.tools import McpServer
-    from marl_verl.episode.transport import TeamTransport
 
 Seen = str | Sequence[Mapping[str, Any]]
 """An observation: a text (one user message) or chat messages."""
@@ -73,14 +66,18 @@ class TeamEffects(Protocol):
 
 
 class Member:
-    """One agent of the team of a run."""
+    """One agent of the team of a run.
 
-    __slots__ = ("_loop", "_run", "name")
+    Attributes:
+        effects: the effects of the run, for clients of frameworks.
+        loop: the event loop of the run.
+    """
 
-    def __init__(self, run: TeamEffects, name: str) -> None:
-        self._run = run
-        self._loop = asyncio._get_running_loop()
-        self.name = name
+    __slots__ = ("effects", "loop", "name")
+
+    def __init__(self, effects: TeamEffects, name: str) -> None:
+        self.effects, self.name = effects, name
+        self.loop = asyncio._get_running_loop()
 
     def act(self, observation: Seen, slot: str | None = None, **parameters: Any) -> Coroutine[Any, Any, Action]:
         """Request an action of the agent: `action = await team["solver"].act("2 + 2 = ?")`.
@@ -92,7 +89,7 @@ class Member:
             parameters: of the request, in OpenAI's format: `tools`, `tool_choice`, `response_format`, `stop`,
                 `max_tokens`, `temperature`, `top_p`. With `tools`, `action.tool_calls` are the calls in the action.
         """
-        return self._run.act(self.name, observation, slot, **parameters)
+        return self.effects.act(self.name, observation, slot, **parameters)
 
     def conversation(self, system: str | None = None, slot: str | None = None) -> Conversation:
         """A conversation with the agent, which keeps its messages: `await conversation.act("2 + 2 = ?")`.
@@ -105,31 +102,26 @@ class Member:
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
         """As `team.call`, attributed to this agent: its tool reward is the share of its calls that did not raise."""
-        return self._run.call(fn, args, self.name)
-
-    def tool(self, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
-        """As `team.tool`, attributed to this agent, as in `call`."""
-        from marl_verl.episode.tools import recorded_tool
-
-        return recorded_tool(self._run, fn, self.name, self._loop if sync else None)
-
-    def mcp(self, server: Any) -> McpServer:
-        """As `team.mcp`, attributed to this agent, as in `call`."""
-        from marl_verl.episode.tools import McpServer
-
-        return McpServer(self._run, server, self.name)
+        return self.effects.call(fn, args, self.name)
 
 
 class Team:
-    """The team of one run, passed to its workflow."""
+    """The team of one run, passed to its workflow.
 
-    __slots__ = ("_loop", "_members", "_requests", "_run")
+    Attributes:
+        effects, loop: as of a `Member`.
+        requests: (agent, slot) -> the requests of clients so far, from which they make ids.
+    """
 
-    def __init__(self, run: TeamEffects, agents: Sequence[str]) -> None:
-        self._run = run
-        self._loop = asyncio._get_running_loop()
-        self._requests: dict[tuple[str, str | None], int] = {}
-        self._members = {name: Member(run, name) for name in agents}
+    __slots__ = ("_members", "effects", "loop", "requests")
+
+    name: ClassVar[None] = None
+
+    def __init__(self, effects: TeamEffects, agents: Sequence[str]) -> None:
+        self.effects = effects
+        self.loop = asyncio._get_running_loop()
+        self.requests: dict[tuple[str, str | None], int] = {}
+        self._members = {name: Member(effects, name) for name in agents}
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -139,7 +131,7 @@ class Team:
     def __getitem__(self, agent: str) -> Member:
         member = self._members.get(agent)
         if member is None:
-            raise self._run.unknown_agent(agent)
+            raise self.effects.unknown_agent(agent)
         return member
 
     def act(self, observations: Mapping[str, Seen], slot: str | None = None) -> Coroutine[Any, Any, dict[str, Action]]:
@@ -151,7 +143,7 @@ class Team:
         Returns:
             agent -> action.
         """
-        return self._run.act_jointly(observations, slot)
+        return self.effects.act_jointly(observations, slot)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
         """Call a function with side effects or I/O (a tool, a search, a code run). A replay uses the recorded result.
@@ -171,74 +163,10 @@ class Team:
                 header of a response, into a result or an attribute.
             WorkflowError: the result is not a JSON value; the workflow cannot catch this.
         """
-        return self._run.call(fn, args)
-
-    def tool(self, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
-        """A function with the name, signature and docstring of `fn` whose calls are `call` effects: `fn` may be a
-        tool of any framework, and a replay does not repeat it. It is async; `sync`: for code in `in_thread`.
-
-        Raises:
-            TypeError: `fn` has parameters that cannot be given by name.
-        """
-        from marl_verl.episode.tools import recorded_tool
-
-        return recorded_tool(self._run, fn, None, self._loop if sync else None)
-
-    def mcp(self, server: Any) -> McpServer:
-        """The tools of an MCP server: `async with team.mcp("http://localhost:8000/mcp") as server:`, then
-        `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects.
-
-        Args:
-            server: a URL, a command as a list of words, or what `mcp.Client` takes.
-        """
-        from marl_verl.episode.tools import McpServer
-
-        return McpServer(self._run, server, None)
-
-    def openai(self, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()) -> AsyncOpenAI:
-        """An `AsyncOpenAI` client whose requests are acts of an agent, without a socket: chat completions and
-        responses, also streamed. A copy of it is the client itself.
-
-        Args:
-            agent: whose acts the requests are, whatever their `model`; without it, `model` is the agent's name.
-            slot: of the acts. Without it, tasks that are created together (`asyncio.gather`, a task group) have a slot
-                each; other requests of an agent that overlap need clients with different slots.
-            ignored: keys of requests that are dropped, such as ("temperature",) for a framework that always sends a
-                value which a trained policy cannot have, and would refuse.
-        """
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
-        transport: Any = self.transport(agent, slot, ignored)
-        http = uncopied(DefaultAsyncHttpxClient(transport=transport, trust_env=False))
-        client = uncopied(AsyncOpenAI(http_client=http, **_client()))
-        client._platform = "Unknown"  # else its first request waits for a thread, and concurrent ones have no order
-        return client
-
-    def openai_sync(self, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()) -> OpenAI:
-        """As `openai`, an `OpenAI` client for synchronous code that runs in `in_thread`."""
-        from openai import DefaultHttpxClient, OpenAI
-
-        transport: Any = self.transport(agent, slot, ignored)
-        http = uncopied(DefaultHttpxClient(transport=transport, trust_env=False))
-        return uncopied(OpenAI(http_client=http, **_client()))
-
-    def transport(
-        self, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
-    ) -> TeamTransport:
-        """The transport behind `openai`, for frameworks that take an httpx client: `httpx.AsyncClient(transport=...)`,
-        with any base URL and key."""
-        from marl_verl.episode.transport import TeamTransport
-
-        if agent is not None:
-            self[agent]  # raises for an unknown agent
-        if isinstance(ignored, str):
-            raise TypeError(f"'ignored' must be a list of keys, got {ignored!r}: write ({ignored!r},)")
-        if self._loop is None:
-            raise RuntimeError("a client needs the event loop of a run")
-        return TeamTransport(self._run, self.agents, agent, slot, self._requests, self._loop, tuple(ignored))
+        return self.effects.call(fn, args)
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run synchronous code of a framework, in which `openai_sync` clients act. Unlike the function of a `call` it
+        """Run synchronous code of a framework, in which synchronous clients act. Unlike the function of a `call` it
         is a part of the workflow: a replay runs it again, and it must be deterministic."""
         from marl_verl.episode.calls import in_thread
 
@@ -248,26 +176,19 @@ class Team:
         """Mark an action that `act` returned as invalid (no number in it, an illegal move). Invalid actions are counted
         per agent, and some algorithms penalise them. `why` is shown with the episode.
         """
-        self._run.mark_invalid(action, why)
+        self.effects.mark_invalid(action, why)
 
     def propose(self, answer: Any) -> None:
         """Set the answer that the team would give if the episode ended now. Samplers that branch or search score a
         state by its latest proposal; without one they must roll out to the end.
         """
-        self._run.propose(answer)
+        self.effects.propose(answer)
 
     @property
     def random(self) -> Random:
         """Random numbers, seeded from the run's seed and the task's id. Concurrent tasks must use `random_for`."""
-        return self._run.stream(None)
+        return self.effects.stream(None)
 
     def random_for(self, name: str) -> Random:
         """A separate random stream for a concurrent task, seeded by name."""
-        return self._run.stream(name)
-
-
-def _client() -> dict[str, Any]:
-    """Arguments of a client: a retry would be another act."""
-    from marl_verl.episode.transport import BASE_URL
-
-    return {"base_url": BASE_URL, "api_key": "none", "max_retries": 0}
+        return self.effects.stream(name)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from marl_verl.episode import Act, Action, Message
-from marl_verl.episode.messages import Observation
-from marl_verl.episode.requests import untrained_sampling
+from marl_verl.episode.messages import Observation, untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate

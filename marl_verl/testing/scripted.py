@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl_verl.episode import Act, Action, Workflow
-from marl_verl.episode.messages import Observation, as_message, message_text
-from marl_verl.episode.requests import untrained_sampling
+from marl_verl.episode.messages import Observation, as_message, message_text, untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop

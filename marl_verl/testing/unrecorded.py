@@ -31,4 +31,4 @@ def no_mcp_calls(what: str) -> Iterator[None]:
         session.call_tool = call
     if called:
         why = f"calls MCP tool '{called[0]}' again, by a client that is not recorded"
-        raise ReplayMismatch(f"{what}, {why}: use team.mcp, or wrap the call in team.tool")
+        raise ReplayMismatch(f"{what}, {why}: use `mcp_server` or `recorded_tool` of marl-verl-agents")

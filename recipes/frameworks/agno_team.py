@@ -2,6 +2,7 @@
 
 from agno.agent import Agent
 from agno.models.openai import OpenAIChat
+from marl_verl_agents import openai_client, recorded_tool
 
 from marl_verl import Workflow, hookimpl
 
@@ -14,10 +15,10 @@ def largest(digits: str) -> str:
 class CallTool(Workflow):
     async def run(self, task, team):
         def agent(name, **options):
-            model = OpenAIChat(id=name, async_client=team.openai(name))
+            model = OpenAIChat(id=name, async_client=openai_client(team, name))
             return Agent(model=model, telemetry=False, **options)
 
-        draft = await agent("first", tools=[team["first"].tool(largest)]).arun(task.prompt)
+        draft = await agent("first", tools=[recorded_tool(team["first"], largest)]).arun(task.prompt)
         return (await agent("second").arun(f"{task.prompt} {draft.content}")).content
 
 

@@ -5,6 +5,7 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from httpx import AsyncClient
+from marl_verl_agents import transport
 
 from marl_verl import Workflow, hookimpl
 
@@ -16,7 +17,7 @@ class RoundRobin(Workflow):
         def agent(name):
             info = {"vision": False, "function_calling": True, "json_output": False, "family": "unknown"}
             info["structured_output"] = False
-            http = AsyncClient(transport=team.transport(name))
+            http = AsyncClient(transport=transport(team, name))
             client = OpenAIChatCompletionClient(model=name, api_key="none", http_client=http, model_info=info)
             return AssistantAgent(name, client, system_message=None)
 

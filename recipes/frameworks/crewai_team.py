@@ -10,6 +10,7 @@ os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "fa
 from crewai import Agent, Crew, Task
 from crewai.llms.providers.openai.completion import OpenAICompletion
 from crewai.tools import tool
+from marl_verl_agents import openai_client, openai_client_sync, recorded_tool
 
 from marl_verl import Workflow, hookimpl
 
@@ -25,10 +26,10 @@ class InCrew(Workflow):
     async def run(self, task, team):
         def agent(name, *tools):
             model = OpenAICompletion(model=name, api_key="none")  # no key is needed in the environment
-            model._client, model._async_client = team.openai_sync(name), team.openai(name)
+            model._client, model._async_client = openai_client_sync(team, name), openai_client(team, name)
             return Agent(role=name, goal="Find it.", backstory="None.", llm=model, tools=list(tools), max_iter=3)
 
-        call = tool("largest")(team["first"].tool(largest, sync=not self.asynchronous))
+        call = tool("largest")(recorded_tool(team["first"], largest, sync=not self.asynchronous))
         first, second = agent("first", call), agent("second")
         draft = Task(description=f"Largest of {task.prompt}?", expected_output="digit", agent=first)
         answer = Task(description=f"Largest of {task.prompt}?", expected_output="digit", agent=second, context=[draft])

@@ -8,6 +8,7 @@ from google.adk.agents import LlmAgent, SequentialAgent
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
 from google.genai.types import Content, Part
+from marl_verl_agents import openai_client, recorded_tool
 
 from marl_verl import Workflow, hookimpl
 
@@ -20,10 +21,10 @@ def largest(digits: str) -> str:
 class InSequence(Workflow):
     async def run(self, task, team):
         def agent(name, **options):
-            model = LiteLlm(model=f"openai/{name}", client=team.openai(name))
+            model = LiteLlm(model=f"openai/{name}", client=openai_client(team, name))
             return LlmAgent(name=name, model=model, **options)
 
-        both = [agent("first", tools=[team["first"].tool(largest)]), agent("second", include_contents="none")]
+        both = [agent("first", tools=[recorded_tool(team["first"], largest)]), agent("second", include_contents="none")]
         runner = InMemoryRunner(SequentialAgent(name="team", sub_agents=both))
         session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user")
         question, answer = Content(role="user", parts=[Part(text=task.prompt)]), ""

@@ -3,6 +3,7 @@
 from httpx import AsyncClient
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
+from marl_verl_agents import transport
 
 from marl_verl import Workflow, hookimpl
 
@@ -27,7 +28,7 @@ class AnswerAndJudge(Workflow):
 
     async def run(self, task, team):
         def model(agent):
-            http = AsyncClient(transport=team.transport(agent))
+            http = AsyncClient(transport=transport(team, agent))
             return ChatOpenAI(model=agent, api_key="none", max_retries=0, http_async_client=http)
 
         state = await graph(model, self.rounds).ainvoke({"messages": [("user", task.prompt)]})

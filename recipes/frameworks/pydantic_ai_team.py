@@ -1,5 +1,6 @@
 """Pydantic AI: the first agent may ask a tool for the largest of some digits; the second has the last word."""
 
+from marl_verl_agents import openai_client, recorded_tool
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -15,9 +16,9 @@ def largest(digits: str) -> str:
 class AskTool(Workflow):
     async def run(self, task, team):
         def model(agent):
-            return OpenAIChatModel(agent, provider=OpenAIProvider(openai_client=team.openai(agent)))
+            return OpenAIChatModel(agent, provider=OpenAIProvider(openai_client=openai_client(team, agent)))
 
-        first = Agent(model("first"), tools=[team["first"].tool(largest)])
+        first = Agent(model("first"), tools=[recorded_tool(team["first"], largest)])
         second = Agent(model("second"))
         found = await first.run(task.prompt)
         return (await second.run(task.prompt, message_history=found.new_messages())).output

@@ -1,5 +1,6 @@
 """smolagents, which is synchronous: each agent may call a tool once, and then answers."""
 
+from marl_verl_agents import openai_client_sync, recorded_tool
 from smolagents import LogLevel, OpenAIModel, ToolCallingAgent, tool
 
 from marl_verl import Workflow, hookimpl
@@ -33,11 +34,11 @@ class Model(OpenAIModel):
 
 class InThread(Workflow):
     async def run(self, task, team):
-        record = team["first"].tool(largest, sync=True)
+        record = recorded_tool(team["first"], largest, sync=True)
 
         def agent(name, tools):
             options = {"prompt_templates": PROMPTS, "max_steps": 1, "verbosity_level": LogLevel.OFF}
-            return ToolCallingAgent(tools, Model(name, team.openai_sync(name)), **options)
+            return ToolCallingAgent(tools, Model(name, openai_client_sync(team, name)), **options)
 
         def solve():
             draft = agent("first", [tool(record)]).run(task.prompt)

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import httpx
+from marl_verl_agents import openai_client, transport
 
 from marl_verl.episode import Action, Run, Workflow
 from marl_verl.sampling import drive
@@ -27,14 +28,14 @@ class Chatter(Workflow):
 
     async def run(self, task: Task, team: Any) -> str:
         if self.way == "openai":
-            client = team.openai("solver")
+            client = openai_client(team, "solver")
             for _ in range(self.acts):
                 await client.chat.completions.create(model="m", messages=MESSAGES)
         elif self.way == "transport":
-            transport, url = team.transport("solver"), "http://team/v1/chat/completions"
+            through, url = transport(team, "solver"), "http://team/v1/chat/completions"
             body = json.dumps({"model": "m", "messages": MESSAGES}).encode()
             for _ in range(self.acts):
-                await transport.handle_async_request(httpx.Request("POST", url, content=body))
+                await through.handle_async_request(httpx.Request("POST", url, content=body))
         else:
             for _ in range(self.acts):
                 await team["solver"].act(MESSAGES)

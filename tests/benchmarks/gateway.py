@@ -14,8 +14,9 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, process
+
 from marl_verl.episode import Action, Limits, Run, Workflow
-from marl_verl.gateway import Endpoints, ExternalWorkflow, process
 from marl_verl.sampling import drive
 from marl_verl.tasks.base import Task
 

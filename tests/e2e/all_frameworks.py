@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from marl_verl_agents import openai_client
+
 from marl_verl import Workflow, hookimpl
 
 FOLDER = Path(os.environ.get("FRAMEWORKS_FOLDER", ""))  # recipes/frameworks: this file is copied into the run's folder
@@ -54,7 +56,7 @@ class Formats(Workflow):
         digit["additionalProperties"] = False
         asked: Any = {"model": "first", "messages": [{"role": "user", "content": task.prompt}]}
         asked["response_format"] = {"type": "json_schema", "json_schema": {"name": "digit", "schema": digit}}
-        create = team.openai("first").chat.completions.create
+        create = openai_client(team, "first").chat.completions.create
         try:
             await create(**asked | {"messages": asked["messages"] * 100})
         except BadRequestError as error:

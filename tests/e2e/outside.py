@@ -7,8 +7,9 @@ import asyncio
 import sys
 from typing import Any
 
+from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, process
+
 from marl_verl import hookimpl
-from marl_verl.gateway import Endpoints, ExternalWorkflow, process
 from marl_verl.plugins import Registry
 from marl_verl.tasks.inventory import NOTHING, Inventory, asker_sees, holder_sees
 

@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from marl_verl_agents.gateway import Endpoints, ExternalWorkflow
+
 from marl_verl import Task, TaskSet
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, nearest
-from marl_verl.gateway import Endpoints, ExternalWorkflow
 from marl_verl.tasks import Split, held_out, quick
 from marl_verl_environments.packages import required
 

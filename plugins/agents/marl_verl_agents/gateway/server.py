@@ -20,10 +20,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.episode.requests import RequestError
-from marl_verl.episode.transport import FINAL, Acts, refused
 from marl_verl.errors import MarlError, nearest
-from marl_verl.gateway.conversations import EpisodeTransport
+from marl_verl_agents.gateway.conversations import EpisodeTransport
+from marl_verl_agents.requests import RequestError
+from marl_verl_agents.transport import FINAL, Acts, refused
 
 HOST = "127.0.0.1"
 BODY = 32 * 2**20  # maximum bytes of a request
@@ -119,7 +119,7 @@ class Gateway:
         except ImportError as error:
             raise MarlError("the gateway needs the package uvicorn: pip install uvicorn") from error
 
-        from marl_verl.gateway.connections import Connection
+        from marl_verl_agents.gateway.connections import Connection
 
         class Server(uvicorn.Server):
             """A server that leaves signals to the process."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from marl_verl.episode.transport import in_loop
+from marl_verl_agents.transport import in_loop
 
 
 class Calls(Protocol):
@@ -30,7 +30,7 @@ class _ByName:
         return self.func(**arguments)
 
 
-def recorded_tool(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
+def recorded(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
     """A function with the signature of `fn` whose calls are recorded; async, or for code in a thread with the `loop` of
     the run. TypeError for parameters without a name, which the record could not name."""
     signature = inspect.signature(fn)
@@ -56,10 +56,10 @@ def recorded_tool(run: Calls, fn: Callable[..., Any], agent: str | None, loop: A
         return in_thread
 
     @functools.wraps(fn)
-    async def recorded(*args: Any, **given: Any) -> Any:
+    async def in_loop_of_run(*args: Any, **given: Any) -> Any:
         return await run.call(by_name, arguments(args, given), agent)
 
-    return recorded
+    return in_loop_of_run
 
 
 class McpError(Exception):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode.chat_completions import server_sent, usage
 from marl_verl.episode.messages import Message
-from marl_verl.episode.requests import Request, RequestError, check_keys, request
 from marl_verl.episode.turn import Action
+from marl_verl_agents.chat_completions import server_sent, usage
+from marl_verl_agents.requests import Request, RequestError, check_keys, request
 
 KEYS = {
     **{key: key for key in ("temperature", "top_p", "stop")},

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marl_verl.episode.messages import PARAMETERS, Message
-from marl_verl.episode.requests import Request, RequestError, check_keys, request
 from marl_verl.episode.turn import Action
+from marl_verl_agents.requests import Request, RequestError, check_keys, request
 
 KEYS = {**{key: key for key in PARAMETERS}, "max_completion_tokens": "max_tokens"}
 """Keys of a request -> parameters of an act."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from marl_verl.episode.workflow import Team, Workflow
-from marl_verl.gateway.server import Endpoints, gateway
 from marl_verl.tasks.base import Task
+from marl_verl_agents.gateway.server import Endpoints, gateway
 
 OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
 SHOWN = 500  # of its error output in a message
@@ -46,7 +46,7 @@ class ExternalWorkflow(Workflow):
         raise NotImplementedError(f"{type(self).__name__} has no `async def run(self, task, endpoints)`")
 
     async def _begin(self, task: Task, team: Team) -> Any:
-        async with gateway().episode(team._run, team.agents, self.ignored) as endpoints:
+        async with gateway().episode(team.effects, team.agents, self.ignored) as endpoints:
             return await self.run(task, endpoints)
 
 

@@ -18,13 +18,13 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from marl_verl.episode import anthropic_messages, chat_completions, live, responses
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.lengths import ContextLengthExceeded
-from marl_verl.episode.requests import Request, RequestError, parse
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
+from marl_verl_agents import anthropic_messages, chat_completions, live, responses
+from marl_verl_agents.requests import Request, RequestError, parse
 
 if TYPE_CHECKING:
     import httpx
@@ -35,7 +35,7 @@ Content = dict[str, Any] | bytes  # a JSON body, or server-sent events
 BASE_URL = "http://team/v1"  # never resolved: no request leaves the process
 FINAL = {"x-should-retry": "false"}  # the openai package does not repeat such a response
 IN_LOOP = (
-    "a synchronous client would block the event loop, and so the act it waits for: use team.openai(...), or run the "
+    "a synchronous client would block the event loop, and so the act it waits for: use openai_client(...), or run the "
     "synchronous code by `await team.in_thread(function, ...)`"
 )
 

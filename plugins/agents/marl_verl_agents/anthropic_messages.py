@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode.chat_completions import server_sent, usage
 from marl_verl.episode.messages import Message
-from marl_verl.episode.requests import Request, RequestError, check_keys, request
 from marl_verl.episode.turn import Action
+from marl_verl_agents.chat_completions import server_sent, usage
+from marl_verl_agents.requests import Request, RequestError, check_keys, request
 
 KEYS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -105,20 +105,6 @@ def check_keys(keys: Mapping[str, Any], read: Collection[str], where: str = "") 
         raise RequestError(f"{what} Remove it, or drop it by `ignored`", f"{where}{key}")
 
 
-def untrained_sampling(
-    parameters: Mapping[str, Any], trained_at: Mapping[str, Any], whose: str, policy: str = "NAME"
-) -> str | None:
-    """Why the parameters of an act cannot be trained: they set another distribution than the update assumes. None if
-    they do not. `trained_at`: the `temperature` and `top_p` of the policy."""
-    for name, value in trained_at.items():
-        if parameters.get(name, value) != value:
-            what = f"a request sets {name}={parameters[name]:g}, but {whose} is trained at {value:g}"
-            why = "the update would use other probabilities than the sampling"
-            remedy = f"Remove it, drop it by `ignored=('{name}',)`, or set marl.policies.{policy}.rollout.{name}"
-            return f"{what}: {why}. {remedy}."
-    return None
-
-
 def request(body: Mapping[str, Any], messages: Any, parameters: Parameters, key: str = "messages") -> Request:
     """A checked request; `key` is that of its messages. RequestError for wrong messages or parameters."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):

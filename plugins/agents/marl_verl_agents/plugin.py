@@ -1,0 +1,10 @@
+"""Registers nothing: with it, a run stores the version and the content of this distribution."""
+
+from __future__ import annotations
+
+from marl_verl.plugins import Registry, hookimpl
+
+
+@hookimpl
+def marl_register(registry: Registry) -> None:
+    """Clients, tools and the gateway are imported, not named in a recipe."""
