@@ -401,7 +401,8 @@ def test_every_kind_has_a_method() -> None:
     registry = Registry(plugins.Source("p", "d", "1", "t"))
     methods = [name for name in vars(Registry) if not name.startswith("_") and callable(getattr(Registry, name))]
     for name in methods:
-        getattr(registry, name)(f"any-{name}", "package.module:attribute")
+        more = ("package.module", "its help") if name == "command" else ("package.module:attribute",)
+        getattr(registry, name)(f"any-{name}", *more)
     assert {kind for kind, _ in registry.entries} == set(KINDS)
     assert len(methods) == len(KINDS)
     assert {"marl_register", "marl_episode_finished", "marl_step_finished"} == plugins.HOOKS

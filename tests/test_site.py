@@ -129,7 +129,7 @@ def test_nothing_is_loaded_from_the_network(site: Path) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_its_place(name: str, site: Path) -> None:
-    page = site / "api" / f"{name.removeprefix('marl_verl').removeprefix('.') or 'index'}.html"
+    page = site / "api" / f"{name.removeprefix('marl_verl').lstrip('._') or 'index'}.html"
     anchors = read(page).anchors
     for each in importlib.import_module(name).__all__:
         if name == "marl_verl":

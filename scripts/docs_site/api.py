@@ -6,22 +6,24 @@ import functools
 import importlib
 from pathlib import Path
 
-MODULES = (
-    *("advantage", "algorithms", "credit", "episode", "errors", "gateway", "options", "plugins", "rewards"),
+CORE = (
+    *("advantage", "algorithms", "credit", "episode", "errors", "options", "plugins", "rewards"),
     *("sampling", "sandbox", "tasks", "testing", "testing.real", "testing.rows", "testing.workflows"),
 )
-"""The public modules of marl_verl besides itself."""
+MODULES = {**{name: f"marl_verl.{name}" for name in CORE}, "agents": "marl_verl_agents"}
+MODULES["agents.gateway"] = "marl_verl_agents.gateway"
+"""Page -> public module, besides marl_verl itself."""
 
 
 def _module(name: str) -> str:
-    module = importlib.import_module(f"marl_verl.{name}")
+    module = importlib.import_module(name)
     files = (
         {path.stem for path in Path(str(module.__file__)).parent.glob("*.py")} if hasattr(module, "__path__") else set()
     )
     names = "\n".join(f"        - {each}" for each in module.__all__ if each not in files)
-    page = f"# marl_verl.{name}\n\n::: marl_verl.{name}\n    options:\n      members:\n{names}\n"
+    page = f"# {name}\n\n::: {name}\n    options:\n      members:\n{names}\n"
     for each in sorted(files.intersection(module.__all__)):  # a function that has the name of its file
-        page += f"\n::: marl_verl.{name}.{each}.{each}\n    options: {{show_root_heading: true}}\n"
+        page += f"\n::: {name}.{each}.{each}\n    options: {{show_root_heading: true}}\n"
     return page
 
 
@@ -35,9 +37,11 @@ def _top() -> str:
     lines = ["# Python API", "", "The names of `import marl_verl`. Scripts use `train`, `evaluate`, `explain` and"]
     lines += ["`load_run` ([examples](../python.md)); plugins use the others ([examples](../plugins.md)).", ""]
     lines += ["| name | module |", "|---|---|", *sorted(rows, key=str.casefold), ""]
-    listed = " · ".join(f"[`marl_verl.{name}`]({name}.md)" for name in MODULES)
+    listed = " · ".join(f"[`{module}`]({page}.md)" for page, module in MODULES.items())
     lines += [f"Public modules: {listed}.", "", "::: marl_verl.api", "    options:", "      members:", members, ""]
     return "\n".join(lines)
 
 
-PAGES = {"api/index.md": _top} | {f"api/{name}.md": functools.partial(_module, name) for name in MODULES}
+PAGES = {"api/index.md": _top} | {
+    f"api/{page}.md": functools.partial(_module, module) for page, module in MODULES.items()
+}

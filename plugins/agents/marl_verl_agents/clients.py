@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl.episode import Member, Team
 from marl_verl_agents.live import uncopied
+from marl_verl_agents.team_transport import BASE_URL, TeamTransport
 from marl_verl_agents.tools import McpServer, recorded
-from marl_verl_agents.transport import BASE_URL, TeamTransport
 
 if TYPE_CHECKING:  # imported where used: the openai package takes half a second
     from openai import AsyncOpenAI, OpenAI

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from marl_verl_agents.transport import in_loop
+from marl_verl_agents.team_transport import in_loop
 
 
 class Calls(Protocol):

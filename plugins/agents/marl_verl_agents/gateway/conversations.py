@@ -11,7 +11,7 @@ from typing import Any
 from marl_verl.episode.messages import Message, compared
 from marl_verl.episode.turn import Action
 from marl_verl_agents.requests import Request
-from marl_verl_agents.transport import Acts, TeamTransport
+from marl_verl_agents.team_transport import Acts, TeamTransport
 
 
 class Conversations:

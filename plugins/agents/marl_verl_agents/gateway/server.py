@@ -23,7 +23,7 @@ from typing import Any
 from marl_verl.errors import MarlError, nearest
 from marl_verl_agents.gateway.conversations import EpisodeTransport
 from marl_verl_agents.requests import RequestError
-from marl_verl_agents.transport import FINAL, Acts, refused
+from marl_verl_agents.team_transport import FINAL, Acts, refused
 
 HOST = "127.0.0.1"
 BODY = 32 * 2**20  # maximum bytes of a request
