@@ -29,7 +29,7 @@ from marl_verl.config.schedule import check_schedule, settings_of, small_updates
 from marl_verl.episode.row import COLUMNS
 from marl_verl.errors import MarlError
 from marl_verl.rollout.context import Gate
-from marl_verl.rollout.worker import Done
+from marl_verl.rollout.worker import Done, Report
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
 from marl_verl.trainer import batches
@@ -153,10 +153,9 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
-    values = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
-    report = SimpleNamespace(**values, extra_tokens={}, scores=[], outcomes=[], lines=[], metrics={})
+    report = Report(uid, uid, error=error, successes=[True], attempts=SESSIONS)
     rows = [{name: each[name] for name in COLUMNS if name in each} for each in tags]
-    return Done(report, keys, tags, RowTable.from_rows(rows, ("team",)) if rows else None)  # type: ignore[arg-type]
+    return Done(report, keys, tags, RowTable.from_rows(rows, ("team",)) if rows else None)
 
 
 class Policies:

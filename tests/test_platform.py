@@ -47,7 +47,7 @@ print(json.dumps({
     "servers": sorted(name for name, _ in _ROLLOUT_REGISTRY if name.startswith("vllm-")),
     "version": importlib.metadata.version.__module__,
     "gloo": hasattr(distributed.initialize_global_process_group_ray, "__wrapped__"),
-    "adapter": get_rollout_class("vllm-scout", "async").__name__ if verl_plugin.LOADED else "",
+    "adapter": get_rollout_class("vllm-scout", "async").__name__ if get_platform().device_name == "cpu" else "",
     "imported": [name for name in sys.modules if name.endswith("vllm_async_server")],
 }))
 """
