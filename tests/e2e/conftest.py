@@ -195,11 +195,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="session")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Two agents, two policies, 20 steps of the inventory task."""
+    """Two agents, two policies, 12 steps of the inventory task."""
     before = left_behind()
     done = train(
         tmp_path_factory.mktemp("runs") / "inventory",
-        *("marl.run.seed=1", "trainer.total_training_steps=20", "trainer.save_freq=10", "trainer.test_freq=10"),
+        *("marl.run.seed=1", "trainer.total_training_steps=12", "trainer.save_freq=6", "trainer.test_freq=6"),
         "trainer.logger=[wandb]",
         f"marl.run.private_network={'false' if private_network._forbidden() else 'true'}",
         WANDB_MODE="offline",

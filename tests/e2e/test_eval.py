@@ -43,18 +43,18 @@ def _said(episode: dict[str, Any]) -> list[tuple[Any, ...]]:
 def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: Finished) -> None:
     """Same weights and seeds: through the checkpoint's folders here, by the weight sync there."""
     before = left_behind()
-    found, then = _eval(inventory.folder, "--step", "10", "--episodes", "1"), _validation(inventory, 10)
+    found, then = _eval(inventory.folder, "--step", "6", "--episodes", "1"), _validation(inventory, 6)
     assert found["success"] == then["validation/success"]
     assert found["avg@1"] == found["pass@1"] == then["validation/success_sampled"]
-    assert (found["eval_tasks"], found["step"], found["failed"]) == (300, 10, 0)
+    assert (found["eval_tasks"], found["step"], found["failed"]) == (300, 6, 0)
     for name, agent in found["agents"].items():
-        assert (agent["policy"], agent["weights"], agent["turns"]) == (name, "step 10", 1.0)
+        assert (agent["policy"], agent["weights"], agent["turns"]) == (name, "step 6", 1.0)
         assert agent["rewards"]["team"] == pytest.approx(then[f"validation/agent/{name}/team"])
         assert 1 <= agent["response_length"] <= 8
     assert found["success_interval"][0] < found["success"] <= found["success_interval"][1]
     # what the team said is the same, too
-    stored = _episodes(inventory.folder / "evaluations" / "step_10.jsonl")
-    own = _episodes(inventory.folder / "episodes" / "step_00010.jsonl")
+    stored = _episodes(inventory.folder / "evaluations" / "step_6.jsonl")
+    own = _episodes(inventory.folder / "episodes" / "step_00006.jsonl")
     assert [episode["id"] for episode in stored] == [episode["id"] for episode in own]
     assert [_said(episode) for episode in stored] == [_said(episode) for episode in own]
     assert left_running() == []
@@ -63,11 +63,11 @@ def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: 
 
 @long
 def test_an_untrained_asker_loses_what_was_learnt(inventory: Finished) -> None:
-    trained = _validation(inventory, 20)["validation/success"]
+    trained = _validation(inventory, 12)["validation/success"]
     found = _eval(inventory.folder, "--untrained", "asker", "--tasks", "100", "--episodes", "4")
     assert found["success_interval"][1] < trained - 0.1
     assert {name: agent["weights"] for name, agent in found["agents"].items()} == {
-        "holder": "step 20",
+        "holder": "step 12",
         "asker": "before training",
     }
     assert found["avg@4"] == pytest.approx(found["pass@1"])

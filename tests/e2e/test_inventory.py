@@ -33,7 +33,7 @@ def test_both_policies_changed(inventory: Finished) -> None:
 def test_the_run_directory_is_complete(inventory: Finished) -> None:
     for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "curve.png", "summary.json"):
         assert (inventory.folder / name).stat().st_size > 0, name
-    header, *episodes = (inventory.folder / "episodes" / "step_00020.jsonl").read_text().splitlines()
+    header, *episodes = (inventory.folder / "episodes" / "step_00012.jsonl").read_text().splitlines()
     assert json.loads(header)["split"] == "test"
     assert len(episodes) == 4
     assert [turn["agent"] for turn in json.loads(episodes[0])["turns"]] == ["holder", "asker"]
@@ -41,7 +41,7 @@ def test_the_run_directory_is_complete(inventory: Finished) -> None:
     summary = inventory.summary
     for key in ("steps", "seconds_total", "seconds_to_first_step", "seconds_per_step"):
         assert summary[key] > 0, key
-    assert summary["steps"] == 20
+    assert summary["steps"] == 12
     assert {"reward", "zero_variance", "response_length"} <= set(summary["agents"]["holder"])
 
 
@@ -56,7 +56,7 @@ def test_what_a_tracker_writes_is_in_the_run_directory(inventory: Finished) -> N
 
 def test_every_step_is_stored_and_explained(inventory: Finished) -> None:
     files = sorted((inventory.folder / "rows").iterdir())
-    assert [path.name for path in files] == [f"step_{step:05d}.json.gz" for step in range(1, 21)]
+    assert [path.name for path in files] == [f"step_{step:05d}.json.gz" for step in range(1, 13)]
     command = [sys.executable, "-m", "marl_verl.cli.main", "explain", "--run", str(inventory.folder), "--step", "1"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")  # no word of a difference from training
@@ -71,12 +71,12 @@ def test_every_step_is_stored_and_explained(inventory: Finished) -> None:
 
 def test_every_step_can_be_replayed(inventory: Finished) -> None:
     files = sorted((inventory.folder / "journals").iterdir())
-    assert [path.name for path in files] == [f"step_{step:05d}.jsonl" for step in range(1, 21)]
-    stored = gzip.decompress((inventory.folder / "rows" / "step_00020.json.gz").read_bytes())
+    assert [path.name for path in files] == [f"step_{step:05d}.jsonl" for step in range(1, 13)]
+    stored = gzip.decompress((inventory.folder / "rows" / "step_00012.json.gz").read_bytes())
     rows = {(row["uid"], row["session"]) for row in json.loads(stored)["rows"]}
     header, *lines = map(json.loads, files[-1].read_text().splitlines())
     lines = [line for line in lines if "failure" not in line]
-    assert (header["step"], header["split"], header["workflow"]["name"]) == (20, "train", "inventory")
+    assert (header["step"], header["split"], header["workflow"]["name"]) == (12, "train", "inventory")
     assert {(line["uid"], line["session"]) for line in lines} == rows
     command = [sys.executable, "-m", "marl_verl.cli.main", "replay", "--run", str(inventory.folder)]
     for line in lines[:: len(lines) // 3]:
@@ -92,7 +92,7 @@ def test_the_output_is_short_and_has_the_table(inventory: Finished) -> None:
     assert "next, try:" in inventory.output
     lines = inventory.output.splitlines()  # how many steps are printed depends on how long they take
     assert len([line for line in lines if not line.startswith("step ")]) < 40, inventory.output
-    assert len(lines) < 40 + 20 + 6, inventory.output
+    assert len(lines) < 40 + 12 + 6, inventory.output
 
 
 @pytest.mark.parametrize("policy", ["holder", "asker"])
@@ -100,7 +100,7 @@ def test_a_checkpoint_loads_in_plain_transformers(inventory: Finished, policy: s
     folder = inventory.folder / inventory.summary["checkpoint"] / "policies" / policy / "huggingface"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    episode = json.loads((inventory.folder / "episodes" / "step_00020.jsonl").read_text().splitlines()[1])
+    episode = json.loads((inventory.folder / "episodes" / "step_00012.jsonl").read_text().splitlines()[1])
     act = next(act for act in episode["journal"]["records"] if act["agent"] == policy)  # each agent has its own policy
     ids = tokenizer.apply_chat_template(
         act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
