@@ -323,6 +323,15 @@ def talk(client: Any, rounds: int = 2) -> str:
     return said
 
 
+def test_a_team_has_what_a_distribution_adds() -> None:
+    async def do(team: Any) -> Any:
+        assert not hasattr(team, "opennai")
+        asked = {"model": "m", "messages": ASK}
+        return (await team.openai("solver").chat.completions.create(**asked)).choices[0].message.content
+
+    assert answers(do, "4").answer == "4"
+
+
 def test_synchronous_clients_act_from_a_thread() -> None:
     async def do(team: Any) -> Any:
         return await team.in_thread(talk, openai_client_sync(team, "solver"))

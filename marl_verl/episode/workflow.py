@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib.metadata
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -65,7 +67,26 @@ class TeamEffects(Protocol):
     def unknown_agent(self, agent: str) -> Exception: ...
 
 
-class Member:
+@functools.cache
+def _added(name: str) -> Any:
+    """The function of that name that a distribution adds to teams and their agents: group `marl_verl.team`."""
+    points = [] if name.startswith("_") else importlib.metadata.entry_points(group="marl_verl.team", name=name)
+    return next((point.load() for point in points), None)
+
+
+class _Extended:
+    """Finds what other distributions add: `team.openai("solver")` calls `openai_client(team, "solver")`."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        function = _added(name)
+        if function is None:
+            raise AttributeError(f"'{type(self).__name__}' has no '{name}', nor does an installed distribution add it")
+        return partial(function, self)
+
+
+class Member(_Extended):
     """One agent of the team of a run.
 
     Attributes:
@@ -105,7 +126,7 @@ class Member:
         return self.effects.call(fn, args, self.name)
 
 
-class Team:
+class Team(_Extended):
     """The team of one run, passed to its workflow.
 
     Attributes:
