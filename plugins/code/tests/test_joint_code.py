@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import sys
+import signal
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from marl_verl.sandbox import Limits, Outcome
 from marl_verl.testing import ScriptedPolicy, check_workflow
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
-STEPS = 2000
+SECONDS = 0.5
 HELPER = "def aux(x):\n    return x + 1\n"
 MAIN = "def solve(x):\n    y = aux(x)\n    return y * 2\n"
 TASK = Task(
@@ -34,29 +33,27 @@ CASES = json.loads((GOLDEN / "code_levels.json").read_text())["cases"]
 
 
 class InProcess:
-    """Runs tests in this process; one that needs more than `STEPS` lines takes too long, however busy the machine."""
+    """Runs tests in this process; one that needs more than `SECONDS` of processor time takes too long."""
 
     def holds(self, program: str, entry: str, setup: str, test: str, limits: Limits) -> Outcome:
-        steps = itertools.count()
-
-        def trace(*_: Any) -> Any:
-            if next(steps) > STEPS:
-                raise TimeoutError
-            return trace
+        def stop(*_: Any) -> None:
+            raise TimeoutError
 
         names: dict[str, Any] = {}
         tests: dict[str, Any] = {}
+        before = signal.signal(signal.SIGVTALRM, stop)
         try:
             exec(f"{setup}\n", tests)
             exec(program, names)
-            sys.settrace(trace)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
             exec(test, tests | {"candidate": names[entry]})
         except TimeoutError:
             return Outcome("timeout")
         except Exception as error:  # noqa: BLE001
             return Outcome("error", error=repr(error))
         finally:
-            sys.settrace(None)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
         return Outcome("passed")
 
 
