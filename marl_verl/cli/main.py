@@ -5,6 +5,7 @@ Plugins add commands with `registry.command`.
 
 import argparse
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -96,9 +97,7 @@ def load_command(name: str) -> Any:
     """The module or object of a command, ours or a plugin's. MarlError for an unknown name, or a broken plugin."""
     if name in COMMANDS:
         return importlib.import_module(f"marl_verl.cli.{name.replace('-', '_')}")
-    from marl_verl import plugins  # here: it takes time, and most commands are ours
-
-    known = plugins.load()
+    known = _plugins()
     if not known.find("commands", name):
         raise known.unknown("commands", name, COMMANDS)
     return known.get("commands", name)
@@ -106,10 +105,15 @@ def load_command(name: str) -> Any:
 
 def registered() -> dict[str, str]:
     """Command of a plugin -> its line of help."""
-    from marl_verl import plugins  # as above
+    return {entry.name: entry.settings["help"] for entry in _plugins().entries("commands")}
 
-    known = plugins.discover(os.environ.get(plugins.VARIABLE), strict=False)
-    return {entry.name: entry.settings["help"] for entry in known.entries("commands")}
+
+@functools.cache
+def _plugins() -> Any:
+    """All installed plugins, found once: MARL_VERL_PLUGINS limits runs, not commands such as `doctor`."""
+    from marl_verl import plugins  # here: it takes time, and most commands are ours
+
+    return plugins.discover(strict=False)
 
 
 class _Parser(argparse.ArgumentParser):
