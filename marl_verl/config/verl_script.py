@@ -111,7 +111,7 @@ def translate(overrides: Sequence[str]) -> Translation:
     values = dict(script.values)
     for key in values:
         _settle(script, key, critic, values)
-    script.recipe |= {"data": BATCH, "trainer": {**TRAINER, "experiment_name": script.experiment}}
+    script.recipe |= {"data": dict(BATCH), "trainer": {**TRAINER, "experiment_name": script.experiment}}
     return script
 
 
