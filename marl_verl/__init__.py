@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 from marl_verl.version import __version__
 
 if TYPE_CHECKING:
-    from marl_verl.advantage import Advantage
-    from marl_verl.algorithms import Algorithm, Loss, Metric
+    from marl_verl.algo.advantage import Advantage
+    from marl_verl.algo.algorithms import Algorithm, Loss, Metric
+    from marl_verl.algo.credit import Credit
+    from marl_verl.algo.rewards import Mix
+    from marl_verl.algo.sampling import Sampler
     from marl_verl.api import Run, evaluate, explain, load_run, train
-    from marl_verl.credit import Credit
     from marl_verl.episode import Action, Episode, Team, Turn, Workflow
     from marl_verl.errors import MarlError, RunError
     from marl_verl.plugins import hookimpl
-    from marl_verl.rewards import Mix
-    from marl_verl.sampling import Sampler
     from marl_verl.tasks import Task, TaskSet
 
 _NAMES = {
-    "advantage": ("Advantage",),
-    "algorithms": ("Algorithm", "Loss", "Metric"),
+    "algo.advantage": ("Advantage",),
+    "algo.algorithms": ("Algorithm", "Loss", "Metric"),
     "api": ("Run", "evaluate", "explain", "load_run", "train"),
-    "credit": ("Credit",),
+    "algo.credit": ("Credit",),
     "episode": ("Action", "Episode", "Team", "Turn", "Workflow"),
     "errors": ("MarlError", "RunError"),
     "plugins": ("hookimpl",),
-    "rewards": ("Mix",),
-    "sampling": ("Sampler",),
+    "algo.rewards": ("Mix",),
+    "algo.sampling": ("Sampler",),
     "tasks": ("Task", "TaskSet"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

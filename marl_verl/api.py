@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run, load_run
-from marl_verl.process.installed import use_installed_verl
+from marl_verl.run.installed import use_installed_verl
 
 if TYPE_CHECKING:
     from marl_verl.evaluation.launch import Evaluation
     from marl_verl.inspect.explained import ExplainedRows
-    from marl_verl.process.progress import Progress
-    from marl_verl.trainer.prepare import Plan
+    from marl_verl.run.prepare import Plan
+    from marl_verl.run.progress import Progress
 
 __all__ = ["Run", "evaluate", "explain", "load_run", "train"]
 
@@ -77,13 +77,13 @@ def train(
         >>> run = train("recipes/quickstart/inventory.yaml", {"trainer.total_training_steps": 2})
         >>> run.summary["success_after"]
     """
+    from marl_verl.config.hardware import assumed, on_gpu
     from marl_verl.inspect import summary
-    from marl_verl.platforms.active import assumed, on_gpu
-    from marl_verl.process.lock import locked
-    from marl_verl.process.progress import Display
-    from marl_verl.process.supervisor import TrainerProcess
-    from marl_verl.trainer import prepare
-    from marl_verl.trainer.describe import describe
+    from marl_verl.run import prepare
+    from marl_verl.run.describe import describe
+    from marl_verl.run.lock import locked
+    from marl_verl.run.progress import Display
+    from marl_verl.run.supervisor import TrainerProcess
 
     if assume is not None and not dry_run:
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
@@ -101,7 +101,8 @@ def train(
             folder = plan.folder
             display.print(f"run {folder}, log {folder / 'train.log'}")
             gpu, private = on_gpu(plan.resolved), bool(plan.resolved.marl.run.private_network)
-            process = TrainerProcess(folder, list(plan.team.policies), lock=lock, gpu=gpu, private_network=private)
+            module, policies = "marl_verl.trainer.run", list(plan.team.policies)
+            process = TrainerProcess(folder, policies, module, lock=lock, gpu=gpu, private_network=private)
             process.run(display, begun)
         summary.show(folder, display)
         return Run(folder)
@@ -157,9 +158,9 @@ def evaluate(
     """
     from marl_verl.evaluation.launch import check_output, launch
     from marl_verl.evaluation.plan import plan
-    from marl_verl.process.lock import locked
-    from marl_verl.process.progress import Display
-    from marl_verl.trainer.prepare import make_run_directory
+    from marl_verl.run.lock import locked
+    from marl_verl.run.prepare import make_run_directory
+    from marl_verl.run.progress import Display
 
     with _alone():
         begun, display = time.time(), Display.of(progress)
@@ -205,7 +206,7 @@ def explain(
     """
     from marl_verl.inspect.explained import ExplainedRows
     from marl_verl.inspect.run_files import read_file, read_step, run_of, use_plugin_files
-    from marl_verl.process.run_dir import RunDir
+    from marl_verl.run.run_dir import RunDir
 
     files = [Path(file) for file in plugins]
     if isinstance(source, Mapping):
@@ -253,7 +254,7 @@ def _plan(
 ) -> Plan:
     from omegaconf import OmegaConf
 
-    from marl_verl.trainer.prepare import continue_run, plan_run
+    from marl_verl.run.prepare import continue_run, plan_run
 
     if resume is not None:
         if recipe is not None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from marl_verl.api import train
 from marl_verl.cli.main import reported
+from marl_verl.config.hardware import assumed
 from marl_verl.config.verl_script import CONFIG_FLAGS, translate
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import assumed
-from marl_verl.process.installed import use_installed_verl
+from marl_verl.run.installed import use_installed_verl
 
 EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
 

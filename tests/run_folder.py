@@ -8,14 +8,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marl_verl.advantage import RowTable
-from marl_verl.algorithms.algorithm import step_document
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms.algorithm import step_document
+from marl_verl.algo.sampling import Failure, Sample
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, ActRecord, CallRecord, Episode, Journal, Turn
 from marl_verl.episode.row import row
 from marl_verl.journals.write import as_line, header, sample_lines
-from marl_verl.process.run_dir import RunDir
-from marl_verl.sampling import Failure, Sample
+from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 

@@ -21,8 +21,8 @@ NAP = "import time; time.sleep(300)"
 
 def work(folder: Path) -> None:
     """Three helpers: one that hides its environment, one that leaves the session, one deeper in the tree."""
-    from marl_verl.process.cleanup import SCRATCH_VARIABLE
-    from marl_verl.process.run_dir import emit
+    from marl_verl.events import emit
+    from marl_verl.run.cleanup import SCRATCH_VARIABLE
 
     deeper = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {NAP!r}]).pid, flush=True)"
     helpers = [
@@ -46,8 +46,8 @@ def work(folder: Path) -> None:
 def main() -> int:
     if sys.argv[1] == "start":
         from marl_verl.cli.main import reported
-        from marl_verl.process.progress import Display
-        from marl_verl.process.supervisor import TrainerProcess
+        from marl_verl.run.progress import Display
+        from marl_verl.run.supervisor import TrainerProcess
 
         process = TrainerProcess(Path(sys.argv[2]), [], module="tests.sleeper")
         return reported(lambda: process.run(Display(), begun=time.time()) or 0)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantage, RowTable, agent_statistics
-from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
+from marl_verl.algo.advantage import Advantage, RowTable, agent_statistics
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
+from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
-from marl_verl.rewards import Mix
 from tests.batches import row
 
 Rows = list[dict[str, Any]]

@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from marl_verl import plugins
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, keep, row

@@ -19,15 +19,15 @@ from omegaconf import DictConfig
 
 import marl_verl
 from marl_verl import MarlError, Run, RunError, evaluate, explain, load_run, train
-from marl_verl.algorithms.algorithm import step_document
+from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.api import _lines
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, parse_overrides, with_overrides
 from marl_verl.inspect.explain import derive
-from marl_verl.process.progress import Display
-from marl_verl.process.run_dir import RunDir
-from marl_verl.process.supervisor import TrainerProcess
-from marl_verl.trainer import prepare
+from marl_verl.run import prepare
+from marl_verl.run.progress import Display
+from marl_verl.run.run_dir import RunDir
+from marl_verl.run.supervisor import TrainerProcess
 from tests.sleeper import NAP, WHO
 
 ROOT = Path(__file__).parents[1]
@@ -207,7 +207,7 @@ class _Trained:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> type[_Trained]:
     monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
-    monkeypatch.setattr("marl_verl.process.supervisor.TrainerProcess", _Trained)
+    monkeypatch.setattr("marl_verl.run.supervisor.TrainerProcess", _Trained)
     monkeypatch.setattr("marl_verl.inspect.summary.show", lambda folder, display: None)
     monkeypatch.setattr(_Trained, "failure", None)
     return _Trained

@@ -20,19 +20,19 @@ from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
-from marl_verl.advantage import RowTable
-from marl_verl.algorithms import Algorithm
-from marl_verl.checkpoint import pickles
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.backend.verl import batches
+from marl_verl.backend.verl.rollout.context import Gate
+from marl_verl.backend.verl.rollout.worker import Done, Report
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of, small_updates
 from marl_verl.episode.row import COLUMNS
 from marl_verl.errors import MarlError
-from marl_verl.rollout.context import Gate
-from marl_verl.rollout.worker import Done, Report
+from marl_verl.run.checkpoint import pickles
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
-from marl_verl.trainer import batches
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.learner import Waiting
@@ -545,7 +545,7 @@ def test_a_gate_that_closes_again_at_once_holds_those_that_it_was_about_to_let_i
 
 
 def test_tasks_go_to_the_worker_that_has_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.rollout import manager
+    from marl_verl.backend.verl.rollout import manager
 
     monkeypatch.setattr(manager.ray, "get", list)
     taken: dict[int, list[int]] = {}
@@ -858,7 +858,7 @@ def test_with_sync_nothing_is_asked_of_loss_or_algorithm() -> None:
 
 @pytest.mark.slow
 def test_what_the_page_shows_fits_the_quickstart_and_without_the_correction_it_is_refused(tmp_path: Path) -> None:
-    from marl_verl.trainer.prepare import plan_run
+    from marl_verl.run.prepare import plan_run
 
     (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8"), re.DOTALL)
     recipe = OmegaConf.load(ROOT / "recipes" / "quickstart" / "inventory.yaml")

@@ -23,8 +23,7 @@ from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, key_paths
 from marl_verl.config.ranges import ALLOWED
 from marl_verl.errors import MarlError
-from marl_verl.process import progress
-from marl_verl.trainer import prepare
+from marl_verl.run import prepare, progress
 
 SECONDS = 10.0  # of this process: the machine may be busy with others
 RECIPE: dict[str, Any] = {

@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.ranges import ALLOWED
 from marl_verl.errors import MarlError
-from marl_verl.trainer import prepare
-from marl_verl.trainer.settings import check_settings
+from marl_verl.run import prepare
+from marl_verl.run.settings import check_settings
 
 RECIPE = """
 defaults: [marl_trainer, _self_]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from marl_verl import plugins
+from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.episode import Act, Action, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 

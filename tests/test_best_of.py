@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marl_verl.algo.sampling import BestOf, Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.sampling import BestOf, Candidate, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath

@@ -20,7 +20,12 @@ from marl_verl_agents import openai_client
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
+from marl_verl.algo.sampling import Independent
+from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.api import train
+from marl_verl.backend.verl.rollout.client import PolicyClient
+from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.verl.rollout.rows import row_fields
 from marl_verl.config.compose import compose
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section
@@ -28,11 +33,6 @@ from marl_verl.episode import Action, Workflow
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.models.chat import Chat, before_stop
 from marl_verl.models.factory import make_bpe_tokenizer, make_tokenizer
-from marl_verl.rollout.client import PolicyClient
-from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.rollout.rows import row_fields
-from marl_verl.sampling import Independent
-from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling, read_team
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.advantage import Advantage, AdvantageResult, Baseline, Estimator, FloatArray, Returns, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import Advantage, AdvantageResult, Baseline, Estimator, FloatArray, Returns, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
-from marl_verl.rewards import Mix
 from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, algorithm, row
 

@@ -15,8 +15,7 @@ from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 
-from marl_verl.episode import Act, Action, Run, Workflow
-from marl_verl.sampling import (
+from marl_verl.algo.sampling import (
     BestOf,
     GreedyBaseline,
     Independent,
@@ -27,6 +26,7 @@ from marl_verl.sampling import (
     attempt,
     drive,
 )
+from marl_verl.episode import Act, Action, Run, Workflow
 from marl_verl.tasks.base import Task
 from marl_verl.testing import check_sampler
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows

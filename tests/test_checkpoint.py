@@ -20,9 +20,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import fingerprint, folders
-from marl_verl.checkpoint import team as checkpoint
 from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.run.checkpoint import fingerprint, folders
+from marl_verl.run.checkpoint import team as checkpoint
 
 # a run without workers
 
@@ -652,7 +652,7 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
 
 def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from marl_verl import hookimpl
-    from marl_verl.algorithms.presets import GRPO
+    from marl_verl.algo.algorithms.presets import GRPO
 
     class Mine:
         @hookimpl
@@ -679,9 +679,7 @@ def test_changed_source_of_a_plugin_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_reading_checkpoints_imports_no_torch() -> None:
-    code = (
-        "import sys; import marl_verl.checkpoint.team, marl_verl.checkpoint.export; from marl_verl.cli import export; "
-    )
+    code = "import sys; from marl_verl.run.checkpoint import export, team; from marl_verl.cli import export as _; "
     code += "sys.exit([name for name in ('torch', 'ray', 'verl', 'vllm', 'transformers') if name in sys.modules] or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

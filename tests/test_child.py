@@ -13,7 +13,7 @@ import pytest
 
 from marl_verl.episode.watchdog import WATCHDOG
 from marl_verl.errors import MarlError
-from marl_verl.process.child import HEAVY, check_in_child
+from marl_verl.run.child import HEAVY, check_in_child
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 TEMPLATE = "{% for m in messages %}{{ m['role'] ~ ' ' ~ m['content'] ~ ' ' }}{% endfor %}"

@@ -23,9 +23,9 @@ import psutil
 import pytest
 
 from marl_verl.config import server_names
+from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import RUN_VARIABLE
-from marl_verl.process.cleanup import (
+from marl_verl.run.cleanup import (
     LONGEST,
     RECORD,
     Process,
@@ -217,7 +217,7 @@ def test_a_record_that_others_could_have_written_is_ignored(temporary: Path, tmp
         (found / RECORD).rename(tmp_path / "record")
         (found / RECORD).symlink_to(tmp_path / "record")
     assert cleanup_abandoned() == []
-    command = [sys.executable, "-m", "marl_verl.process.cleanup", str(found)]
+    command = [sys.executable, "-m", "marl_verl.run.cleanup", str(found)]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1

@@ -25,22 +25,22 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl import hookimpl, plugins
-from marl_verl.checkpoint.folders import manifest
-from marl_verl.checkpoint.team import describe
+from marl_verl.algo.rewards.mix import valid_answer
 from marl_verl.cli.main import COMMANDS, main, registered
 from marl_verl.config import checks, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.models.factory import make_tokenizer
-from marl_verl.process.lock import locked
-from marl_verl.process.progress import Display
-from marl_verl.process.terminal import termination_as_interrupt
-from marl_verl.rewards.mix import valid_answer
+from marl_verl.run import prepare
+from marl_verl.run.checkpoint.folders import manifest
+from marl_verl.run.checkpoint.team import describe
+from marl_verl.run.lock import locked
+from marl_verl.run.prepare import make_run_directory
+from marl_verl.run.progress import Display
+from marl_verl.run.terminal import termination_as_interrupt
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.task_files import write_tasks
-from marl_verl.trainer import prepare
-from marl_verl.trainer.prepare import make_run_directory
 from tests.sites import add_distribution
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
@@ -68,7 +68,7 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def no_trainer(*_: object, **__: object) -> None:
         pytest.fail("a trainer was started: this command had to be refused, or lacks --dry-run")
 
-    monkeypatch.setattr("marl_verl.process.supervisor.TrainerProcess", no_trainer)
+    monkeypatch.setattr("marl_verl.run.supervisor.TrainerProcess", no_trainer)
     monkeypatch.setattr(prepare, "make_run_directory", no_trainer)
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from marl_verl_agents import transport
 
+from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Run, Workflow
-from marl_verl.sampling import Independent, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.scripted import ScriptedContext

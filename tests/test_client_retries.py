@@ -11,8 +11,8 @@ import pytest
 from marl_verl_agents import openai_client, transport
 from marl_verl_agents.gateway import ExternalWorkflow
 
+from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Act, Action, Run, Workflow
-from marl_verl.sampling import Independent, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.scripted import ScriptedContext

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marl_verl.errors import MarlError
-from marl_verl.trainer.cluster import connect, send_token
+from marl_verl.run.cluster import connect, send_token
 
 MODE = "RAY_AUTH_MODE"
 

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantage, AdvantageResult, FloatArray, RowTable
-from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.algorithm import step_document
+from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.algorithm import step_document
+from marl_verl.algo.credit import TableCredit
+from marl_verl.algo.sampling import Independent, Sample
+from marl_verl.algo.sampling.turn_columns import add_columns
+from marl_verl.backend.verl import batches
+from marl_verl.backend.verl.rollout.rows import row_tag
 from marl_verl.config.parts import algorithm_named, columns_of
-from marl_verl.credit import TableCredit
 from marl_verl.episode import Turn
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.rollout.rows import row_tag
-from marl_verl.sampling import Independent, Sample
-from marl_verl.sampling.turn_columns import add_columns
 from marl_verl.tasks import Task
 from marl_verl.testing import ScriptedPolicy, check_algorithm, check_sampler
-from marl_verl.trainer import batches
 from marl_verl.workflows import Single
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.advantage import RowTable
-from marl_verl.advantage.concat import concat
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.concat import concat
 from marl_verl.errors import MarlError
 
 NAMES = st.sampled_from(["a", "b", "c"])

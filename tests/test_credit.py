@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.advantage import RowTable
-from marl_verl.credit import leave_one_out, shapley
-from marl_verl.credit.shapley import coalitions
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.credit import leave_one_out, shapley
+from marl_verl.algo.credit.shapley import coalitions
 from marl_verl.errors import MarlError
 from tests.batches import Rows, algorithm, episodes, find, joint_trees, keep, row, trees
 

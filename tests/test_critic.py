@@ -14,15 +14,15 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.algo.sampling import Independent
+from marl_verl.backend.verl.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
+from marl_verl.backend.verl.rollout.rows import turn_rows
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.engine import check_critic_rows
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve, tiny_critic
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
-from marl_verl.rollout.rows import turn_rows
-from marl_verl.sampling import Independent
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedPolicy
@@ -280,7 +280,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Rows of two policies that learn and a frozen one, the last of padding."""
     from transfer_queue import KVBatchMeta
 
-    from marl_verl.trainer import critic
+    from marl_verl.backend.verl import critic
 
     store = Store()
     policies = ["two", "frozen", "one", "two", "one"]
@@ -295,7 +295,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def critics_of(*runtimes: FakeCritic) -> Any:
-    from marl_verl.trainer.critic import Critics
+    from marl_verl.backend.verl.critic import Critics
 
     config = OmegaConf.create({"data": {"train_batch_size": 1}})
     team = read_team(
@@ -344,10 +344,10 @@ def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
+    from marl_verl.backend.verl.critic import Critics
+    from marl_verl.backend.verl.rollout.devices import Devices
     from marl_verl.config.placement import Pool
     from marl_verl.models.factory import make_tokenizer
-    from marl_verl.rollout.devices import Devices
-    from marl_verl.trainer.critic import Critics
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")
     make_tokenizer(["other", "words"]).save_pretrained(tmp_path / "critic")

@@ -67,11 +67,11 @@ class Critic:
     """A `CriticRuntime` with a real worker, whose head is not 0."""
 
     def __init__(self, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> None:
+        from marl_verl.backend.verl.critic import CriticRuntime
+        from marl_verl.backend.verl.critic_worker import CriticWorker
+        from marl_verl.backend.verl.rollout.devices import Devices
         from marl_verl.config.loss import updates_per_batch
         from marl_verl.config.placement import Pool
-        from marl_verl.rollout.devices import Devices
-        from marl_verl.trainer.critic import CriticRuntime
-        from marl_verl.trainer.critic_worker import CriticWorker
 
         config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
         config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]

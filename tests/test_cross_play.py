@@ -18,7 +18,7 @@ from marl_verl.evaluation.cross_play import chosen_steps, elo_result, pair, pair
 from marl_verl.evaluation.matrix import matrix
 from marl_verl.evaluation.plan import check_kind
 from marl_verl.evaluation.request import Assignment, Pairing, Request
-from marl_verl.process.progress import Display
+from marl_verl.run.progress import Display
 from marl_verl.team import TeamConfig, read_team
 
 

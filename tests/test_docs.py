@@ -18,15 +18,15 @@ import yaml
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.core_parts import CORE_PARTS
 from marl_verl.config.parts import algorithm_named
-from marl_verl.core_parts import CORE_PARTS
 from marl_verl.episode import Journal, Run
 from marl_verl.episode.codec import decode_journal, encode_journal
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
 from tests.batches import SHIPPED, row
 
 ROOT = Path(__file__).parents[1]

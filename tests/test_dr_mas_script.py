@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.translation import Translation
 from marl_verl.config.verl_keys import at
 from marl_verl.config.verl_script import from_script, translate
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import HARDWARE_VARIABLE
 
 ACTOR = "actor_rollout_ref.actor"
 MATH = (

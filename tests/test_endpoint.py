@@ -13,18 +13,23 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl.algo.sampling import Independent, Sample
+from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.verl.policy_servers import Runtime
+from marl_verl.backend.verl.rollout.context import (
+    ObservationTooLong,
+    PolicySamplingContext,
+    WorkerContext,
+    request_seed,
+)
+from marl_verl.backend.verl.rollout.endpoint import EndpointClient, reach
 from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import sample_lines
-from marl_verl.rollout.context import ObservationTooLong, PolicySamplingContext, WorkerContext, request_seed
-from marl_verl.rollout.endpoint import EndpointClient, reach
-from marl_verl.sampling import Independent, Sample
-from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
-from marl_verl.trainer.policy_servers import Runtime
 from tests.chat_server import ChatServer, Reply, completion, models, refused, serving
 
 TASK = Task("t", "2 + 2", {})

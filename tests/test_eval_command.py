@@ -13,15 +13,15 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
-from marl_verl.checkpoint.folders import manifest
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import RunError
 from marl_verl.evaluation import launch, models
 from marl_verl.evaluation.request import RESULT, Request
-from marl_verl.process.progress import Display
-from marl_verl.process.run_dir import RunDir
-from marl_verl.trainer import prepare
+from marl_verl.run import prepare
+from marl_verl.run.checkpoint.folders import manifest
+from marl_verl.run.progress import Display
+from marl_verl.run.run_dir import RunDir
 
 pytestmark = pytest.mark.slow  # whole configs are composed and resolved
 
@@ -396,7 +396,7 @@ def test_a_long_file_of_episodes_is_stored_as_text(run: Path, monkeypatch: pytes
         RunDir(self.folder).episodes(20, ["{}", "long"])
         raise RunError("it stops here", Path("its.log"), mistake=False)
 
-    monkeypatch.setattr("marl_verl.process.run_dir.PACKED", 3)
+    monkeypatch.setattr("marl_verl.run.run_dir.PACKED", 3)
     monkeypatch.setattr(_Played, "run", play)
     assert main(["eval", str(run)]) != 0
     assert (run / "evaluations" / "step_40.jsonl").read_text() == "{}\nlong\n"
@@ -404,7 +404,7 @@ def test_a_long_file_of_episodes_is_stored_as_text(run: Path, monkeypatch: pytes
 
 def test_progress_has_the_remaining_time(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     clock = iter([100.0, 130.0, 131.0, 150.0])
-    monkeypatch.setattr("marl_verl.process.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("marl_verl.run.progress.time.monotonic", lambda: next(clock))
     display = Display()
     for done in (0, 120, 130, 300):
         display.event({"event": "playing", "sampled": True, "done": done, "tasks": 300})

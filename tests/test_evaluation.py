@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from marl_verl.checkpoint.export import Source
+from marl_verl.algo.sampling import Failure
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
@@ -25,7 +25,7 @@ from marl_verl.evaluation.plan import check_overrides, evaluation_config
 from marl_verl.evaluation.request import Assignment, Request, acting, assign, parse_swap
 from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
-from marl_verl.sampling import Failure
+from marl_verl.run.checkpoint.export import Source
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
 

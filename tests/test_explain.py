@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 
 from marl_verl import explain, hookimpl, plugins
-from marl_verl.advantage import Advantage, AdvantageResult, Estimator, RowTable
-from marl_verl.advantage.rows import FloatArray
-from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.algorithm import step_document
+from marl_verl.algo.advantage import Advantage, AdvantageResult, Estimator, RowTable
+from marl_verl.algo.advantage.rows import FloatArray
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.algorithm import step_document
+from marl_verl.algo.credit import TableCredit
+from marl_verl.algo.rewards import Mix
 from marl_verl.cli.main import main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose
 from marl_verl.config.parts import algorithm_named
-from marl_verl.credit import TableCredit
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explain import derive
-from marl_verl.process.run_dir import RunDir
-from marl_verl.rewards import Mix
+from marl_verl.run.run_dir import RunDir
 from tests import batches
 
 ROOT = Path(__file__).parents[1]

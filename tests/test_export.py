@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl.checkpoint import folders
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
+from marl_verl.run.checkpoint import folders
 
 RECIPE = """
 defaults: [marl_trainer, _self_]
@@ -176,7 +176,7 @@ def test_an_older_step_is_what_a_run_continues_with(
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["whole", "shards"])
 def test_the_weight_change_of_a_full_model(run: Path, policy: str) -> None:
-    from marl_verl.checkpoint.weights import Tensors, assembled, policy_change
+    from marl_verl.run.checkpoint.weights import Tensors, assembled, policy_change
 
     saved = run / "checkpoints" / "step_8" / "policies" / policy
     parameters, change = policy_change(str(run.parent / "model"), saved)
@@ -206,7 +206,7 @@ def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(ru
 @pytest.mark.slow
 def test_the_weight_change_of_an_adapter(run: Path, tmp_path: Path) -> None:
     """||s B A|| / ||W||: the relative change by merging."""
-    from marl_verl.checkpoint.weights import policy_change, weight_change
+    from marl_verl.run.checkpoint.weights import policy_change, weight_change
 
     assert _export(run, "adapter", tmp_path / "merged", "--merge") == 0
     saved = run / "checkpoints" / "step_8" / "policies" / "adapter"
@@ -229,7 +229,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from marl_verl.checkpoint.weights import assembled
+    from marl_verl.run.checkpoint.weights import assembled
 
     world, outer = 2 * replicas, [Replicate()] * (replicas - 1)
     whole = {"uneven": torch.arange(15.0).view(3, 5), "columns": torch.arange(8.0).view(2, 4), "same": torch.ones(3)}

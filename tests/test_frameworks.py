@@ -15,10 +15,10 @@ from marl_verl_agents import openai_client
 from omegaconf import OmegaConf
 
 from marl_verl.episode import ReplayMismatch, Workflow
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "frameworks"
 TASK = Task("t", "3 1 4 and 2 7 1", {"first": ["3", "1", "4"], "answer": "7"})

@@ -15,11 +15,11 @@ import yaml
 
 from marl_verl import plugins
 from marl_verl.cli.main import main
+from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.shell_script import trainer_arguments
 from marl_verl.config.verl_engines import to_fsdp_and_vllm
 from marl_verl.errors import MarlError
 from marl_verl.models import Shape, factory
-from marl_verl.platforms.active import HARDWARE_VARIABLE
 
 CALL = 'python3 -m verl.trainer.main_ppo a.b=1 data.path="$data/x y" '
 SCRIPTS = {

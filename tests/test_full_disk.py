@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.process.run_dir import EVENTS_VARIABLE, RunDir
+from marl_verl.events import EVENTS_VARIABLE
+from marl_verl.run.run_dir import RunDir
 
 pytestmark = pytest.mark.slow
 FILES = ("journals", "metrics", "rows")
 CODE = """
 import resource, sys
 from pathlib import Path
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.run import main
 
 LIMIT = resource.RLIMIT_FSIZE

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_magrpo.algorithm import JointAdvantage
 
-from marl_verl.advantage import Advantage, RowTable
-from marl_verl.advantage.estimator import Rows as Kind
-from marl_verl.advantage.returns import GAE
-from marl_verl.algorithms.algorithm import step_document
+from marl_verl.algo.advantage import Advantage, RowTable
+from marl_verl.algo.advantage.estimator import Rows as Kind
+from marl_verl.algo.advantage.returns import GAE
+from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explain import Explanation, derive
 from tests.batches import FIT, Rows, algorithm, find, row

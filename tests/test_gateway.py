@@ -22,14 +22,14 @@ import psutil
 import pytest
 from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, ProcessFailed, connections, process, server
 
+from marl_verl.algo.rewards.mix import returned
+from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.episode import Action, Episode, Journal, Run, Turn
 from marl_verl.errors import MarlError
-from marl_verl.rewards.mix import returned
-from marl_verl.sampling import Failure, Independent, Sample
+from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from marl_verl.testing.scripted import ScriptedContext
-from marl_verl.trainer.prepare import plan_run
 
 TASK = Task("t", "2 + 2?")
 ASK: Any = [{"role": "user", "content": "2 + 2?"}]

@@ -23,16 +23,16 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.advantage import RowTable
-from marl_verl.algorithms.losses import Loss
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms.losses import Loss
+from marl_verl.algo.core_parts import CORE_PARTS
 from marl_verl.cli.main import COMMANDS, _parse, main, registered
-from marl_verl.core_parts import CORE_PARTS
 from marl_verl.plugins import KINDS, Plugins, Registry
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from marl_verl.tasks import Task
 from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, row_of
 from marl_verl.testing.rows import row
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

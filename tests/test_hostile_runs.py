@@ -16,7 +16,7 @@ from marl_verl import files
 from marl_verl.cli.main import main
 from marl_verl.config.stored import read_composed
 from marl_verl.errors import MarlError
-from marl_verl.trainer.prepare import _new_folder
+from marl_verl.run.prepare import _new_folder
 
 from .run_folder import run_folder
 
@@ -98,7 +98,7 @@ def test_a_file_is_a_regular_one_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("marl_verl.process.packing.MOST", 1 << 20)
+    monkeypatch.setattr("marl_verl.run.packing.MOST", 1 << 20)
     os.mkfifo("fifo")
     Path("large").touch()
     os.truncate("large", files.MOST + 1)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from marl_verl.algo.sampling import Independent, Sample
+from marl_verl.algo.sampling.attempt import attempt
 from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Independent, Sample
-from marl_verl.sampling.attempt import attempt
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.workflows import cancelled_cleanly
@@ -188,7 +188,7 @@ def test_options_are_checked() -> None:
 
 def test_importing_the_engine_and_the_samplers_imports_nothing_heavy() -> None:
     code = (
-        "import sys, marl_verl.episode, marl_verl.sampling;"
+        "import sys, marl_verl.episode, marl_verl.algo.sampling;"
         "print([m for m in ('torch', 'ray', 'verl', 'vllm', 'transformers', 'numpy') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marl_verl import Task, plugins
-from marl_verl.sampling import Independent
+from marl_verl.algo.sampling import Independent
 from marl_verl.tasks.inventory_match import InventoryMatch
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from marl_verl.workflows import InventoryMatchGame

@@ -13,12 +13,12 @@ import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_sharp.counterfactual import Counterfactual
 
-from marl_verl.credit import ReplayCredit
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.rewards import Mix
+from marl_verl.algo.sampling import Independent, Sample, Sampler, SamplingContext, ask, attempt, drive
+from marl_verl.algo.sampling.context import BaseSamplingContext
 from marl_verl.episode import Action, Episode, Journal, Limits, ReplayMismatch, Run, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.rewards import Mix
-from marl_verl.sampling import Independent, Sample, Sampler, SamplingContext, ask, attempt, drive
-from marl_verl.sampling.context import BaseSamplingContext
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 
-from marl_verl.advantage import Advantage, AdvantageResult, FloatArray, RowTable
-from marl_verl.credit import ReplayCredit
+from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import Independent, Sample, SamplingContext
 from marl_verl.episode import Episode, ReplayMismatch, Team, Workflow
 from marl_verl.errors import MarlWarning
-from marl_verl.sampling import Independent, Sample, SamplingContext
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
 from marl_verl.testing.sampler import UNBRANCHED

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from marl_verl.algo.sampling import Independent, Sample, drive
 from marl_verl.config.rehearsal import rehearse
 from marl_verl.episode import (
     Act,
@@ -32,7 +33,6 @@ from marl_verl.episode import (
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.watchdog import _watchdogs
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Independent, Sample, drive
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy

@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from marl_verl.process import live
-from marl_verl.process.live import View, sparkline, usual
-from marl_verl.process.progress import Display, Output
-from marl_verl.process.run_dir import EVENTS_VARIABLE, awaited
-from marl_verl.process.supervisor import TrainerProcess
-from marl_verl.process.watch import Phases
+from marl_verl.events import EVENTS_VARIABLE, awaited
+from marl_verl.run import live
+from marl_verl.run.live import View, sparkline, usual
+from marl_verl.run.progress import Display, Output
+from marl_verl.run.supervisor import TrainerProcess
+from marl_verl.run.watch import Phases
 
 Event = dict[str, Any]
 
@@ -191,7 +191,7 @@ def test_events_of_a_start_and_of_phases(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_run_stores_when_its_first_validation_ended(tmp_path: Path) -> None:
-    process = TrainerProcess(tmp_path, ["asker"])
+    process = TrainerProcess(tmp_path, ["asker"], "marl_verl.trainer.run")
     try:
         process.timing["begun"] = time.time() - 50
         display = Display.of(False)

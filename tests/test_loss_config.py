@@ -8,7 +8,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.algorithms.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
+from marl_verl.algo.algorithms.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.resolve import resolve

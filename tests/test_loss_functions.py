@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from marl_verl import plugins
-from marl_verl.algorithms import GSPO, GSPO_TIS, PPO_CLIP, REINFORCE, Loss
-from marl_verl.algorithms.losses import PARAMETERS
+from marl_verl.algo.algorithms import GSPO, GSPO_TIS, PPO_CLIP, REINFORCE, Loss
+from marl_verl.algo.algorithms.losses import PARAMETERS
 from marl_verl.config.parts import loss_named
 from marl_verl.errors import MarlError
 from marl_verl.testing import check_loss
@@ -62,7 +62,7 @@ def test_what_is_no_loss_is_an_error_before_the_start(
 
 
 def test_it_is_registered_with_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.trainer.plugin_losses import register_loss
+    from marl_verl.backend.verl.plugin_losses import register_loss
 
     registered(monkeypatch, plain=(plain, {}))
     monkeypatch.setattr(core_algos, "POLICY_LOSS_REGISTRY", dict(core_algos.POLICY_LOSS_REGISTRY))

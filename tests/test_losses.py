@@ -304,7 +304,7 @@ def test_the_names_that_config_checks_are_verls() -> None:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
     from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
 
-    from marl_verl.algorithms import losses
+    from marl_verl.algo.algorithms import losses
     from marl_verl.config.loss import REJECTIONS
 
     assert set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS

@@ -21,8 +21,8 @@ import itertools
 
 from transfer_queue import KVBatchMeta
 
-from marl_verl.trainer import arrangement, batches, merging, policy_runtime
-from marl_verl.trainer.merging import SEGMENTS, chains, loss_of_rows, rows_of, segments_of, sequences_of
+from marl_verl.backend.verl import arrangement, batches, merging, policy_runtime
+from marl_verl.backend.verl.merging import SEGMENTS, chains, loss_of_rows, rows_of, segments_of, sequences_of
 from tests.test_losses import HANDS, TEMPERATURE, Row, close, gradient, log_probs, old_of, weights_of
 from tests.verl_actor import RECIPE, SETTINGS, Actor, Store, cpu_verl, make_model
 
@@ -100,8 +100,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def put(store: Store, rows: Sequence[Row], old: Sequence[torch.Tensor] | None = None) -> KVBatchMeta:
     """Rows in the store, with their advantages."""
+    from marl_verl.backend.verl.rollout.rows import row_fields, row_key, row_tag
     from marl_verl.episode import Action, Turn
-    from marl_verl.rollout.rows import row_fields, row_key, row_tag
 
     keys, tags = [], []
     for number, row in enumerate(rows):

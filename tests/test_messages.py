@@ -12,6 +12,10 @@ from typing import Any
 import openai
 import pytest
 
+from marl_verl.algo.sampling import drive
+from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.verl.rollout.endpoint import EndpointClient
 from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Team, Workflow, WorkflowError, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.messages import as_message, as_observation, as_parameters, message_text
@@ -20,10 +24,6 @@ from marl_verl.episode.turn import Turn, changed, with_ids
 from marl_verl.errors import MarlError
 from marl_verl.models.factory import make_tokenizer
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
-from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.rollout.endpoint import EndpointClient
-from marl_verl.sampling import drive
-from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from marl_verl.testing import ScriptedPolicy, check_workflow

@@ -17,8 +17,8 @@ import openai
 import pytest
 from marl_verl_agents import openai_client, openai_client_sync, transport
 
+from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
-from marl_verl.sampling import Independent, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from marl_verl.testing.scripted import ScriptedContext

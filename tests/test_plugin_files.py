@@ -17,15 +17,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import run_of, use_plugin_files
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.plugins import one_file as plugin_files
-from marl_verl.process.progress import Display
-from marl_verl.trainer import prepare
+from marl_verl.run import prepare
+from marl_verl.run.checkpoint.team import describe
+from marl_verl.run.progress import Display
 
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
 PLUGIN = '''

@@ -17,7 +17,7 @@ import pytest
 
 import marl_verl
 from marl_verl import plugins
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
 from marl_verl.errors import MarlError, MarlWarning
@@ -440,7 +440,7 @@ def test_the_command_lists_plugins(
     monkeypatch.setenv("MARL_VERL_PLUGINS", "puzzles")
     records = {r["plugin"]: r for r in json.loads(show(capsys, "--json"))}
     assert records["other"]["enabled"] is False
-    assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algorithms.presets:GRPO"
+    assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algo.algorithms.presets:GRPO"
 
 
 def test_the_command_lists_all_problems(
@@ -491,7 +491,7 @@ def test_every_part_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_listing_plugins_imports_nothing_heavy() -> None:
     code = (
-        "import sys, marl_verl.advantage, marl_verl.cli.plugins, marl_verl.plugins as p\n"
+        "import sys, marl_verl.algo.advantage, marl_verl.cli.plugins, marl_verl.plugins as p\n"
         "p.discover('').get('algorithms', 'grpo')\n"
         "print([m for m in ('torch', 'ray', 'verl', 'vllm', 'transformers', 'pandas', 'scipy') if m in sys.modules])"
     )

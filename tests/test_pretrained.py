@@ -17,8 +17,8 @@ from marl_verl.episode import Act
 from marl_verl.errors import MarlError
 from marl_verl.models import pretrained
 from marl_verl.models.pretrained import cached, fetch, located
+from marl_verl.run.prepare import plan_run
 from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.trainer.prepare import plan_run
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "pretrained.yaml"
 NAME = "smollm2-135m"

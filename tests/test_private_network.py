@@ -14,15 +14,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.errors import MarlError
-from marl_verl.process import private_network
-from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.run import private_network
+from marl_verl.run.supervisor import TrainerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux network namespaces")
 
 SERVER = """
 import ctypes, os, socket, sys
-from marl_verl.process import private_network
-from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.run import private_network
+from marl_verl.run.supervisor import TrainerProcess
 "a".encode("idna")  # loaded before the files of root are out of reach
 if len(sys.argv) > 2:
     os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))

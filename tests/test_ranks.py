@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
+from marl_verl.backend.verl.rollout.devices import Devices
 from marl_verl.config.placement import Pool
-from marl_verl.rollout.devices import Devices
 from marl_verl.threads import at_once
 from tests.rank import CASES, MERGED, SEPARATE, Found, find
 from tests.verl_actor import Store, cpu_verl, make_model
@@ -107,11 +107,11 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
     from transfer_queue import KVBatchMeta
     from verl.trainer.ppo import padding_utils
 
+    from marl_verl.backend.verl import batches, policy_runtime
+    from marl_verl.backend.verl.critic import CriticRuntime
+    from marl_verl.backend.verl.rollout.rows import row_fields, row_key, row_tag
     from marl_verl.episode import Action, Turn
-    from marl_verl.rollout.rows import row_fields, row_key, row_tag
     from marl_verl.team import PolicyConfig
-    from marl_verl.trainer import batches, policy_runtime
-    from marl_verl.trainer.critic import CriticRuntime
 
     store, ranks = Store(), Ranks()
     for user in (policy_runtime, batches, padding_utils):

@@ -24,12 +24,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import parse_overrides
+from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.parts import algorithm_of
 from marl_verl.errors import MarlError
 from marl_verl.models import count
-from marl_verl.platforms.active import HARDWARE_VARIABLE
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import Plan, plan_run
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import Plan, plan_run
 from tests.model_configs import CONFIGS
 
 pytestmark = pytest.mark.slow

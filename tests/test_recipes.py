@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import Plan, plan_run
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import Plan, plan_run
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 TEAMS = RECIPES / "teams"

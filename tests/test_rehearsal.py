@@ -13,10 +13,10 @@ from marl_verl.cli.main import main
 from marl_verl.config.rehearsal import rehearse_split
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
+from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.trainer.prepare import plan_run
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "my_team.yaml"
 TASK = Task("t", "3 1 4")

@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 
 from marl_verl import plugins
-from marl_verl.advantage import RowTable, agent_statistics
-from marl_verl.algorithms.gdpo import GDPO
-from marl_verl.algorithms.remax import REMAX
+from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.algo.algorithms.gdpo import GDPO
+from marl_verl.algo.algorithms.remax import REMAX
+from marl_verl.algo.rewards.mix import Mix
+from marl_verl.algo.sampling import GreedyBaseline, Sample
+from marl_verl.algo.sampling.base import GREEDY
+from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.verl.rollout.rows import turn_table
 from marl_verl.config.reward_function import FunctionScored, check_score
 from marl_verl.config.verl_script import from_script
 from marl_verl.episode import Action, Team, Workflow
@@ -22,12 +28,6 @@ from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import sample_lines
 from marl_verl.plugins.one_file import reward_files
-from marl_verl.rewards.mix import Mix
-from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.rollout.rows import turn_table
-from marl_verl.sampling import GreedyBaseline, Sample
-from marl_verl.sampling.base import GREEDY
-from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling
 

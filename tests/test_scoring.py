@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from marl_verl.algo.sampling import scoring
+from marl_verl.algo.sampling.context import BaseSamplingContext, judged, number
+from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Journal
 from marl_verl.errors import MarlWarning
 from marl_verl.plugins.one_file import load_file, read_files
-from marl_verl.sampling import scoring
-from marl_verl.sampling.context import BaseSamplingContext, judged, number
-from marl_verl.sampling.scoring import scored
 from marl_verl.tasks import Task, TaskSet, quick
 from marl_verl.team import AgentConfig
 

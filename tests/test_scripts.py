@@ -12,10 +12,10 @@ from marl_verl_self_play.kuhn import CARDS, INFORMATION_SETS, equilibrium, explo
 from marl_verl_self_play.kuhn_poker import observation
 from marl_verl_self_play.kuhn_script import kuhn_equilibrium
 
+from marl_verl.backend.verl.rollout.scripted import ScriptClient
 from marl_verl.errors import MarlError
-from marl_verl.rollout.scripted import ScriptClient
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 
 KUHN = Path(__file__).parents[1] / "recipes" / "self_play" / "kuhn_cpu.yaml"
 BOT = ("marl.agents.second.policy=bot", "marl.agents.second.reward=null")

@@ -16,9 +16,9 @@ from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import _policy
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
 
 pytestmark = pytest.mark.slow  # whole configs are composed
 RECIPE = """
@@ -134,7 +134,7 @@ def test_an_evaluation_serves_each_policy_with_a_model_of_its_own() -> None:
 
 def _with_vllm(patch: pytest.MonkeyPatch) -> None:
     """Skip the test without vLLM; let verl find it on a CPU."""
-    from marl_verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import workarounds
 
     pytest.importorskip("vllm")
     patch.setattr(importlib.metadata, "version", importlib.metadata.version)
@@ -145,7 +145,7 @@ def test_requests_carry_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPa
     _with_vllm(monkeypatch)
     from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
 
-    from marl_verl.rollout.vllm_servers import ADAPTER, PolicyServer, with_adapter
+    from marl_verl.backend.verl.rollout.vllm_servers import ADAPTER, PolicyServer, with_adapter
 
     seen: list[Any] = []
     engine = with_adapter(lambda prompt, lora_request=None: seen.append(lora_request and lora_request.lora_int_id))
@@ -176,7 +176,7 @@ def test_weights_replace_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyP
     _with_vllm(monkeypatch)
     from verl.workers.rollout.vllm_rollout import utils
 
-    from marl_verl.rollout.vllm_worker import VLLM_LORA_INT_ID, PolicyWorkerExtension
+    from marl_verl.backend.verl.rollout.vllm_worker import VLLM_LORA_INT_ID, PolicyWorkerExtension
 
     seen: list[Any] = []
 

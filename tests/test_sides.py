@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from marl_verl import Task, TaskSet, Workflow, plugins
-from marl_verl.advantage import Advantage, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import Advantage, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_sides
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect.replay import differences, rerun
 from marl_verl.inspect.replay_text import _score
-from marl_verl.sampling import Independent, Sample, Sampler
 from marl_verl.tasks.sides import draws, side_statistics, winner
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy

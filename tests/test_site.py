@@ -100,7 +100,7 @@ def test_what_a_newcomer_looks_for_is_two_clicks_away(site: Path) -> None:
         "config.html": "max_failed_share",
         "errors.html": "unknown key",
         "errors-a-to-z.html": "all policies are frozen",
-        "api/sampling.html": 'id="marl_verl.sampling.Sampler"',
+        "api/sampling.html": 'id="marl_verl.algo.sampling.Sampler"',
     }.items():
         assert site / path in near, path
         assert shown in (site / path).read_text(encoding="utf-8"), shown

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl import plugins
+from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.config import checks
 from marl_verl.config.compose import compose
 from marl_verl.config.parts import algorithm_named
@@ -24,10 +25,9 @@ from marl_verl.errors import MarlError
 from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.journals.write import as_line, header, sample_lines
-from marl_verl.process import run_dir
-from marl_verl.process.packing import unpacked
-from marl_verl.process.run_dir import RunDir
-from marl_verl.sampling import Failure, Independent, Sample
+from marl_verl.run import run_dir
+from marl_verl.run.packing import unpacked
+from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 from marl_verl.testing import ScriptedContext, ScriptedPolicy

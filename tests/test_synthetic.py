@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from marl_verl import plugins
+from marl_verl.algo.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.errors import MarlError
-from marl_verl.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import SHIPPED, algorithm
 

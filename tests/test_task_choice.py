@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.task_choice import (
     CurriculumSettings,
@@ -117,8 +117,8 @@ class Stack:
     def __init__(self, folder: Path, config: DictConfig, useful: set[int], failing: set[int], tasks: int) -> None:
         from verl.utils import tensordict_utils as tu
 
+        from marl_verl.backend.verl.memory import AdvantageMemory
         from marl_verl.tasks.dataset import TaskDataset
-        from marl_verl.trainer.memory import AdvantageMemory
         from marl_verl.trainer.team_trainer import TeamTrainer
 
         stack = self

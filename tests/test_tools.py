@@ -16,8 +16,8 @@ from marl_verl_agents import mcp_server, recorded_tool
 from marl_verl_agents.tools import McpError
 from pydantic import BaseModel
 
+from marl_verl.algo.sampling import drive
 from marl_verl.episode import CallRecord, ReplayMismatch, Run, Workflow, WorkflowError, replay
-from marl_verl.sampling import drive
 from marl_verl.sandbox import run_python
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.determinism import replayable

@@ -14,8 +14,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.errors import MarlError
-from marl_verl.trainer import trackers
-from marl_verl.trainer.prepare import plan_run
+from marl_verl.run import trackers
+from marl_verl.run.prepare import plan_run
 
 ROOT = Path(__file__).parents[1]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
@@ -28,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from omegaconf import OmegaConf
 from verl.utils.tracking import Tracking
-from marl_verl.trainer import trackers
+from marl_verl.run import trackers
 folder, first, last, odd = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 assert set(trackers.TRACKERS) == set(Tracking.supported_backend), Tracking.supported_backend
 config = OmegaConf.load(folder / "config.yaml")

@@ -16,7 +16,7 @@ import transfer_queue as tq
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta, interface
 
-from marl_verl.trainer import batches
+from marl_verl.backend.verl import batches
 from tests.benchmarks.scaling import controller, storage
 
 KEYS = [f"s1t{task:05d}_{session}_0" for task in range(2) for session in range(3)]

@@ -15,8 +15,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from tests.run_folder import run_folder
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from verl.utils.reward_score import sandbox_fusion
 from verl.utils.reward_score.sandbox_fusion import utils
 
 from marl_verl import sandbox
-from marl_verl.sampling.context import judged
+from marl_verl.algo.sampling.context import judged
 from marl_verl.sandbox import SandboxError
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.verl_programs import _with, score_program

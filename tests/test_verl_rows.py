@@ -17,13 +17,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
+from marl_verl.algo.sampling.context import judged
 from marl_verl.config.compose import compose
 from marl_verl.config.reward_function import use_reward_function
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.episode import Run, WorkflowError
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.options import build
-from marl_verl.sampling.context import judged
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows, asks_for_tool

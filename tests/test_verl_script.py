@@ -19,9 +19,10 @@ import torch
 import yaml
 
 from marl_verl import main_ppo, plugins
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
 from marl_verl.api import _plan
 from marl_verl.config import script_team
+from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.recipe_file import verl_configs
 from marl_verl.config.verl_keys import DROPPED, REFUSED
@@ -29,9 +30,8 @@ from marl_verl.config.verl_older import MICRO, MOVED
 from marl_verl.config.verl_script import ESTIMATORS, RENAMED, WITHOUT, from_script, translate
 from marl_verl.errors import MarlError
 from marl_verl.models import Shape, factory
-from marl_verl.platforms.active import HARDWARE_VARIABLE
+from marl_verl.run.describe import describe
 from marl_verl.tasks.verl_rows import VerlRows
-from marl_verl.trainer.describe import describe
 from tests.batches import row
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "verl" / "gsm8k.sh"

@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from marl_verl.evaluation.request import REQUEST
-from marl_verl.process import watch as module
-from marl_verl.process.watch import Phases, Watch, how_to_continue, is_healthy, one_line, queue_actors
+from marl_verl.run import watch as module
+from marl_verl.run.watch import Phases, Watch, how_to_continue, is_healthy, one_line, queue_actors
 from marl_verl.trainer.run import RAY
 
 pytestmark = pytest.mark.slow
@@ -253,7 +253,7 @@ os.environ.update(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_
 import ray
 from ray._private import worker
 from pathlib import Path
-from marl_verl.process.watch import Watch
+from marl_verl.run.watch import Watch
 from marl_verl.trainer.run import RAY
 
 os.environ.update(RAY, RAY_prestart_worker_first_driver="0")

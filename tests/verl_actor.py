@@ -155,8 +155,8 @@ def cpu_verl(rank: int = 0, ranks: int = 1, store: Path | None = None) -> Iterat
     import verl.utils.distributed as distributed
     from verl.plugin.platform import PlatformRegistry, get_platform, set_platform
 
-    from marl_verl.platforms.cpu import CPUPlatform
-    from marl_verl.rollout.verl_plugin import install_cpu_platform
+    from marl_verl.backend.verl.platforms.cpu import CPUPlatform
+    from marl_verl.backend.verl.rollout.verl_plugin import install_cpu_platform
 
     variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -216,9 +216,9 @@ class Actor:
         from verl.trainer.ppo import padding_utils
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
+        from marl_verl.backend.verl import batches, merging, policy_runtime
+        from marl_verl.backend.verl.rollout.devices import Devices
         from marl_verl.config.placement import pools_of
-        from marl_verl.rollout.devices import Devices
-        from marl_verl.trainer import batches, merging, policy_runtime
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
@@ -257,8 +257,8 @@ class Actor:
         """
         from transfer_queue import KVBatchMeta
 
+        from marl_verl.backend.verl.rollout.rows import row_fields, row_key, row_tag
         from marl_verl.episode import Action, Turn
-        from marl_verl.rollout.rows import row_fields, row_key, row_tag
 
         keys, tags, moved = [], [], {}
         for number, (row, now) in enumerate(zip(rows, log_probs, strict=True)):

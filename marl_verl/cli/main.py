@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_verl.errors import MarlError, MarlWarning, RunError, nearest
-from marl_verl.process.terminal import check_streams, harmless, termination_as_interrupt
+from marl_verl.run.terminal import check_streams, harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
 COMMANDS = {

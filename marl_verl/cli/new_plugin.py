@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
-from marl_verl.process.terminal import show
+from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
 SCAFFOLD = Path(__file__).parent.parent / "scaffold"

@@ -10,7 +10,7 @@ from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.inspect.texts import aligned, indented
 from marl_verl.plugins import KINDS
-from marl_verl.process.terminal import harmless, show
+from marl_verl.run.terminal import harmless, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import marl_verl
 from marl_verl.errors import MarlError, unknown
-from marl_verl.process.terminal import show
+from marl_verl.run.terminal import show
 
 EXAMPLES = """
 A recipe is a YAML file, and scripts with its variants; a script takes overrides, as `marl-verl train` does.

@@ -13,9 +13,9 @@ from marl_verl.inspect import replay_json, replay_text
 from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
 from marl_verl.journals.read import EpisodeFile
-from marl_verl.process.packing import unpacked
-from marl_verl.process.run_dir import RunDir
-from marl_verl.process.terminal import harmless, show
+from marl_verl.run.packing import unpacked
+from marl_verl.run.run_dir import RunDir
+from marl_verl.run.terminal import harmless, show
 
 TRAINING = "s"
 """First letter of a training episode's id (`s12t00000_0`: step 12). Validations have others."""

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.hardware import on_gpu
 from marl_verl.config.ranges import check_ranges
+from marl_verl.config.unusable import check_torchvision
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
-from marl_verl.platforms.active import on_gpu
-from marl_verl.platforms.unusable import check_torchvision
 from marl_verl.sandbox import AUTO, Sandbox
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.tasks.overlap import trained

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 ASK = """
 import json, logging, sys
-from marl_verl.trainer.cluster import send_token
+from marl_verl.run.cluster import send_token
 send_token()
 import ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)

@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.cluster_hardware import cluster_hardware
+from marl_verl.config.hardware import HARDWARE_VARIABLE, flash_attention, has_accelerator
 from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.options import check_type
-from marl_verl.platforms.active import HARDWARE_VARIABLE, flash_attention, has_accelerator
 
 MOST_LINE = 20_000
 """Characters of an override: Hydra's parser takes seconds for a longer list."""

@@ -12,19 +12,19 @@ from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
 
-from marl_verl.advantage import RowTable
-from marl_verl.advantage.estimator import Rows
-from marl_verl.advantage.part import Part
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.estimator import Rows
+from marl_verl.algo.advantage.part import Part
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit.base import Credit, ReplayCredit
+from marl_verl.algo.sampling import Candidate, Sampler
+from marl_verl.algo.sampling.context import BaseSamplingContext, TaskContext
+from marl_verl.algo.sampling.turn_columns import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of
-from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Candidate, Sampler
-from marl_verl.sampling.context import BaseSamplingContext, TaskContext
-from marl_verl.sampling.turn_columns import add_columns
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides

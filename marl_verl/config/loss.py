@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.algorithms.losses import Loss
+from marl_verl.algo.algorithms.losses import Loss
 from marl_verl.config.compose import key_paths
 from marl_verl.config.recipe_file import verl_configs
 from marl_verl.errors import MarlError, nearest
@@ -43,7 +43,7 @@ def updates_per_batch(config: DictConfig, model: Any) -> int:
 
 
 def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:
-    """Why the turns of a conversation are not trained as one sequence (`trainer/merging.py`); None if they are."""
+    """Why the turns of a conversation are not trained as one sequence (`backend/verl/merging.py`); None if they are."""
     if not config.marl.run.get("merge_turns", True):  # a run of an older version has no such key
         return "marl.run.merge_turns is false"
     if actor.shuffle:

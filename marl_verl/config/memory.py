@@ -34,13 +34,13 @@ from pathlib import Path
 import psutil
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.hardware import has_accelerator, on_gpu
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.model_settings import LARGE
 from marl_verl.config.placement import Pool, pools_of, server_gpus
 from marl_verl.errors import MarlError
 from marl_verl.models.sizes import Model, sizes
 from marl_verl.models.tiny import TinyModel
-from marl_verl.platforms.active import has_accelerator, on_gpu
 from marl_verl.team import TeamConfig
 
 GIB = 1 << 30

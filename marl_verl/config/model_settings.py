@@ -15,9 +15,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from marl_verl.config.hardware import cpu_run
 from marl_verl.errors import MarlError
 from marl_verl.models.count import parameters, shapes
-from marl_verl.platforms.active import cpu_run
 
 BUCKET = "rollout.checkpoint_engine.update_weights_bucket_megabytes"
 SMALLEST_BUCKET, MIB = 64, 1 << 20

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl import plugins
-from marl_verl.algorithms import Algorithm, Loss, Metric
+from marl_verl.algo.algorithms import Algorithm, Loss, Metric
+from marl_verl.algo.sampling import Sampler
+from marl_verl.algo.sampling.turn_columns import ColumnFunction
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.plugins import KINDS
-from marl_verl.sampling import Sampler
-from marl_verl.sampling.turn_columns import ColumnFunction
 from marl_verl.team import Named, TeamConfig
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.hardware import on_gpu
 from marl_verl.config.shared_base import check_sharing
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
-from marl_verl.platforms.active import on_gpu
 from marl_verl.team import TeamConfig
 
 WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from omegaconf import DictConfig
 
+from marl_verl.algo.sampling.context import RoleReward, finite, judged
+from marl_verl.algo.sampling.scoring import scored
 from marl_verl.config.policy_models import chat_of
 from marl_verl.episode import (
     Act,
@@ -27,8 +29,6 @@ from marl_verl.episode.messages import as_observation, message_text, untrained_s
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.chat import Chat
 from marl_verl.models.tiny import TinyModel
-from marl_verl.sampling.context import RoleReward, finite, judged
-from marl_verl.sampling.scoring import scored
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.limited import is_quick
 from marl_verl.tasks.verl_rows import observation

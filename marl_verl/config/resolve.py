@@ -11,8 +11,9 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.losses import Loss
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.losses import Loss
+from marl_verl.config.hardware import on_gpu
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.model_settings import with_model_settings
 from marl_verl.config.parts import algorithm_of, loss_named
@@ -25,7 +26,6 @@ from marl_verl.errors import MarlError
 from marl_verl.models.pretrained import located
 from marl_verl.models.tiny import TinyModel
 from marl_verl.options import Positive, check_type
-from marl_verl.platforms.active import on_gpu
 from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))

@@ -22,13 +22,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
+from marl_verl.algo.sampling.context import finite, score_parts
+from marl_verl.algo.sampling.scoring import scored
 from marl_verl.config.compose import parse_overrides
 from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, MarlWarning, format_error, nearest
 from marl_verl.options import build
 from marl_verl.plugins.one_file import REWARDS, load_file, reward_files
-from marl_verl.sampling.context import finite, score_parts
-from marl_verl.sampling.scoring import scored
 from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
 from marl_verl.tasks.limited import is_quick
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.parts import loss_named

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.translation import Translation
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
 
 AGENT, POOL = "solver", "gpus"
 SHARE = "rollout.gpu_memory_utilization"

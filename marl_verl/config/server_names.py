@@ -4,7 +4,7 @@ import json
 import os
 import zlib
 
-from marl_verl.platforms.active import RUN_VARIABLE
+from marl_verl.config.hardware import RUN_VARIABLE
 
 POLICIES_VARIABLE = "MARL_VERL_POLICIES"
 """JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""

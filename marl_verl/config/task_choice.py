@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Interval
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage.columns import FloatArray
+from marl_verl.algo.advantage.columns import FloatArray
 
 SCALE = 400 / math.log(10)
 PRIOR = 1.0

@@ -14,6 +14,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from marl_verl.config.hardware import on_gpu
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.matrix import heading, matrix
@@ -21,10 +22,9 @@ from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.files import read_bytes, read_json
 from marl_verl.journals.read import EpisodeFile
-from marl_verl.platforms.active import on_gpu
-from marl_verl.process.packing import unpacked
-from marl_verl.process.progress import Display
-from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.run.packing import unpacked
+from marl_verl.run.progress import Display
+from marl_verl.run.supervisor import TrainerProcess
 
 
 @dataclass(frozen=True)

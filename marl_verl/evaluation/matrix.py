@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from marl_verl.evaluation.request import Request
-from marl_verl.process.progress import Display
+from marl_verl.run.progress import Display
 
 
 def heading(run: Path, request: Request, tasks: int) -> str:

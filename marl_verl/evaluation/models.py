@@ -9,9 +9,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marl_verl.checkpoint.export import WEIGHTS, Source
-from marl_verl.checkpoint.folders import complete, damage, step_of
-from marl_verl.checkpoint.snapshots import Snapshots, read
 from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_resolved
 from marl_verl.errors import MarlError, missing
@@ -19,8 +16,11 @@ from marl_verl.evaluation.request import MODELS, Assignment, acting
 from marl_verl.files import read_bytes
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.models.chat import Chat
-from marl_verl.process.packing import unpacked
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.checkpoint.export import WEIGHTS, Source
+from marl_verl.run.checkpoint.folders import complete, damage, step_of
+from marl_verl.run.checkpoint.snapshots import Snapshots, read
+from marl_verl.run.packing import unpacked
+from marl_verl.run.run_dir import RunDir
 from marl_verl.team import AgentConfig, TeamConfig
 
 Messages = tuple[Mapping[str, str], ...]

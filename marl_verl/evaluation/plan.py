@@ -25,12 +25,12 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
-from marl_verl.process import private_network
+from marl_verl.run import private_network
+from marl_verl.run.settings import build_parts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.trainer.settings import build_parts
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""

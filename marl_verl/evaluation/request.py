@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from marl_verl.checkpoint.export import Source
 from marl_verl.errors import MarlError, nearest
 from marl_verl.files import read_bytes
-from marl_verl.process.run_dir import REQUEST
+from marl_verl.run.checkpoint.export import Source
+from marl_verl.run.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
 RESULT, MODELS = "result.json", "models"

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.checkpoint.export import export
 from marl_verl.evaluation.cross_play import elo_result, pairing_result
 from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
+from marl_verl.events import emit
 from marl_verl.journals.write import as_line, failure_data
-from marl_verl.process.run_dir import emit
+from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.sides import side_statistics
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import by_set, mean_read, means
 from marl_verl.trainer.report import wilson
 
 if TYPE_CHECKING:
-    from marl_verl.rollout.worker import Report
+    from marl_verl.backend.verl.rollout.worker import Report
     from marl_verl.trainer.team_trainer import TeamTrainer
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
-from marl_verl.advantage import AdvantageResult, IntArray, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AdvantageResult, IntArray, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import leave_one_out, shapley
 from marl_verl.config.parts import algorithm_named
-from marl_verl.credit import leave_one_out, shapley
 from marl_verl.errors import MarlError, nearest, shown, unknown
 from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantage, group_ids
-from marl_verl.advantage.part import Part, flat
-from marl_verl.credit.base import ReplayCredit, TableCredit
+from marl_verl.algo.advantage import Advantage, group_ids
+from marl_verl.algo.advantage.part import Part, flat
+from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
 from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
-from marl_verl.process.packing import unpacked
+from marl_verl.run.packing import unpacked
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 

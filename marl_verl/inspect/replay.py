@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from marl_verl import plugins
+from marl_verl.algo.sampling.context import by_side, judged
 from marl_verl.episode import Act, Action, CallRecord, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError
 from marl_verl.episode.codec import plain
 from marl_verl.episode.errors import short
@@ -20,7 +21,6 @@ from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, format_error, nearest
 from marl_verl.journals.read import EpisodeFile, Supplied
 from marl_verl.options import build
-from marl_verl.sampling.context import by_side, judged
 from marl_verl.tasks.base import TaskSet
 from marl_verl.version import __version__
 

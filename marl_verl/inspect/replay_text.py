@@ -14,7 +14,7 @@ from marl_verl.episode.turn import shared_length
 from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
 from marl_verl.journals.read import EpisodeFile, Header, StoredFailure
-from marl_verl.process.terminal import harmless
+from marl_verl.run.terminal import harmless
 
 MANY, FIRST, LAST = 40, 20, 5  # lines: a list of more than MANY is cut to its first FIRST and last LAST
 LONG, HEAD, TAIL = 1600, 800, 600  # characters: a text of more than LONG is cut to its first HEAD and last TAIL

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl import plugins
-from marl_verl.checkpoint.folders import complete, step_of
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
 from marl_verl.files import read_bytes, read_json, read_text
-from marl_verl.process.packing import unpacked
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.checkpoint.folders import complete, step_of
+from marl_verl.run.packing import unpacked
+from marl_verl.run.run_dir import RunDir
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -15,8 +15,8 @@ from rich.table import Table
 from marl_verl import plugins
 from marl_verl.errors import MarlError
 from marl_verl.files import read_json, read_text
-from marl_verl.process.progress import Display
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.progress import Display
+from marl_verl.run.run_dir import RunDir
 
 SHORT = 30
 """Points up to which each is marked: a line of one point is invisible."""
@@ -99,7 +99,7 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
 
 def _is_valid(recipe: Path, override: str) -> bool:
     """Whether a recipe passes its checks with an override; e.g. it does not if a critic belongs to a frozen policy."""
-    from marl_verl.trainer.prepare import plan_run
+    from marl_verl.run.prepare import plan_run
 
     files = plugins.files_in_use()
     try:

@@ -17,8 +17,8 @@ from marl_verl.team import AgentConfig, Named, TeamConfig
 from marl_verl.version import __version__
 
 if TYPE_CHECKING:
-    from marl_verl.algorithms import Algorithm
-    from marl_verl.sampling import Failure, Sample
+    from marl_verl.algo.algorithms import Algorithm
+    from marl_verl.algo.sampling import Failure, Sample
     from marl_verl.tasks.base import Split
 
 

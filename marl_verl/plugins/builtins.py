@@ -1,6 +1,6 @@
 """The built-in parts, registered lazily through the same hook as those of plugins."""
 
-from marl_verl.core_parts import CORE_PARTS
+from marl_verl.algo.core_parts import CORE_PARTS
 from marl_verl.plugins.registry import Registry, hookimpl
 
 
@@ -15,25 +15,25 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
     registry.workflow("inventory-match", "marl_verl.workflows:InventoryMatchGame")
-    registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")
-    registry.reward("returned", "marl_verl.rewards.mix:returned")
-    registry.sampler("independent", "marl_verl.sampling.independent:Independent")
-    registry.sampler("greedy-baseline", "marl_verl.sampling.independent:GreedyBaseline")
-    registry.sampler("best-of", "marl_verl.sampling.independent:BestOf")
-    registry.loss("verl", "marl_verl.algorithms.losses:VERL")
-    registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")
-    registry.loss("ppo-clip-tis", "marl_verl.algorithms.losses:PPO_CLIP_TIS")
-    registry.loss("gspo", "marl_verl.algorithms.losses:GSPO")
-    registry.loss("gspo-tis", "marl_verl.algorithms.losses:GSPO_TIS")
-    registry.loss("reinforce", "marl_verl.algorithms.losses:REINFORCE")
-    registry.algorithm("grpo", "marl_verl.algorithms.presets:GRPO")
-    registry.algorithm("grpo-trajectory-mean", "marl_verl.algorithms.presets:GRPO_TRAJECTORY_MEAN")
-    registry.algorithm("reinforce++", "marl_verl.algorithms.presets:REINFORCE_PP")
-    registry.algorithm("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
-    registry.algorithm("remax", "marl_verl.algorithms.remax:REMAX")
-    registry.algorithm("gdpo", "marl_verl.algorithms.gdpo:GDPO")
-    registry.algorithm("ippo", "marl_verl.algorithms.presets:IPPO")
-    registry.algorithm("mappo", "marl_verl.algorithms.presets:MAPPO")
+    registry.reward("valid-answer", "marl_verl.algo.rewards.mix:valid_answer")
+    registry.reward("returned", "marl_verl.algo.rewards.mix:returned")
+    registry.sampler("independent", "marl_verl.algo.sampling.independent:Independent")
+    registry.sampler("greedy-baseline", "marl_verl.algo.sampling.independent:GreedyBaseline")
+    registry.sampler("best-of", "marl_verl.algo.sampling.independent:BestOf")
+    registry.loss("verl", "marl_verl.algo.algorithms.losses:VERL")
+    registry.loss("ppo-clip", "marl_verl.algo.algorithms.losses:PPO_CLIP")
+    registry.loss("ppo-clip-tis", "marl_verl.algo.algorithms.losses:PPO_CLIP_TIS")
+    registry.loss("gspo", "marl_verl.algo.algorithms.losses:GSPO")
+    registry.loss("gspo-tis", "marl_verl.algo.algorithms.losses:GSPO_TIS")
+    registry.loss("reinforce", "marl_verl.algo.algorithms.losses:REINFORCE")
+    registry.algorithm("grpo", "marl_verl.algo.algorithms.presets:GRPO")
+    registry.algorithm("grpo-trajectory-mean", "marl_verl.algo.algorithms.presets:GRPO_TRAJECTORY_MEAN")
+    registry.algorithm("reinforce++", "marl_verl.algo.algorithms.presets:REINFORCE_PP")
+    registry.algorithm("gigpo", "marl_verl.algo.algorithms.gigpo:GIGPO")
+    registry.algorithm("remax", "marl_verl.algo.algorithms.remax:REMAX")
+    registry.algorithm("gdpo", "marl_verl.algo.algorithms.gdpo:GDPO")
+    registry.algorithm("ippo", "marl_verl.algo.algorithms.presets:IPPO")
+    registry.algorithm("mappo", "marl_verl.algo.algorithms.presets:MAPPO")
     methods = {"mixes": registry.mix, "credits": registry.credit, "returns": registry.returns}
     for kind, register in {**methods, "advantages": registry.advantage}.items():
         for name, target in CORE_PARTS[kind].items():

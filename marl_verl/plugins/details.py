@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
-from marl_verl.advantage.part import Part, PartField, named
-from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.algorithm import LISTS, PARTS
-from marl_verl.core_parts import CORE_PARTS
+from marl_verl.algo.advantage.part import Part, PartField, named
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.algorithm import LISTS, PARTS
+from marl_verl.algo.core_parts import CORE_PARTS
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import in_words
 from marl_verl.plugins.lookup import Plugins

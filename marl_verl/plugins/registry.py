@@ -23,13 +23,13 @@ from marl_verl.errors import MarlError
 if TYPE_CHECKING:
     from random import Random
 
-    from marl_verl.advantage import Estimator, Returns
-    from marl_verl.algorithms import Algorithm, Loss, Metric
-    from marl_verl.algorithms.losses import LossFunction
-    from marl_verl.credit import Credit
+    from marl_verl.algo.advantage import Estimator, Returns
+    from marl_verl.algo.algorithms import Algorithm, Loss, Metric
+    from marl_verl.algo.algorithms.losses import LossFunction
+    from marl_verl.algo.credit import Credit
+    from marl_verl.algo.rewards import RewardMix
+    from marl_verl.algo.sampling import Sampler
     from marl_verl.episode import Episode, Message, Turn, Workflow
-    from marl_verl.rewards import RewardMix
-    from marl_verl.sampling import Sampler
     from marl_verl.tasks import Task, TaskSet
 
 KINDS: Mapping[str, str] = {

@@ -1,6 +1,6 @@
 """Linux namespaces, mounts and capabilities, by the C library. Standard library only.
 
-`marl_verl.process.private_network` uses it for a run, and `template` for programs written by models.
+`marl_verl.run.private_network` uses it for a run, and `template` for programs written by models.
 """
 
 from __future__ import annotations

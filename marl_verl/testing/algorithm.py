@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult, Estimator, FloatArray, IntArray, RowTable
-from marl_verl.advantage.columns import first_true
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, IntArray, RowTable
+from marl_verl.algo.advantage.columns import first_true
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.errors import MarlError, unknown
 from marl_verl.testing.given import instance, must, same_elsewhere
 from marl_verl.testing.time_limit import SECONDS, time_limit

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from marl_verl.credit import ReplayCredit
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.sampling import AttemptFailed, Independent
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must, same_elsewhere
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, shuffled

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, ActRecord, CallRecord, Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
 from marl_verl.episode.journal import Record
 from marl_verl.episode.turn import changed
 from marl_verl.errors import unknown
-from marl_verl.sampling import drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing.given import both, must
 from marl_verl.testing.hash_seeds import elsewhere

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage import FloatArray
-from marl_verl.algorithms.losses import PARAMETERS, Loss, LossFunction
+from marl_verl.algo.advantage import FloatArray
+from marl_verl.algo.algorithms.losses import PARAMETERS, Loss, LossFunction
 from marl_verl.errors import MarlError, shown
 from marl_verl.testing.given import must
 from marl_verl.testing.time_limit import SECONDS, time_limit

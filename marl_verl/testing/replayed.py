@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
+from marl_verl.algo.sampling import Sample, Sampler
+from marl_verl.algo.sampling.context import BaseSamplingContext
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
 from marl_verl.episode.turn import changed
-from marl_verl.sampling import Sample, Sampler
-from marl_verl.sampling.context import BaseSamplingContext
 from marl_verl.testing.given import must
 
 Worth = Callable[[Run, Run], Any]

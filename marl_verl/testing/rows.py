@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 
 __all__ = ["AGENTS", "VALUES", "Rows", "algorithm", "episodes", "joint_trees", "keep", "row", "trees"]

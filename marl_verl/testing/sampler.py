@@ -13,11 +13,11 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from marl_verl.algo.sampling import Failure, Sample, Sampler
 from marl_verl.episode import Episode, ReplayMismatch, Turn, Workflow, WorkflowError
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.journals.write import sample_lines
-from marl_verl.sampling import Failure, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.determinism import replayable
 from marl_verl.testing.given import awaitable, both, instance, lets_out, must, same_elsewhere

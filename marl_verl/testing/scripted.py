@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from marl_verl.algo.sampling import Candidate
+from marl_verl.algo.sampling.context import BaseSamplingContext, RoleReward, TaskContext
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.messages import Observation, as_message, message_text, untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop
-from marl_verl.sampling import Candidate
-from marl_verl.sampling.context import BaseSamplingContext, RoleReward, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing.given import instance

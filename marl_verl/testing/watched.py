@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 from typing import Any
 
+from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act, Action, ReplayMismatch, Run
-from marl_verl.sampling import Candidate
 from marl_verl.testing.given import SwitchedOff
 from marl_verl.testing.scripted import ScriptedContext
 

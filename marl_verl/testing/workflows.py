@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
-from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy
 

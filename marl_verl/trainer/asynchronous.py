@@ -25,13 +25,13 @@ from typing import Any
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage.concat import concat
+from marl_verl.algo.advantage.concat import concat
+from marl_verl.backend.verl.batches import PARTITION, read_tensors, write_tensors
+from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
+from marl_verl.backend.verl.rollout.worker import Done
 from marl_verl.config.schedule import settings_of
-from marl_verl.rollout.manager import TeamRolloutManager
-from marl_verl.rollout.worker import Done
-from marl_verl.trainer.batches import PARTITION, read_tensors, write_tensors
+from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
-from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.schedule import Schedule, Task, Training
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.advantage.columns import group_mean
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.advantage.columns import group_mean
 
 ZERO = 1e-9
 """An advantage up to this size is the rounding of 0."""

@@ -35,8 +35,8 @@ from transfer_queue import KVBatchMeta
 from marl_verl.threads import in_thread
 
 if TYPE_CHECKING:
-    from marl_verl.rollout.manager import TeamRolloutManager
-    from marl_verl.trainer.policy_runtime import PolicyRuntime
+    from marl_verl.backend.verl.policy_runtime import PolicyRuntime
+    from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
 
 
 class Waiting(NamedTuple):

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult, RowTable, agent_statistics
-from marl_verl.algorithms import Metric
+from marl_verl.algo.advantage import AdvantageResult, RowTable, agent_statistics
+from marl_verl.algo.algorithms import Metric
 from marl_verl.tasks.sides import draws, side_statistics
 
 if TYPE_CHECKING:
-    from marl_verl.rollout.worker import Report
-
-
-@contextmanager
-def timed(times: dict[str, float], name: str) -> Iterator[None]:
-    """Add the duration of the context in seconds to `times[name]`, unless it raises."""
-    begun = time.monotonic()
-    yield
-    times[name] = times.get(name, 0.0) + time.monotonic() - begun
+    from marl_verl.backend.verl.rollout.worker import Report
 
 
 def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:

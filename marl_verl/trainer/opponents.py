@@ -28,14 +28,14 @@ from pathlib import Path
 import numpy as np
 from omegaconf import DictConfig
 
-from marl_verl.advantage import FloatArray
-from marl_verl.checkpoint.snapshots import Snapshots, read
-from marl_verl.rollout.worker import Report
+from marl_verl.algo.advantage import FloatArray
+from marl_verl.backend.verl.policy_runtime import PolicyRuntime
+from marl_verl.backend.verl.policy_servers import PastRuntime
+from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.events import timed
+from marl_verl.run.checkpoint.snapshots import Snapshots, read
 from marl_verl.team import Opponent, TeamConfig, past_name
-from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
-from marl_verl.trainer.policy_runtime import PolicyRuntime
-from marl_verl.trainer.policy_servers import PastRuntime
 
 DECAY = 0.99
 

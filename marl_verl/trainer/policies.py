@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import AdvantageResult
+from marl_verl.algo.advantage import AdvantageResult
+from marl_verl.backend.verl.batches import by_policy, put_advantages
+from marl_verl.backend.verl.critic import Critics
+from marl_verl.backend.verl.policy_runtime import PolicyRuntime
+from marl_verl.backend.verl.policy_servers import FrozenRuntime, PastRuntime, Runtime
+from marl_verl.backend.verl.rollout.devices import Devices
+from marl_verl.backend.verl.shared_runtime import SharedRuntime
+from marl_verl.config.hardware import cpu_run
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import pools_of
-from marl_verl.platforms.active import cpu_run
-from marl_verl.rollout.devices import Devices
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
-from marl_verl.trainer.batches import by_policy, put_advantages
-from marl_verl.trainer.critic import Critics
-from marl_verl.trainer.policy_runtime import PolicyRuntime
-from marl_verl.trainer.policy_servers import FrozenRuntime, PastRuntime, Runtime
-from marl_verl.trainer.shared_runtime import SharedRuntime
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.checkpoint.folders import complete
-from marl_verl.checkpoint.weights import policy_change
 from marl_verl.files import read_json, read_text
+from marl_verl.run.checkpoint.folders import complete
+from marl_verl.run.checkpoint.weights import policy_change
 from marl_verl.team import PolicyConfig
 
 if TYPE_CHECKING:

@@ -18,18 +18,18 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
+from marl_verl.backend.verl.rollout.endpoint import reach
+from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import cpu_run
-from marl_verl.process.cleanup import SCRATCH_VARIABLE
-from marl_verl.process.installed import safe_job
-from marl_verl.process.run_dir import emit
-from marl_verl.process.watch import Parent, Watch, one_line, queue_actors
-from marl_verl.rollout.endpoint import reach
+from marl_verl.events import emit
+from marl_verl.run.cleanup import SCRATCH_VARIABLE
+from marl_verl.run.cluster import connect, send_token
+from marl_verl.run.installed import safe_job
+from marl_verl.run.trackers import tracked
+from marl_verl.run.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.team import Endpoint
-from marl_verl.trainer.cluster import connect, send_token
-from marl_verl.trainer.trackers import tracked
 
 FORWARDED = (
     *("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_"),
@@ -130,8 +130,8 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import get_trainer_cls
 
-    from marl_verl.rollout import verl_plugin
-    from marl_verl.rollout.manager import TeamRolloutManager
+    from marl_verl.backend.verl.rollout import verl_plugin
+    from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
     from marl_verl.trainer import team_trainer  # noqa: F401 - registers "team"
 
     if not verl_plugin.LOADED:

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.algorithms import Algorithm
-from marl_verl.rollout.worker import Report
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.backend.verl.batches import part_of, with_padding
+from marl_verl.backend.verl.memory import AdvantageMemory
+from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.events import timed
 from marl_verl.threads import in_thread
-from marl_verl.trainer.batches import part_of, with_padding
 from marl_verl.trainer.filtering import Signal
-from marl_verl.trainer.memory import AdvantageMemory
-from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
 
 Task = dict[str, Any]

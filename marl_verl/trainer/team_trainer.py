@@ -22,25 +22,26 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from marl_verl import plugins
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.advantage.concat import concat
-from marl_verl.checkpoint.team import Checkpoints
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.advantage.concat import concat
+from marl_verl.backend.verl.batches import in_order, joined
+from marl_verl.backend.verl.memory import AdvantageMemory
+from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
 from marl_verl.config.task_choice import curriculum_of, filter_of
-from marl_verl.process.run_dir import RunDir, emit
-from marl_verl.process.watch import Phases
-from marl_verl.rollout.worker import Report
-from marl_verl.trainer import trackers
+from marl_verl.events import emit, timed
+from marl_verl.run import trackers
+from marl_verl.run.checkpoint.team import Checkpoints
+from marl_verl.run.records import Records
+from marl_verl.run.run_dir import RunDir
+from marl_verl.run.watch import Phases
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.batches import in_order, joined
 from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
-from marl_verl.trainer.memory import AdvantageMemory
-from marl_verl.trainer.metrics import team_metrics, timed
+from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.opponents import Opponents
 from marl_verl.trainer.policies import Policies
-from marl_verl.trainer.records import Records
 from marl_verl.trainer.schedule import Schedule, Synchronous, Task
 from marl_verl.trainer.validation import play, validation_metrics
 

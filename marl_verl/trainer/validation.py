@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from verl.utils import tensordict_utils as tu
 
-from marl_verl.rollout.manager import TeamRolloutManager
-from marl_verl.rollout.worker import Report
+from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
+from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.trainer.metrics import by_set, mean_read, means, side_metrics
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage import RowTable
-from marl_verl.advantage.columns import Labels
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.columns import Labels
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 
 AGENTS, GROUP = 16, 8

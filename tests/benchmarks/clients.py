@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from marl_verl_agents import openai_client, transport
 
+from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Run, Workflow
-from marl_verl.sampling import drive
 from marl_verl.tasks.base import Task
 
 TASK = Task("t", "2 + 2 = ?")

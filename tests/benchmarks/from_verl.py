@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from marl_verl.config.compose import HERE
 from marl_verl.config.verl_script import from_script
 from marl_verl.models.tiny import TinyModel, ensure_all
-from marl_verl.trainer.prepare import plan_run
+from marl_verl.run.prepare import plan_run
 from tests.benchmarks.measure import measure
 from tests.benchmarks.run import install_plugin
 from tests.benchmarks.stock import _flat, environment, with_newline

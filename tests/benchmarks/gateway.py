@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, process
 
+from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Limits, Run, Workflow
-from marl_verl.sampling import drive
 from marl_verl.tasks.base import Task
 
 TASK = Task("t", "2 + 2 = ?")

@@ -23,7 +23,7 @@ from typing import Any
 from marl_verl.config.policy_models import pretrained_models
 from marl_verl.models.pretrained import fetch
 from marl_verl.models.tiny import ensure_all
-from marl_verl.trainer.prepare import plan_run
+from marl_verl.run.prepare import plan_run
 from tests.benchmarks import stock
 from tests.benchmarks.measure import Measured, measure
 from tests.sites import add_distribution, python_path

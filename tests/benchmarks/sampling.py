@@ -26,10 +26,10 @@ from typing import Any
 import psutil
 
 from marl_verl import plugins
+from marl_verl.algo.sampling import Independent, Sample, Sampler
+from marl_verl.backend.verl.rollout.worker import collect_seldom
 from marl_verl.episode import Journal, Limits, Run
 from marl_verl.options import build
-from marl_verl.rollout.worker import collect_seldom
-from marl_verl.sampling import Independent, Sample, Sampler
 from marl_verl.tasks.base import Task
 from tests.benchmarks.simulated import (
     ACTION,

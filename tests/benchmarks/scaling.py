@@ -37,16 +37,16 @@ from omegaconf import OmegaConf
 from transfer_queue import interface
 
 from marl_verl import plugins
-from marl_verl.advantage.concat import concat
+from marl_verl.algo.advantage.concat import concat
+from marl_verl.algo.sampling import Independent
+from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.verl.batches import in_order, put_advantages
+from marl_verl.backend.verl.rollout.context import WorkerContext
+from marl_verl.backend.verl.rollout.worker import SamplerSet, _TeamRolloutWorker, collect_seldom
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, Limits, Team, Workflow
-from marl_verl.rollout.context import WorkerContext
-from marl_verl.rollout.worker import SamplerSet, _TeamRolloutWorker, collect_seldom
-from marl_verl.sampling import Independent
-from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
-from marl_verl.trainer.batches import in_order, put_advantages
 from marl_verl.trainer.team_trainer import TeamReplayBuffer
 from tests.benchmarks.simulated import Server, in_virtual_time
 

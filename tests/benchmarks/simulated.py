@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, TypeVar
 
+from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act, Action, Limits, Team, Workflow
-from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 

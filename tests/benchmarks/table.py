@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from marl_verl.advantage import RowTable
-from marl_verl.advantage.concat import concat
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.concat import concat
 
 WORKERS, TASK = 8, 128  # rows of a task
 

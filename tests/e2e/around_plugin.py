@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl import Task, TaskSet, Workflow, hookimpl, plugins
-from marl_verl.advantage import AdvantageResult, Estimator, group_ids
+from marl_verl.algo.advantage import AdvantageResult, Estimator, group_ids
 from marl_verl.tasks.inventory import asker_sees, holder_sees
 
 DIGITS = "0123456789"

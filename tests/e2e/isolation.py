@@ -90,7 +90,7 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
     """Step 1, a policy at a time: what changed where, after what."""
     import transfer_queue as tq
 
-    from marl_verl.trainer.batches import by_policy, with_padding
+    from marl_verl.backend.verl.batches import by_policy, with_padding
 
     trainer.global_steps = 1
     batch, table = trainer.sample()
@@ -147,11 +147,11 @@ def train(folder: Path) -> None:
 
 def main(recipe: Path, folder: Path) -> int:
     from marl_verl.cli.main import reported
-    from marl_verl.platforms.active import on_gpu
-    from marl_verl.process.progress import Display
-    from marl_verl.process.supervisor import TrainerProcess
-    from marl_verl.trainer.describe import describe
-    from marl_verl.trainer.prepare import make_run_directory, plan_run
+    from marl_verl.config.hardware import on_gpu
+    from marl_verl.run.describe import describe
+    from marl_verl.run.prepare import make_run_directory, plan_run
+    from marl_verl.run.progress import Display
+    from marl_verl.run.supervisor import TrainerProcess
 
     display, begun = Display(), time.time()
     plan = plan_run(recipe, [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"])

@@ -89,7 +89,7 @@ def shrink(folder: Path) -> None:
 
 
 def shrink_disk_after_check() -> None:
-    from marl_verl.checkpoint.team import Checkpoints
+    from marl_verl.run.checkpoint.team import Checkpoints
 
     check = Checkpoints._check_space
 
@@ -102,7 +102,7 @@ def shrink_disk_after_check() -> None:
 
 def announce(file: str, phase: str, step: int) -> None:
     """In the driver: make a file when a phase or a call begins in a step or later, and let it last."""
-    from marl_verl.process.watch import Phases
+    from marl_verl.run.watch import Phases
 
     call, now, path = Phases.__call__, {"step": 0}, Path(file)
 
@@ -123,8 +123,8 @@ def announce(file: str, phase: str, step: int) -> None:
     def around_calls() -> None:
         import ray
 
+        from marl_verl.backend.verl.policy_runtime import PolicyRuntime
         from marl_verl.trainer import report
-        from marl_verl.trainer.policy_runtime import PolicyRuntime
 
         around(PolicyRuntime, "_log_probs", "")
         around(PolicyRuntime, "update", "updating a policy")
@@ -146,7 +146,7 @@ def announce(file: str, phase: str, step: int) -> None:
 
 def install(victim: str, phase: str, step: int) -> None:
     """In the driver."""
-    from marl_verl.process.watch import Phases, Watch
+    from marl_verl.run.watch import Phases, Watch
 
     watched: dict[str, Any] = {}
     call, make = Phases.__call__, Watch.__init__

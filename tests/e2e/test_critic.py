@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import torch
 
-from marl_verl.checkpoint.folders import complete
-from marl_verl.checkpoint.weights import policy_change
 from marl_verl.config.stored import read_config
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.checkpoint.folders import complete
+from marl_verl.run.checkpoint.weights import policy_change
+from marl_verl.run.run_dir import RunDir
 from marl_verl.testing.real import explain
 from tests.e2e.conftest import INVENTORY, Finished, Five, long, resume, until_signal
 from tests.sites import add_distribution

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.process.supervisor import _environment
+from marl_verl.run.supervisor import _environment
 from tests.e2e.conftest import Five
 from tests.e2e.five import TEMPLATE
 

@@ -113,7 +113,7 @@ def change(config: Any, new: dict[str, Any]) -> dict[str, Any]:
 
 def change_worker(worker: Any, new: dict[str, Any]) -> None:
     """In the rollout worker: load what the stage names, as at its start."""
-    from marl_verl.rollout.worker import load_samplers, load_worker_context
+    from marl_verl.backend.verl.rollout.worker import load_samplers, load_worker_context
     from marl_verl.team import read_team
 
     marl = change(worker.config, new)
@@ -127,8 +127,8 @@ def train(folder: Path) -> None:
     import ray
 
     from marl_verl.config.parts import algorithm_of
+    from marl_verl.run.records import Records
     from marl_verl.team import read_team
-    from marl_verl.trainer.records import Records
     from marl_verl.trainer.report import write_summary
     from marl_verl.trainer.run import session
 
@@ -158,10 +158,10 @@ def main(folder: Path) -> int:
     from omegaconf import OmegaConf
 
     from marl_verl.cli.main import reported
-    from marl_verl.platforms.active import on_gpu
-    from marl_verl.process.progress import Display
-    from marl_verl.process.supervisor import TrainerProcess
-    from marl_verl.trainer.prepare import make_run_directory, plan_run
+    from marl_verl.config.hardware import on_gpu
+    from marl_verl.run.prepare import make_run_directory, plan_run
+    from marl_verl.run.progress import Display
+    from marl_verl.run.supervisor import TrainerProcess
 
     sizes = ("marl.task.train_size=128", "marl.task.test_size=20", "marl.run.seed=1")
     plans = {name: plan_run(recipe, [*overrides, *sizes]) for name, (recipe, overrides) in TEAMS.items()}

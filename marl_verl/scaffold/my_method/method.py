@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from marl_verl import Episode
-from marl_verl.advantage import Advantage, Baseline, FloatArray, IntArray
-from marl_verl.algorithms import Algorithm
-from marl_verl.credit import ReplayCredit
+from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.rewards import Mix
+from marl_verl.algo.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
 from marl_verl.options import Positive
-from marl_verl.rewards import Mix
-from marl_verl.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
 
 
 class Saving(Sampler):

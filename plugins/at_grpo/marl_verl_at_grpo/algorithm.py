@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage import TURN, FloatArray, RowTable
-from marl_verl.algorithms import Algorithm
-from marl_verl.rewards import RewardMix, total, weighted
+from marl_verl.algo.advantage import TURN, FloatArray, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.rewards import RewardMix, total, weighted
 from marl_verl_at_grpo.filtered import FilteredAdvantage
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from marl_verl.advantage import Advantage, AdvantageResult, FloatArray, RowTable
+from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.errors import MarlError, unknown
 
 METHODS = ("none", "mean", "std")

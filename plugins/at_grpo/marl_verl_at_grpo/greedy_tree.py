@@ -19,9 +19,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from marl_verl.episode import Act, Turn
-from marl_verl.options import Count
-from marl_verl.sampling import (
+from marl_verl.algo.sampling import (
     SESSION,
     Failure,
     PartialValue,
@@ -35,6 +33,8 @@ from marl_verl.sampling import (
     root,
     settled,
 )
+from marl_verl.episode import Act, Turn
+from marl_verl.options import Count
 
 
 class GreedyTree(Sampler):

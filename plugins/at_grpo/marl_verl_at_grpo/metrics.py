@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from marl_verl.algorithms import Metric
+from marl_verl.algo.algorithms import Metric
 
 if TYPE_CHECKING:
-    from marl_verl.sampling import Sample
+    from marl_verl.algo.sampling import Sample
 
 
 @dataclass(frozen=True)

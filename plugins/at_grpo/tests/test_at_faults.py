@@ -21,11 +21,11 @@ from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import PlannerExecutor
 
 from marl_verl import Task
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Episode, Journal, Turn
 from marl_verl.episode.row import row
-from marl_verl.sampling import Independent, Sample, Sampler
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 
 K = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 

@@ -19,7 +19,7 @@ from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import SokobanTasks
 
 from marl_verl import Task, TaskSet, Workflow
-from marl_verl.sampling import Independent
+from marl_verl.algo.sampling import Independent
 from marl_verl.tasks import Fields
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.advantage import FloatArray, RowTable
+from marl_verl.algo.advantage import FloatArray, RowTable
 from marl_verl.testing.rows import Rows, algorithm, episodes, keep
 
 OFFSETS = st.dictionaries(

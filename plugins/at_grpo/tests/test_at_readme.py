@@ -10,11 +10,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import Task, plugins
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
 from marl_verl.config.parts import algorithm_named
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import plan_run
 from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.trainer.describe import describe
-from marl_verl.trainer.prepare import plan_run
 
 HERE = Path(__file__).parents[1]
 README = (HERE / "README.md").read_text(encoding="utf-8")

@@ -18,10 +18,10 @@ from marl_verl_games.tiny_workflows import OneWalker, PlannerExecutor
 from marl_verl_math.python_tool import program_in, run_python
 
 from marl_verl import Task, Workflow
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASK = Task(

@@ -16,8 +16,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from marl_verl.algorithms import Metric
-from marl_verl.sampling import Sample
+from marl_verl.algo.algorithms import Metric
+from marl_verl.algo.sampling import Sample
 from marl_verl_code.code_levels import calls, definition, function, is_call
 from marl_verl_code.joint_code import AUX, HELPER, MAIN, entry_of
 

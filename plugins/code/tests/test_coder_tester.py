@@ -16,8 +16,8 @@ from marl_verl_code.cooperation import Cooperation, patterns
 from marl_verl_code.joint_code import TwoCoders, edits
 
 from marl_verl import MarlError, Task
+from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.episode import Episode, Journal, Turn
-from marl_verl.sampling import Independent, Sample
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow
 
 TASK = Task(
@@ -238,7 +238,7 @@ def test_an_expert_reads_both_codes_and_edits_those_of_each_agent() -> None:
 @pytest.mark.slow
 def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     """The second program, which passes 2 of 3 tests; a failed measure ends no run."""
-    from marl_verl.rollout import worker
+    from marl_verl.backend.verl.rollout import worker
 
     tasks = CodeWithTests(seconds=20)
     policy = ScriptedPolicy({"coder": [SQUARE, program("print(2 * abs(int(input())))")], "tester": GOOD})

@@ -23,9 +23,9 @@ from marl_verl_diagnose.doctor import Finding, error, loading, machine, ok, pack
 from marl_verl_diagnose.doctor import command as doctor
 
 from marl_verl.cli.main import main
-from marl_verl.platforms import active
-from marl_verl.process import cleanup
-from marl_verl.process.cleanup import RunResources
+from marl_verl.config import hardware as active
+from marl_verl.run import cleanup
+from marl_verl.run.cleanup import RunResources
 from tests.sites import add_distribution
 
 GIB = 1 << 30
@@ -492,7 +492,7 @@ def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ended.communicate()
     found = machine.leftovers()
     assert found.state == "warning"
-    assert found.do == f"python -m marl_verl.process.cleanup {resources.scratch}"
+    assert found.do == f"python -m marl_verl.run.cleanup {resources.scratch}"
     assert Path(resources.scratch, "run.json").is_file()
     assert [each.scratch for each in cleanup.abandoned()] == [resources.scratch]
     assert cleanup.cleanup_abandoned() == [resources.scratch]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage import AGENT, Advantage, FloatArray, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.errors import MarlError
-from marl_verl.rewards import Mix, RewardMix
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine, group_mean
-from marl_verl.algorithms import Metric
+from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine, group_mean
+from marl_verl.algo.algorithms import Metric
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from marl_verl_dr_mas.algorithm import DR_MAS
 from marl_verl_dr_mas.amplification import Amplification, Factor, SecondMoment, amplification
 
-from marl_verl.advantage import TASK, Advantage, RowTable
-from marl_verl.algorithms import Algorithm
-from marl_verl.rewards import Mix
+from marl_verl.algo.advantage import TASK, Advantage, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.rewards import Mix
 
 GRPO = Algorithm("independent", Mix(), "none", Advantage(group=TASK, singleton="raw"), "ppo-clip")
 

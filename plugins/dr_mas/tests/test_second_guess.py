@@ -24,10 +24,10 @@ from marl_verl_dr_mas.second_guess import (
 )
 
 from marl_verl import MarlError, Task
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = SecondGuessTasks()

@@ -17,9 +17,9 @@ from marl_verl_environments.seats import Seated, player_legal, player_outcome, p
 from marl_verl_environments.textarena import SEATS, TextArena, TextArenaGame, TextArenaTasks
 
 from marl_verl import Task, plugins
+from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from marl_verl.testing.hash_seeds import elsewhere
 

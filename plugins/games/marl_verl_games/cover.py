@@ -13,13 +13,13 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from marl_verl import Task, TaskSet, Workflow
-from marl_verl.algorithms import Metric
+from marl_verl.algo.algorithms import Metric
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import Split, distinct, held_out
 
 if TYPE_CHECKING:
-    from marl_verl.sampling import Sample
+    from marl_verl.algo.sampling import Sample
 
 ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 AGENTS = tuple(f"agent-{number}" for number in range(1, 9))

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage import (
+from marl_verl.algo.advantage import (
     AdvantageResult,
     Baseline,
     FloatArray,
@@ -26,7 +26,7 @@ from marl_verl.advantage import (
     group_ids,
     group_mean,
 )
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.errors import MarlError
 
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from marl_verl.algo.sampling import Failure
 from marl_verl.episode import JOIN, Act, Episode, Journal, Turn
-from marl_verl.sampling import Failure
 
 Choice = tuple[int, ...]
 """A joint action: for each act, the number of its action."""

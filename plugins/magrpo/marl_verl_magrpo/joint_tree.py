@@ -37,10 +37,7 @@ import itertools
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from marl_verl.episode import Act, Action, Run, Turn
-from marl_verl.errors import MarlError
-from marl_verl.options import Count
-from marl_verl.sampling import (
+from marl_verl.algo.sampling import (
     SESSION,
     AttemptFailed,
     Failure,
@@ -56,6 +53,9 @@ from marl_verl.sampling import (
     transition,
     waiting_for,
 )
+from marl_verl.episode import Act, Action, Run, Turn
+from marl_verl.errors import MarlError
+from marl_verl.options import Count
 from marl_verl.tasks import TaskSet
 from marl_verl_magrpo.joint_node import Joint, failures_of, number_rows, path_to, prune
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult, Population, RowTable, combine
-from marl_verl.algorithms import Metric
+from marl_verl.algo.advantage import AdvantageResult, Population, RowTable, combine
+from marl_verl.algo.algorithms import Metric
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from marl_verl_code.joint_code import JointCode, TwoCoders
 from marl_verl_magrpo.joint_tree import JointTree
 
 from marl_verl import Task
-from marl_verl.sampling import Independent
+from marl_verl.algo.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 
 HELPER = "def aux(x):\n    return x + 1\n"

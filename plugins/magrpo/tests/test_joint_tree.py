@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from marl_verl_magrpo.joint_node import product_of
 from marl_verl_magrpo.joint_tree import JointTree, Size
 
-from marl_verl.advantage import AdvantageResult, RowTable
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.sampling import Sample
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl.testing.workflows import (

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_verl import MarlError
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, joint_trees, row
 
 

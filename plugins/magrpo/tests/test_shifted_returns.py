@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from marl_verl_magrpo.algorithm import MAGRPO
 from marl_verl_magrpo.joint_tree import JointTree
 
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
 from marl_verl.episode import Act, Team, Workflow
 from marl_verl.episode.row import row
 from marl_verl.tasks.base import Task, TaskSet

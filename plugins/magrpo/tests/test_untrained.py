@@ -11,12 +11,12 @@ from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.sampling import BestOf, Independent, Sample, Sampler
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Team, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
-from marl_verl.sampling import BestOf, Independent, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler

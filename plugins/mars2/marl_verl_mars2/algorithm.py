@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
-from marl_verl.rewards import Mix
 
 
 @dataclass(frozen=True)

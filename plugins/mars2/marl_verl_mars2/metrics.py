@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from marl_verl import Turn
-from marl_verl.algorithms import Metric
-from marl_verl.sampling import Sample
+from marl_verl.algo.algorithms import Metric
+from marl_verl.algo.sampling import Sample
 from marl_verl_mars2 import diversity
 
 

@@ -30,10 +30,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
 
-from marl_verl.episode import Episode
-from marl_verl.errors import MarlError, nearest
-from marl_verl.options import Count
-from marl_verl.sampling import (
+from marl_verl.algo.sampling import (
     SESSION,
     AttemptFailed,
     Failure,
@@ -49,6 +46,9 @@ from marl_verl.sampling import (
     scored,
     settled,
 )
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError, nearest
+from marl_verl.options import Count
 from marl_verl_mars2.bandit import STRATEGIES, Arms, Strategy
 from marl_verl_mars2.posteriors import Prior
 

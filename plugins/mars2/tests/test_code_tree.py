@@ -9,8 +9,8 @@ from marl_verl_code.refine_code import RefineCode
 from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl import Task
+from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act
-from marl_verl.sampling import Candidate
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 DOUBLE = Task(

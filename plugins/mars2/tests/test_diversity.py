@@ -16,8 +16,8 @@ from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl import Task
+from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act
-from marl_verl.sampling import Candidate, Sample
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 TEXT = st.text(alphabet="ab 1=\n", max_size=12)

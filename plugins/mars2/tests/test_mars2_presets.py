@@ -14,8 +14,8 @@ from marl_verl_mars2.refine import RefineSymbols
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 
-from marl_verl.advantage import RowTable
-from marl_verl.algorithms import Metric
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms import Metric
 from marl_verl.errors import MarlError
 from marl_verl.plugins import assemble
 from marl_verl.testing import ScriptedContext, ScriptedPolicy

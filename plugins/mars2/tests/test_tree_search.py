@@ -16,10 +16,10 @@ from marl_verl_mars2.bandit import Bandit, Stack, Strategy
 from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
 
+from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act, Action, Limits, Run, Team, Workflow, replay
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Candidate, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.sampler import check_sampler

@@ -15,14 +15,14 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.checkpoint.folders import complete, step_of
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import check_run, marl_section, read_config, team_of
 from marl_verl.errors import MarlError
 from marl_verl.files import read_json, read_text
 from marl_verl.inspect.run_files import PLACES, about, use_plugin_files
-from marl_verl.process.lock import is_running
-from marl_verl.process.run_dir import STARTS, RunDir
+from marl_verl.run.checkpoint.folders import complete, step_of
+from marl_verl.run.lock import is_running
+from marl_verl.run.run_dir import STARTS, RunDir
 from marl_verl_report import curves, steps
 
 SECTIONS = ("agents", "policies", "task", "workflow", "algorithm", "sampler", "validation", "schedule")

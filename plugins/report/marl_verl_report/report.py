@@ -5,7 +5,7 @@ from pathlib import Path
 
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError
-from marl_verl.process.terminal import show
+from marl_verl.run.terminal import show
 
 STEPS = 24
 """Default number of stored steps of each kind (training, validation) per run whose episodes the file contains."""

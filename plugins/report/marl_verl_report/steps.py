@@ -14,8 +14,8 @@ from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.replay_json import episode_record, failure_record
 from marl_verl.inspect.run_files import read_file
 from marl_verl.journals.read import EpisodeFile
-from marl_verl.process.packing import unpacked
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.packing import unpacked
+from marl_verl.run.run_dir import RunDir
 
 MOST_MEMBERS = 64
 """Rows of a group that are listed with their returns."""

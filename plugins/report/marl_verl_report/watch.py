@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from marl_verl.cli.arguments import add_plugin_argument
-from marl_verl.process.terminal import show
+from marl_verl.run.terminal import show
 
 EXAMPLES = """
 The page of `marl-verl report`, which follows the run: new metrics and steps appear within 2 s. Only this machine can

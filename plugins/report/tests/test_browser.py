@@ -15,8 +15,8 @@ from marl_verl_report.serve import Server
 
 from marl_verl.cli.main import main
 from marl_verl.inspect.run_files import use_plugin_files
-from marl_verl.process.lock import locked
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.lock import locked
+from marl_verl.run.run_dir import RunDir
 from tests.browser import Page, needs_chromium
 from tests.run_folder import PLANTED, many_steps, run_folder, runs_of_seeds, team_of, write_step
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from marl_verl.algo.sampling import Sample
 from marl_verl.cli.main import main
-from marl_verl.process.lock import locked
-from marl_verl.process.run_dir import RunDir
-from marl_verl.sampling import Sample
+from marl_verl.run.lock import locked
+from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig
 from tests import run_folder as folders

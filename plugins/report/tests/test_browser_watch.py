@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from marl_verl.cli.main import main
-from marl_verl.process.lock import locked
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.lock import locked
+from marl_verl.run.run_dir import RunDir
 from tests.browser import Page, needs_chromium, watched
 from tests.run_folder import run_folder, team_of, write_step
 

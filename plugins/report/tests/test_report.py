@@ -14,14 +14,14 @@ import pytest
 from marl_verl_report import steps
 from rich.console import Console
 
-from marl_verl.advantage import RowTable
+from marl_verl.algo.advantage import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.inspect import summary
 from marl_verl.inspect.run_files import use_plugin_files
-from marl_verl.process.progress import Display
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run import prepare
+from marl_verl.run.progress import Display
+from marl_verl.run.run_dir import RunDir
 from marl_verl.testing.rows import algorithm, row
-from marl_verl.trainer import prepare
 from marl_verl.trainer.report import _agents, wilson, write_summary
 from tests.run_folder import run_folder
 
@@ -57,8 +57,8 @@ def test_agents_have_their_last_metrics() -> None:
 
 
 def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Any:
-    from marl_verl.rollout.worker import Report
-    from marl_verl.sampling import Failure
+    from marl_verl.algo.sampling import Failure
+    from marl_verl.backend.verl.rollout.worker import Report
 
     failed = [Failure(session, "timeout", "the episode took too long") for session in range(failures)]
     return Report("u", "t", len(successes) + failures, successes=list(successes), failures=failed, **own)
@@ -154,7 +154,7 @@ def test_metrics_and_curves_are_per_side() -> None:
 
 @pytest.mark.slow
 def test_a_run_ends_above_its_share_of_failed_attempts_and_not_at_it() -> None:
-    from marl_verl.trainer.records import Records
+    from marl_verl.run.records import Records
 
     records = object.__new__(Records)
     records._marl = {"rollout": {"max_failed_share": 0.5}}
@@ -174,7 +174,7 @@ def test_weight_change(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from marl_verl.checkpoint.weights import weight_change
+    from marl_verl.run.checkpoint.weights import weight_change
 
     for name, weight in (("before", [3.0, 4.0]), ("after", [3.0, 4.5])):
         (tmp_path / name).mkdir()

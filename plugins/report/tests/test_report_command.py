@@ -22,8 +22,8 @@ from omegaconf import OmegaConf
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import use_plugin_files
-from marl_verl.process.lock import is_running, locked
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.lock import is_running, locked
+from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.report import wilson
 from tests.run_folder import PLANTED, many_steps, run_folder
 

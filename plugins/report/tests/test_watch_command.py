@@ -15,7 +15,7 @@ import pytest
 from marl_verl_report.serve import PERIOD, Server
 
 from marl_verl.cli.main import main
-from marl_verl.process.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir
 from tests.run_folder import run_folder
 
 

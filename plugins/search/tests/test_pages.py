@@ -21,9 +21,9 @@ from marl_verl_search.planner import PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
 
 from marl_verl import MarlError, Task
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 HTML = """<!doctype html><html><head><title>Norrvik</title><script>var x = "hidden";</script></head><body>

@@ -10,8 +10,8 @@ from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict
 from marl_verl_search.tasks import SearchTasks
 
 from marl_verl import MarlError, Task
+from marl_verl.algo.sampling import Independent
 from marl_verl.options import build
-from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = SearchTasks()

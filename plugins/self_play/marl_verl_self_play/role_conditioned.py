@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from marl_verl.advantage import (
+from marl_verl.algo.advantage import (
     AdvantageResult,
     FloatArray,
     GroupEstimator,

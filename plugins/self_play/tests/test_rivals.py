@@ -21,7 +21,7 @@ from marl_verl_self_play.proposer_solver import (
 )
 
 from marl_verl import Episode, MarlError, Task, TaskSet, Workflow, plugins
-from marl_verl.sampling import Independent
+from marl_verl.algo.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 RECIPES = Path(__file__).parents[3] / "recipes" / "self_play"

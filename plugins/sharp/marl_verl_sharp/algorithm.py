@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from marl_verl.advantage import AGENT, Advantage, FloatArray, RowTable, combine
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable, combine
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
-from marl_verl.rewards import RewardMix
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.worker_calls import worker_calls
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from marl_verl.algo.sampling import SamplingContext
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import unknown
-from marl_verl.sampling import SamplingContext
 from marl_verl_sharp.masking import MaskingCredit
 
 

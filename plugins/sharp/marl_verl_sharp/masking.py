@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from marl_verl.credit import ReplayCredit
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
 from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, WorkflowError
 from marl_verl.errors import MarlError, unknown
-from marl_verl.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
 
 Mode = Literal["regenerate", "rescore", "full"]
 Masked = frozenset[str | tuple[str, str]]

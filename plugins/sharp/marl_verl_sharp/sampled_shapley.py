@@ -3,10 +3,11 @@
     v(S)  = score of the episode with every player outside S masked;  v(N) = its own score, without a replay
     phi_i = mean over orders pi of N of  v(those up to i in pi) - v(those before i in pi)
 
-Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions (`marl_verl.credit.shapley`;
-Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and Tejada, 2009), with truncation (Ghorbani
-and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) - v(those so far)| < `truncation`, the
-remaining players of the order get 0 without a replay. sum_i phi_i = v(N) - v({}), with an error below `truncation`.
+Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions
+(`marl_verl.algo.credit.shapley`; Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and
+Tejada, 2009), with truncation (Ghorbani and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) -
+v(those so far)| < `truncation`, the remaining players of the order get 0 without a replay. sum_i phi_i = v(N) -
+v({}), with an error below `truncation`.
 
 Each coalition is replayed at most once, however many orders contain it. Masking: `marl_verl_sharp.masking`.
 """
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from marl_verl.credit import MOST_PLAYERS, coalitions, shapley
+from marl_verl.algo.credit import MOST_PLAYERS, coalitions, shapley
+from marl_verl.algo.sampling import SamplingContext
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.sampling import SamplingContext
 from marl_verl_sharp.masking import MaskingCredit
 
 Coalition = frozenset[str]

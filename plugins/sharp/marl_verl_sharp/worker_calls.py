@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine
-from marl_verl.algorithms import Metric
+from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine
+from marl_verl.algo.algorithms import Metric
 
 
 def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]:

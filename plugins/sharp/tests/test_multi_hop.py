@@ -14,8 +14,8 @@ from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl import Episode, MarlError, Task
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
-from marl_verl.sampling import Independent
 from marl_verl.tasks import read_tasks
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
 

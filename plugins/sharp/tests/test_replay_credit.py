@@ -21,13 +21,13 @@ from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.masking import MaskingCredit, masked_value
 from marl_verl_sharp.sampled_shapley import SampledShapley
 
-from marl_verl.advantage import RowTable
-from marl_verl.credit.base import ReplayCredit, with_credit
-from marl_verl.credit.shapley import coalitions, shapley
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.credit.base import ReplayCredit, with_credit
+from marl_verl.algo.credit.shapley import coalitions, shapley
+from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.episode import Act, Action, Episode, Limits, Team, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
-from marl_verl.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, shown
 from marl_verl.testing.rows import algorithm

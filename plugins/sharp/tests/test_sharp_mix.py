@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from marl_verl import MarlError
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, row
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"

@@ -27,11 +27,11 @@ from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_sharp.worker_calls import WorkerCalls
 
 from marl_verl import Episode, MarlError, Task
-from marl_verl.advantage import RowTable
-from marl_verl.algorithms import Algorithm
-from marl_verl.credit import ReplayCredit
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
-from marl_verl.sampling import Independent
 from marl_verl.testing import (
     ScriptedContext,
     ScriptedPolicy,

@@ -17,8 +17,8 @@ from marl_verl_writing.word_lists import STOP_WORDS, TRANSITIONS
 from marl_verl_writing.word_writing import WordWriters, WordWriting
 
 from marl_verl import MarlError, Task
+from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlWarning
-from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"

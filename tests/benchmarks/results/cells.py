@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.inspect.run_files import Run, load_run
-from marl_verl.process.run_dir import STARTS
+from marl_verl.run.run_dir import STARTS
 from marl_verl.version import __version__
 from tests.benchmarks.results.claim import Arm, Claim
 from tests.benchmarks.results.measures import SAMPLED, SUCCESS

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage import FloatArray, RowTable
+from marl_verl.algo.advantage import FloatArray, RowTable
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Turn
 from marl_verl.episode.row import row

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from marl_verl.platforms.active import has_accelerator
-from marl_verl.platforms.unusable import remove, unusable
-from marl_verl.process.progress import Display
-from marl_verl.process.terminal import harmless, show
+from marl_verl.config.hardware import has_accelerator
+from marl_verl.config.unusable import remove, unusable
+from marl_verl.run.progress import Display
+from marl_verl.run.terminal import harmless, show
 from marl_verl_diagnose.doctor import Finding
 
 

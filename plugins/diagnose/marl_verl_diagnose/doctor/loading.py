@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import Any
 
-from marl_verl.platforms.active import has_accelerator
-from marl_verl.platforms.unusable import unusable
+from marl_verl.config.hardware import has_accelerator
+from marl_verl.config.unusable import unusable
 from marl_verl.plugins import VARIABLE, installed
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 
 from marl_verl.config.checks import CPU_BYTES, CPU_BYTES_A_POLICY, DISK_BYTES
+from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.memory import trainable
 from marl_verl.models.tiny import default_cache
-from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
-from marl_verl.process.cleanup import abandoned
+from marl_verl.run.cleanup import abandoned
 from marl_verl.sandbox import unavailable, weak
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
@@ -142,5 +142,5 @@ def leftovers() -> Finding:
         return ok("leftovers", "no leftovers of killed runs")
     processes = sum(len(run.processes()) for run in found)
     message = f"{len(found)} killed runs left {processes} processes, and {', '.join(run.scratch for run in found)}"
-    do = " && ".join(f"python -m marl_verl.process.cleanup {run.scratch}" for run in found)
+    do = " && ".join(f"python -m marl_verl.run.cleanup {run.scratch}" for run in found)
     return warning("leftovers", f"{message}; the next run removes them", do)

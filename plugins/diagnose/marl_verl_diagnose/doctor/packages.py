@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from marl_verl.platforms.active import FLASH_ATTENTION, flash_attention, has_accelerator
+from marl_verl.config.hardware import FLASH_ATTENTION, flash_attention, has_accelerator
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")  # reported in separate lines

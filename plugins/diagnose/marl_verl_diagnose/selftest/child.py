@@ -9,8 +9,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from marl_verl.config.hardware import has_accelerator
 from marl_verl.errors import RunError, format_error
-from marl_verl.platforms.active import has_accelerator
 from marl_verl_diagnose.selftest import CriterionError, Figures, Place, SkippedError
 
 LINES = 60  # of the log of a run that failed

@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     # imported here to keep `marl-verl selftest --help` fast
-    from marl_verl.platforms.active import has_accelerator
-    from marl_verl.process.machine import machine
-    from marl_verl.process.progress import Display
-    from marl_verl.process.terminal import show
+    from marl_verl.config.hardware import has_accelerator
+    from marl_verl.run.machine import machine
+    from marl_verl.run.progress import Display
+    from marl_verl.run.terminal import show
     from marl_verl_diagnose.selftest import Place, checks, report, runner
 
     chosen = checks.choose(options.only)

@@ -17,9 +17,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.config.memory import training
 from marl_verl.models.sizes import sizes
-from marl_verl.platforms.active import RUN_VARIABLE
 from marl_verl_diagnose.selftest import Figures, Place, require
 from marl_verl_diagnose.selftest.models import random_model
 
@@ -146,7 +146,7 @@ def _measured(worker: Any, tokens: int, expected: Any, how: dict[str, Any]) -> d
     """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory."""
     from verl.workers.utils.padding import response_from_nested
 
-    from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
+    from marl_verl.backend.verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 
     rows = _rows(tokens)
     found = worker.compute_log_prob(_batch(rows, MODEL_FIELDS, {**how, "compute_loss": False}))
@@ -176,8 +176,8 @@ def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], ol
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
+    from marl_verl.backend.verl.rollout.rows import row_fields
     from marl_verl.episode import Action, Turn
-    from marl_verl.rollout.rows import row_fields
 
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for number, row in enumerate(rows):

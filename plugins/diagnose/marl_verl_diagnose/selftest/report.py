@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from marl_verl.process.machine import PACKAGES, machine, packages
+from marl_verl.run.machine import PACKAGES, machine, packages
 from marl_verl.version import __version__
 from marl_verl_diagnose.selftest import Outcome
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from marl_verl.process.cleanup import cleanup_abandoned
-from marl_verl.process.progress import Display
-from marl_verl.process.supervisor import prctl
-from marl_verl.process.terminal import harmless
+from marl_verl.run.cleanup import cleanup_abandoned
+from marl_verl.run.progress import Display
+from marl_verl.run.supervisor import prctl
+from marl_verl.run.terminal import harmless
 from marl_verl_diagnose.selftest import Check, Outcome, Place
 
 PATIENCE = 60.0  # seconds between SIGTERM, after which a run ends its processes, and SIGKILL

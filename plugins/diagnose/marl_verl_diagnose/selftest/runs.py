@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from marl_verl.api import Run, evaluate, load_run, train
-from marl_verl.process.progress import Display, Event
+from marl_verl.run.progress import Display, Event
 from marl_verl_diagnose.selftest import CriterionError, Figures, Place, require
 
 STEPS, TASKS = 4, 20  # steps of the first run, and held-out tasks
@@ -167,7 +167,7 @@ def exported(place: Place, figures: Figures) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from marl_verl.checkpoint.export import choose, export
+    from marl_verl.run.checkpoint.export import choose, export
 
     run = _colocated(place, figures)
     output = place.work / "exported"

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from marl_verl.process.progress import Display
-from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.run.progress import Display
+from marl_verl.run.supervisor import TrainerProcess
 from marl_verl_diagnose.selftest import Figures, Place, require
 from marl_verl_diagnose.selftest.models import random_model
 from marl_verl_diagnose.selftest.runs import learnt, recipe, trained

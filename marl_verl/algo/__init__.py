@@ -1,0 +1,1 @@
+"""The arithmetic: rows, returns, advantages, credit, rewards, samplers, algorithms, losses."""

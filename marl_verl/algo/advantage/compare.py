@@ -1,0 +1,168 @@
+"""Baselines, scales, and the treatment of groups of one sample.
+
+In this module `value` [S] are the returns of samples, `group` [S] ids 0..G-1 without gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
+from marl_verl.algo.advantage.part import Part
+from marl_verl.errors import MarlError
+
+SINGLETONS = ("zero", "raw", "batch")
+MODERATE = 1e100
+"""Returns below it are not the reason where a baseline or a scale is not finite."""
+
+
+def check_eps(eps: float) -> None:
+    """Raise MarlError unless eps is a finite number >= 0."""
+    if not 0 <= eps < np.inf:
+        raise MarlError(f"'eps' must be >= 0, got {eps}")
+
+
+class Baseline(Part):
+    """b in A = R - b."""
+
+    kind: ClassVar[str] = "baselines"
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        """One baseline per sample [S]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mean(Baseline):
+    """b = mean of the group's returns (GRPO, arXiv 2402.03300)."""
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return group_mean(value, group)[group]
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(Baseline):
+    """b_i = (sum of the group's returns - R_i) / (n - 1): the mean of the others (RLOO, arXiv 2402.14740).
+
+    Hence A_i = (n R_i - sum) / (n - 1). In a group of one, b = R and A = 0.
+    """
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        count, low = np.bincount(group)[group], extremes(value, group)[0][group]
+        above = value - low  # relative to the group's minimum, so that the mean of a constant group is exact
+        others = np.bincount(group, weights=above)[group] - above
+        baseline: FloatArray = low + others / np.maximum(count - 1, 1)  # alone: low + 0, its own value
+        return baseline
+
+
+@dataclass(frozen=True)
+class Max(Baseline):
+    """b = the group's highest return, so that A <= 0 the best sample has A = 0 (MAGRPO's code, arXiv 2508.04652)."""
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return extremes(value, group)[1][group]
+
+
+@dataclass(frozen=True)
+class NoBaseline(Baseline):
+    """b = 0: A = R (REINFORCE)."""
+
+    name: ClassVar[str] = "none"
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return np.zeros(len(value))
+
+
+class Scale(Part):
+    """sigma in A = (R - b) / (sigma + eps)."""
+
+    kind: ClassVar[str] = "scales"
+    of_returns: ClassVar[bool] = False  # also with `scale_group`, where other scales are of R - b
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        """One spread per group [G]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unbiased(Scale):
+    """sigma = sqrt(sum (R - mean)^2 / (n - 1)); 0 for a group of one."""
+
+    ddof: ClassVar[int] = 1
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        deviation = value - group_mean(value, group)[group]
+        squares = np.bincount(group, weights=deviation**2)
+        sigma: FloatArray = np.sqrt(squares / np.maximum(np.bincount(group) - self.ddof, 1))
+        return sigma
+
+
+@dataclass(frozen=True)
+class Population(Unbiased):
+    """sigma = sqrt(sum (R - mean)^2 / n)."""
+
+    ddof: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class NonZero(Scale):
+    """sigma = the share of returns that are not 0, at least one of n: A = (R - b) n / count(R != 0).
+
+    Source: GPG, arXiv 2504.02546, as verl's `compute_gpg_outcome_advantage` has it.
+    """
+
+    name: ClassVar[str] = "nonzero"
+    of_returns: ClassVar[bool] = True
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        share: FloatArray = np.maximum(np.bincount(group, weights=value != 0), 1) / np.bincount(group)
+        return share
+
+
+def compare(
+    value: FloatArray,
+    group: IntArray,
+    baseline: Baseline,
+    std: Scale | None,
+    eps: float,
+    singleton: str,
+    spread: IntArray | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Baseline and scale of each sample, [S] each: A = (value - baseline) / scale.
+
+    Args:
+        std: sigma in A = (value - b) / (sigma + eps); None for A = value - b.
+        singleton: advantage of a group of one sample:
+            zero   A = 0: the baseline is its own value.
+            raw    A = value / (1 + eps), without `std` A = value: baseline 0, as in verl's GRPO and Dr. MAS.
+            batch  compared with all samples of the batch; the only setting that depends on rows outside the group.
+        spread: ids [S] of other groups for sigma, which is then the spread of value - b in these groups.
+    """
+
+    moderate = bool((np.abs(value) < MODERATE).all())
+
+    def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
+        b = numbers_of(baseline.compute(value, group), len(value), baseline.described, moderate)
+        if std is None:
+            return b, np.ones(len(value))
+        deviation = value - b
+        among = group if spread is None else spread
+        of = value if spread is None or std.of_returns else deviation
+        sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described, moderate)[among]
+        # with sigma 0 a deviation is kept as it is, instead of being divided by eps
+        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
+        return b, np.where(scale <= 0, 1.0, scale)
+
+    b, scale = within(group)
+    if baseline.name == "none" and std is None:
+        return b, scale  # nothing is compared, so that groups of one need no special treatment
+    alone = np.bincount(group)[group] == 1
+    if singleton == "batch":
+        own_b, own_scale = within(np.zeros(len(value), dtype=np.int64))
+    else:
+        own_b = value if singleton == "zero" else np.zeros(len(value))
+        own_scale = np.full(len(value), 1.0 if std is None else 1.0 + eps)
+    return np.where(alone, own_b, b), np.where(alone, own_scale, scale)

@@ -1,0 +1,251 @@
+"""Advantage estimators. `Advantage` composes returns, overlong penalty, groups, baseline and scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
+from marl_verl.algo.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
+from marl_verl.algo.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
+from marl_verl.algo.advantage.part import Part, PartField, check_known
+from marl_verl.algo.advantage.result import AdvantageResult
+from marl_verl.algo.advantage.returns import Returns, Scope
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.errors import MarlError, unknown
+from marl_verl.options import check_type
+
+Memory = Mapping[str, float]
+"""What an estimator keeps of earlier steps: names and numbers, stored in checkpoints."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Properties of a sampler's rows.
+
+    Attributes:
+        tree: turns have siblings, parents and children.
+        crossed: a row can be at several nodes.
+        incremental: component `team` is what a turn adds to its path, see `Sampler.incremental`.
+        greedy: they have the reward of a greedy episode as column "greedy".
+    """
+
+    tree: bool = False
+    crossed: bool = False
+    incremental: bool = False
+    greedy: bool = False
+
+
+class Estimator(Part):
+    """Base of advantage estimators. A frozen dataclass, whose fields are its options."""
+
+    kind: ClassVar[str] = "advantages"
+
+    @property
+    def sums_turns(self) -> bool:
+        """See `Returns.sums_turns`."""
+        return False
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] bool, the rows that get the team reward of their episode. `table` has no padding."""
+        return np.ones(len(table), dtype=np.bool_)
+
+    def consumed(self) -> tuple[str, ...]:
+        """Reward components that the estimator reads itself; they are excluded from the sum of all components."""
+        return ()
+
+    def score_parts(self) -> tuple[str, ...]:
+        """Parts of the task's score (`DetailedScore`) that a run sets as reward components of every turn."""
+        return ()
+
+    def wants_critic(self) -> Scope | None:
+        """The critic that it needs and computes targets for (`AdvantageResult.target`), or None."""
+        return None
+
+    def incompatibility(self, rows: Rows) -> str | None:
+        """Why the estimator is incompatible with such rows; None if it is compatible."""
+        return None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether advantages depend on earlier steps, through `recall`."""
+        return False
+
+    def recall(self, table: RowTable, reward: FloatArray, memory: Memory) -> tuple[Mapping[str, FloatArray], Memory]:
+        """Columns [n] for `compute` (`RowTable.column`) that depend on earlier steps, and the memory after this step.
+
+        Training calls it once a step, before `compute`, with the same arguments; the memory of the first step is empty.
+        The columns are stored with the rows, so that `marl-verl explain` computes the same. Rows without them are
+        those of a check or of a document: then `compute` must do as in a first step.
+        """
+        raise NotImplementedError
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """Compute one advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        raise NotImplementedError
+
+
+class GroupEstimator(Estimator):
+    """Base of estimators that compare returns within groups of rows.
+
+    Attributes:
+        returns: computes the return R from rewards.
+        group: the columns that define a group.
+    """
+
+    returns: Returns
+    group: tuple[str, ...]
+
+    @property
+    def sums_turns(self) -> bool:
+        return self.returns.sums_turns
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        return self.returns.team_rows(table)
+
+    def consumed(self) -> tuple[str, ...]:
+        return self.returns.consumed()
+
+    def incompatibility(self, rows: Rows) -> str | None:
+        name, sums = f"returns '{self.returns.name}'", self.returns.sums_turns
+        if rows.crossed:
+            return "its rows can be at several nodes: use advantage 'joint' with joint_mode 'cross'"
+        if self.returns.wants_critic() and not self.wants_critic():
+            return f"{name} needs a critic, and advantage '{self.name}' trains none: use advantage 'advantage'"
+        if rows.tree and self.returns.of == "sessions":
+            return f"{name} sums the turns of a session, and turns of a tree have siblings: use tree_mean"
+        if not rows.tree and self.returns.of == "trees":
+            return f"{name} needs a tree, and these turns have no children: use path_sum"
+        if rows.tree and sums and not rows.incremental:
+            return f"{name} sums a path, and each of these turns has the full value of its state: use immediate"
+        if rows.incremental and not sums:
+            return f"{name} uses single turns, and each of these has only its increment to the path: use tree_mean"
+        column = next((column for column in self.group if column in ("node", "parent")), None)
+        if not rows.tree and column:
+            return f"group column '{column}' needs a tree, and these turns have no parents: use 'turn' or 'agent'"
+        return None
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """p = -factor min(len - (L - C), C) / C where len > L - C, else 0: from 0 at L - C tokens down to -factor at L.
+
+    Source: MARS2, arXiv 2602.07848 (there after shaping, before normalisation); DAPO, arXiv 2503.14476, equation 13.
+
+    Attributes:
+        L: longest response, in tokens.
+        C: tokens before L over which the penalty grows.
+        factor: the largest penalty.
+    """
+
+    L: int
+    C: int
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.C <= self.L:
+            raise MarlError(f"'overlong' needs 0 < C <= L, got L={self.L}, C={self.C}")
+        if not 0 < self.factor < np.inf:
+            raise MarlError(f"'overlong.factor' must be above 0, got {self.factor}")
+
+    @classmethod
+    def of(cls, given: Overlong | Mapping[str, Any] | None) -> Overlong | None:
+        """From config: {"L": 32768, "C": 2048}, or null. MarlError for an unknown or missing key."""
+        if given is None or isinstance(given, Overlong):
+            return given
+        check_type(given, Mapping, "overlong")
+        check_known(given, ("L", "C", "factor"), "overlong")
+        for name in ("L", "C"):
+            if name not in given:
+                raise MarlError(f"'overlong.{name}' is missing. Example: {{L: 32768, C: 2048}}")
+            check_type(given[name], int, f"overlong.{name}")
+        check_type(given.get("factor", 1.0), float, "overlong.factor")
+        return cls(**given)
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """The penalty of each row [n], between -factor and 0."""
+        return -self.factor * np.clip(table.length - (self.L - self.C), 0, self.C) / self.C
+
+
+@dataclass(frozen=True)
+class Advantage(GroupEstimator):
+    """A = (R - b_group) / (sigma_group + eps): a row is compared with the rows of its group.
+
+    Parts and groups are objects or names: `Advantage(baseline="leave-one-out", group="agent")`.
+
+    Attributes (names as in the golden files, which are generated by the papers' own code):
+        returns: computes the return R from rewards.
+        overlong: penalty for long responses, added to R before the comparison; None for no penalty.
+        sample: "row": every row counts once. "session_mean": the rows of one session in a group count once, with the
+            mean of their returns, and all get its advantage; with "row", a long episode outweighs a short one in mean
+            and std.
+        group: the columns that define a group, e.g. ("uid", "turn", "agent"); () is the whole batch.
+        baseline: b.
+        norm_by_std: divide by sigma + eps; if false, A = R - b.
+        std: sigma, the spread of the group's returns.
+        eps: added to sigma. A sigma of 0 counts as 1 if R - b is not 0 (baseline "none", another `scale_group`).
+        scale_group: columns of other groups for sigma, which is then the spread of R - b in these groups; () is the
+            whole batch, ("agent",) each agent; None: the same groups.
+        singleton: advantage of a group of one sample: "zero", "raw" or "batch" (see `compare.compare`).
+
+    Raises:
+        MarlError: an unknown value (with the nearest one), or a negative eps.
+    """
+
+    name: ClassVar[str] = "advantage"
+    returns: PartField[Returns] = PartField("returns", "immediate")
+    overlong: Mapping[str, Any] | Overlong | None = None
+    sample: str = "row"
+    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    baseline: PartField[Baseline] = PartField("baselines", "mean")
+    norm_by_std: bool = True
+    std: PartField[Scale] = PartField("scales", "unbiased")
+    eps: float = 1e-6
+    scale_group: PartField[tuple[str, ...] | None] = PartField("groups", None)
+    singleton: str = "zero"
+
+    def __post_init__(self) -> None:
+        if self.sample not in SAMPLES:
+            raise unknown("sample", self.sample, SAMPLES)
+        if self.singleton not in SINGLETONS:
+            raise unknown("singleton policy", self.singleton, SINGLETONS)
+        check_eps(self.eps)
+        object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
+        object.__setattr__(self, "overlong", Overlong.of(self.overlong))
+        if self.scale_group is not None:
+            object.__setattr__(self, "scale_group", check_columns("scale_group", self.scale_group))
+            if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
+                raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
+
+    def wants_critic(self) -> Scope | None:
+        return self.returns.wants_critic()
+
+    def incompatibility(self, rows: Rows) -> str | None:
+        if rows.tree and self.sample != "row":
+            return f"sample '{self.sample}' counts sessions, and a tree is a single session: use sample 'row'"
+        return super().incompatibility(rows)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """See `Estimator.compute`. MarlError (with the nearest name) for a group column that the table lacks."""
+        what = self.returns.described
+        stages = [(name, numbers_of(each, len(table), what)) for name, each in self.returns.stages(table, reward)]
+        ret = stages[-1][1]
+        target = self.returns.target(table, ret)
+        if isinstance(self.overlong, Overlong):
+            ret = ret + self.overlong.compute(table)
+            stages.append(("overlong", ret))
+        group = group_ids(table, self.group)
+        sample = sample_ids(table, group, self.sample)
+        value, first = ret, np.arange(len(table))
+        if self.sample != "row":
+            _, first = np.unique(sample, return_index=True)
+            value = group_mean(ret, sample)
+            stages.append((f"sample: {self.sample}", value[sample]))
+        spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
+        std = self.std if self.norm_by_std else None
+        b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
+        ret, baseline, scale = value[sample], b[sample], scale[sample]
+        return AdvantageResult.of(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)

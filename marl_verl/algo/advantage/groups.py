@@ -1,0 +1,57 @@
+"""Groups and samples of a table's rows: which rows are compared, and which count as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, first_true
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.errors import MarlError
+
+SAMPLES = ("row", "session_mean")
+BATCH: tuple[str, ...] = ()
+TASK = ("uid",)
+AGENT = ("uid", "agent")
+# with the slot, since an agent in two concurrent lanes has two different acts with the same turn number
+TURN = ("uid", "turn", "agent", "slot")
+SIBLINGS = ("uid", "parent", "agent", "slot")
+OBSERVATION = ("uid", "obs")
+
+
+def check_columns(option: str, columns: object) -> tuple[str, ...]:
+    """The columns of a group as a tuple. MarlError unless they are a list of different texts."""
+    if not isinstance(columns, Sequence) or isinstance(columns, str):
+        raise MarlError(f"'{option}' must be a list of columns, got {columns!r}")
+    for column in columns:
+        if not isinstance(column, str):
+            raise MarlError(f"'{option}' must be a list of columns, got {column!r} in it")
+        if list(columns).count(column) > 1:
+            raise MarlError(f"'{option}' has the column '{column}' twice")
+    return tuple(columns)
+
+
+def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
+    """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch.
+
+    MarlError (with the nearest name) for an unknown column.
+    """
+    return combine([table.codes(column) for column in columns], len(table))
+
+
+def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
+    """[n] ids 0..S-1 of samples: every row ("row"), or all rows of one session in a group ("session_mean")."""
+    if sample == "row":
+        return np.arange(len(table), dtype=np.int64)
+    return combine([group, table.uid.codes, table.session], len(table))
+
+
+def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) -> None:
+    """Raise MarlError unless rows with the same id [n] have the same value [n]. `what` describes rows of one id."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    shared = first[inverse.reshape(-1)]
+    if (row := first_true(values != values[shared])) is not None:
+        other = int(shared[row])
+        message = f"are {what} and have {values[other]:g} and {values[row]:g}: the shared reward must be the same"
+        raise MarlError(f"rows '{table.key(other)}' and '{table.key(row)}' {message}")

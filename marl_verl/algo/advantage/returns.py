@@ -1,0 +1,283 @@
+"""Returns: the (discounted) sum of rewards from a turn on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine
+from marl_verl.algo.advantage.groups import check_shared
+from marl_verl.algo.advantage.part import Part
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.advantage.tree import Tree, deepest_first
+from marl_verl.errors import MarlError
+
+Scope = Literal["policy", "team"]
+"""Input of a critic: the agent's observation, one critic per policy; or the joint observation, one critic per team."""
+
+
+class Returns(Part):
+    """The return R of each row, computed from the rewards of the batch.
+
+    Attributes:
+        sums_turns: whether R sums rewards of several turns, so that a reward repeated on each would count repeatedly.
+        of: whether R is defined for sessions, for trees, or for both.
+    """
+
+    kind: ClassVar[str] = "returns"
+    sums_turns: ClassVar[bool] = False
+    of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
+
+    def consumed(self) -> tuple[str, ...]:
+        """Reward components that the returns read themselves; they are excluded from the sum of all components."""
+        return ()
+
+    def wants_critic(self) -> Scope | None:
+        """The critic whose values the returns take from the table, or None."""
+        return None
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] bool, the rows that get the team reward of their episode: all, unless R sums the turns of a session."""
+        return np.ones(len(table), dtype=np.bool_)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """Compute the return of each row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        raise NotImplementedError
+
+    def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
+        """Intermediate values for `explain`: (name of the step, [n] values after it); the last one is the return."""
+        return [(f"returns: {self.name}", self.compute(table, reward))]
+
+    def target(self, table: RowTable, ret: FloatArray) -> FloatArray | None:
+        """[n] the value targets of the critic, given the return; None without a critic."""
+        return None
+
+
+@dataclass(frozen=True)
+class Immediate(Returns):
+    """R_t = r_t: the turn's own reward, including the team reward of its episode."""
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        return reward
+
+
+@dataclass(frozen=True)
+class _SessionSum(Returns):
+    """Base of returns that sum the agent's own turns in the session, later ones discounted by `gamma`."""
+
+    gamma: float = 1.0
+    sums_turns = True
+    of = "sessions"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] bool, each agent's last turn in the session."""
+        return _latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
+
+
+@dataclass(frozen=True)
+class Discounted(_SessionSum):
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        return _sum_own_turns(table, reward, self.gamma)
+
+
+@dataclass(frozen=True)
+class PathSum(_SessionSum):
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
+
+    The reward of a joint turn is set on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
+    2508.04652, without branching.
+    """
+
+    name: ClassVar[str] = "path_sum"
+    one_side: ClassVar[str | None] = "it sums the turns of all agents"
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] bool, the rows of the session's last joint turn."""
+        return _latest(table.turn, combine([table.uid.codes, table.session], len(table)))
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """See `Returns.compute`. MarlError if agents that act in one turn of a session have different rewards."""
+        return sum_joint_turns(table, reward, self.gamma, "one joint turn")
+
+
+@dataclass(frozen=True)
+class TreeMean(Returns):
+    """R = r + gamma * mean over the children of their R; a leaf has R = r.
+
+    The rows of all agents at one node share its reward, which counts once. A crossed row, which is at several joint
+    nodes, has the sum of their rewards, and R = r + gamma * sum over its nodes of the children's mean. Source: MAGRPO,
+    arXiv 2508.04652, as in the authors' code.
+    """
+
+    name: ClassVar[str] = "tree_mean"
+    one_side: ClassVar[str | None] = "it sums the turns of all agents on a path"
+    gamma: float = 1.0
+    sums_turns = True
+    of = "trees"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """See `Returns.compute`. MarlError as in `Tree.of`, or if uncrossed rows at one node have different rewards."""
+        tree = table.tree
+        share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
+        ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
+        depth = np.zeros(len(table), dtype=np.int64)
+        depth[tree.row] = tree.depth[tree.node]
+        for rows in deepest_first(depth):
+            ret[rows] += self.gamma * tree.sum_over_nodes(below, rows)
+            rows = rows[tree.parent[rows] >= 0]
+            np.add.at(below, tree.parent[rows], ret[rows] * share[rows])
+        return ret
+
+
+@dataclass(frozen=True)
+class GAE(_SessionSum):
+    """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
+
+    Generalised advantage estimation: the baseline is a critic's value instead of a group statistic. V after the agent's
+    last turn is 0; the critic is trained towards the target A_t + V_t.
+
+    Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16), with a turn as the action and t counting the
+    agent's own turns in the session, by index. V(o), column `value` of the rows, is a critic's (marl.critic) value of
+    the observation before the action, one per turn. With lam = 1, A_t is the discounted return minus V(o_t); with
+    lam = 0 it is the TD error delta_t. An agent with a frozen policy has no values and A = 0.
+
+    V_{t+1} is the value of the agent's own next turn, also for a critic of the joint observation (MAPPO, arXiv
+    2103.01955): rewards are on the rows of the agent that earned them, so that the return of a turn consists of the
+    same agent's later rewards. Turns of an agent in several concurrent lanes are ordered by index, as in `Discounted`:
+    the team reward counts on the last of all its turns.
+
+    Attributes:
+        gamma: discount per turn.
+        lam: trade-off between rewards and critic: 1 sums all rewards, 0 is the one-step TD error.
+        critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.
+    """
+
+    name: ClassVar[str] = "gae"
+    lam: float = 0.95
+    critic: Scope = "policy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.lam <= 1:
+            raise MarlError(f"'lam' must be between 0 and 1, got {self.lam}")
+
+    def wants_critic(self) -> Scope:
+        return self.critic
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """A of every row, [n]. MarlError if no row has a value, or an agent has values on some rows only."""
+        return self.stages(table, reward)[-1][1]
+
+    def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
+        """V, the TD error delta, the target and A, each [n]. MarlError as in `compute`."""
+        there = _valued(table)
+        value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
+        order, turns = _own_turns(table)
+        v = value[order]
+        goes_on = np.append(turns[1:] == turns[:-1], False)
+        delta = np.empty(len(table))
+        delta[order] = reward[order] + self.gamma * np.where(goes_on, np.append(v[1:], 0.0), 0.0) - v
+        back = _sum_own_turns(table, delta, self.gamma * self.lam)
+        return [("value", value), ("TD error", delta), ("value target", back + value), (f"returns: {self.name}", back)]
+
+    def target(self, table: RowTable, ret: FloatArray) -> FloatArray:
+        """[n] A + V; 0 where there is no value."""
+        value: FloatArray = np.where(_valued(table), table.values, 0.0)
+        return ret + value
+
+
+def check_gamma(gamma: float) -> None:
+    """Raise MarlError unless 0 <= gamma <= 1."""
+    if not 0 <= gamma <= 1:
+        raise MarlError(f"'gamma' must be between 0 and 1, got {gamma}")
+
+
+def _latest(time: IntArray, group: IntArray) -> BoolArray:
+    """[n] which rows have the largest `time` of their group."""
+    last = np.zeros(int(group.max()) + 1, dtype=np.int64)
+    np.maximum.at(last, group, time)
+    return np.asarray(time == last[group])
+
+
+def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows sorted by session and in it by t: `step` [n], or 1, 2, ..."""
+    n = len(reward)
+    start = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
+    length = np.diff(np.append(start, n))
+    ret = reward.astype(np.float64).copy()
+    left = np.repeat(start + length, length) - 1 - np.arange(n)  # rows after this one in its session
+    # backwards from each session's last row, vectorised over sessions
+    by_left = np.argsort(left, kind="stable")
+    for rows in np.split(by_left, np.flatnonzero(np.diff(left[by_left])) + 1)[1:]:
+        power = 1 if step is None else step[rows + 1] - step[rows]
+        ret[rows] += gamma**power * ret[rows + 1]
+    return ret
+
+
+def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once.
+
+    `what` names the shared turn in errors.
+    """
+    turns = combine([table.uid.codes, table.session, table.turn], len(table))
+    check_shared(table, reward, turns, what)
+    _, first = np.unique(turns, return_index=True)
+    sessions = combine([table.uid.codes[first], table.session[first]], len(first))
+    return _sum_to_go(reward[first], sessions, gamma, step=table.turn[first])[turns]
+
+
+def _own_turns(table: RowTable) -> tuple[IntArray, IntArray]:
+    """[n] rows sorted by agent and session, then index; and ids of (agent, session), in that order."""
+    ids = combine([table.uid.codes, table.session, table.agent.codes], len(table))
+    order = np.lexsort((table.index, ids))
+    return order, ids[order]
+
+
+def _sum_own_turns(table: RowTable, reward: FloatArray, gamma: float) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
+    order, turns = _own_turns(table)
+    back = np.empty(len(table))
+    back[order] = _sum_to_go(reward[order], turns, gamma)
+    return back
+
+
+def _valued(table: RowTable) -> BoolArray:
+    """[n] bool, rows with a value. MarlError if there are none, or an agent has values on some of its rows only."""
+    there: BoolArray = ~np.isnan(table.values)
+    if not there.any():
+        raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
+    if (row := table.lacking(there)) is not None:
+        others = f"which other rows of agent '{table.agent.value(row)}' have"
+        raise MarlError(f"row '{table.key(row)}' lacks 'value', {others}. Returns 'gae' needs one for all of them.")
+    return there
+
+
+def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
+    """[n] each row's weight in the mean over its parent's children: 1 / (rows at its node * children of the parent)."""
+    check_shared(table, reward, tree.node, "one joint action")
+    _, one = np.unique(tree.node, return_index=True)
+    above = tree.parent[one]
+    children = np.bincount(above[above >= 0], minlength=tree.count)
+    share: FloatArray = 1.0 / np.bincount(tree.node)[tree.node] / np.maximum(children[tree.parent], 1)
+    return share
+
+
+def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
+    """[n] as `_node_share`, for crossed rows: an agent's rows together cover each joint action of the parent once."""
+    ours = combine([tree.parent, table.agent.codes], len(table))
+    nodes = np.bincount(ours[tree.row], minlength=len(table))  # an agent with two lanes is at each node twice
+    _, one = np.unique(ours, return_index=True)
+    inner = one[tree.parent[one] >= 0]
+    agents = np.bincount(tree.parent[inner], minlength=tree.count)
+    share: FloatArray = 1.0 / nodes[ours] / np.maximum(agents[tree.parent], 1)
+    return share

@@ -1,0 +1,290 @@
+"""The row table: all turns of a batch in columns. The input of every advantage estimator."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import numbers
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from marl_verl.algo.advantage import columns
+from marl_verl.algo.advantage.columns import (
+    FLAGS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Labels,
+    Rows,
+    TokenArray,
+    first_true,
+)
+from marl_verl.algo.advantage.tree import Tree
+from marl_verl.episode.row import COUNTS, LABELS
+from marl_verl.errors import MarlError, unknown
+
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value", "columns")
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """n rows, one per turn.
+
+    Attributes:
+        uid: the task instance, shared by all its episodes.
+        session: [n] number of the episode of the task.
+        index: [n] the turn's position in its episode, over all agents; (uid, session, index) identifies a row.
+        turn: [n] number of the agent's act, within its lane.
+        agent, policy: the agent that acted and its policy (policy is optional).
+        slot: the agent's act, by number or by the name that the workflow gave it (optional).
+        node, parent: position in a sampled tree, unique within a uid; both share `names`; a root has no parent.
+        rewards: component -> [n] float64, 0 where the row lacks it.
+        present: component -> [n] bool, whether the row has it.
+        team_reward: [n] the team reward of the row's episode, NaN if `rewards` has the component "team". The returns
+            decide which rows get it, see `with_team`.
+        length: [n] response tokens.
+        padding: [n] bool, rows that only fill a batch; they enter no statistic.
+        invalid: [n] bool, acts that the workflow marked as invalid (`team.invalid`).
+        untrained: [n] bool, rows of agents that are not trained: in no group, and in no return of another agent.
+        values: [n] a critic's value of the observation before the act; NaN without one.
+        extra: additional columns of names, e.g. `obs`; usable as group columns.
+        own: reward components that a part reads itself; they are excluded from the sum of all components.
+        declared: reward components that the run sets, even if no row of this table has them.
+        numbers: computed column -> [n] float64, NaN where a row lacks it; see `column`.
+        tokens: computed column -> [n] arrays with a number per response token, see `token_column`.
+    """
+
+    uid: Labels
+    session: IntArray
+    index: IntArray
+    turn: IntArray
+    agent: Labels
+    policy: Labels
+    slot: Labels
+    node: Labels
+    parent: Labels
+    rewards: Mapping[str, FloatArray]
+    present: Mapping[str, BoolArray]
+    team_reward: FloatArray
+    length: IntArray
+    padding: BoolArray
+    invalid: BoolArray
+    untrained: BoolArray
+    values: FloatArray
+    extra: Mapping[str, Labels]
+    own: frozenset[str] = frozenset()
+    declared: frozenset[str] = frozenset()
+    numbers: Mapping[str, FloatArray] = field(default_factory=dict)
+    tokens: Mapping[str, TokenArray] = field(default_factory=dict)
+
+    @classmethod
+    def from_rows(cls, rows: Rows, declared: Iterable[str] = ()) -> RowTable:
+        """Create a table from one mapping per row, as in a JSON file of rows.
+
+        Required keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
+        node, parent, padding, invalid, untrained, value and team_reward (numbers), and columns (name -> number, or a
+        list with a number per response token). Any other key becomes a column of names.
+
+        Args:
+            declared: the reward components that the run sets (`Algorithm.components`).
+
+        Raises:
+            MarlError: no rows, a key that is missing or has the wrong type, two rows with the same (uid, session,
+                index), or a row with a `team_reward` and a reward "team".
+        """
+        extra = sorted({key for keys in set(map(tuple, rows)) for key in keys} - set(COLUMNS))
+        for key in extra:
+            if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
+                raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
+        if not rows:
+            raise MarlError("there are no rows. An advantage needs at least one.")
+        given = columns.by_column(rows, [key for key in (*COLUMNS, *extra) if key in rows[0]])
+        names = {name: columns.cells(rows, name, str, given.get(name)) for name in LABELS}
+        tree = [*names["node"], *names["parent"]]
+        rewards, present = columns.rewards_of(rows, given.get("rewards"))
+        computed, per_token = columns.computed_columns(rows, given.get("columns"))
+        counts = {name: columns.cells(rows, name, numbers.Integral, given.get(name)) for name in COUNTS}
+        flags = {name: columns.cells(rows, name, bool, given.get(name)) for name in FLAGS}
+        found: dict[str, Any] = {
+            **{name: Labels.of(names[name], tree if name in ("node", "parent") else ()) for name in LABELS},
+            **{name: np.array(each, dtype=np.int64) for name, each in counts.items()},
+            **{name: np.array(each, dtype=np.bool_) for name, each in flags.items()},
+            "rewards": rewards,
+            "present": present,
+            "team_reward": columns.numbers_or_nan(rows, "team_reward", given.get("team_reward")),
+            "values": columns.numbers_or_nan(rows, "value", given.get("value")),
+            "numbers": computed,
+            "tokens": per_token,
+            "extra": {key: Labels.of(columns.texts(rows, key, given.get(key))) for key in extra},
+        }
+        table = cls(**found, declared=frozenset(declared))
+        twice = table.present.get("team", np.zeros(len(table), dtype=np.bool_)) & ~np.isnan(table.team_reward)
+        if (i := first_true(twice)) is not None:
+            raise MarlError(f"row {i} has a 'team_reward' and a reward 'team'. Give one of them.")
+        table.order()
+        return table
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    def key(self, row: int) -> str:
+        """The key of a row, "{uid}_{session}_{index}", as in verl's TransferQueue."""
+        return f"{self.uid.value(row)}_{self.session[row]}_{self.index[row]}"
+
+    def keys(self) -> list[str]:
+        """[n] the key of each row, as in `key`."""
+        rows = zip(self.uid.codes.tolist(), self.session.tolist(), self.index.tolist(), strict=True)
+        return [f"{self.uid.names[uid]}_{session}_{index}" for uid, session, index in rows]
+
+    def column(self, name: str) -> FloatArray:
+        """[n] a column that a column function computed (`registry.columns`). MarlError with the nearest name for an
+        unknown column, or with the first row that lacks it; `numbers` has NaN for such rows."""
+        if name not in self.numbers:
+            raise unknown("column", name, self.numbers)
+        lacking = np.isnan(self.numbers[name]) & ~self.padding
+        if (row := first_true(lacking)) is not None:
+            raise MarlError(f"row '{self.key(row)}' lacks column '{name}'")
+        return self.numbers[name]
+
+    def token_column(self, name: str) -> TokenArray:
+        """[n] a computed column with a number per response token: arrays [length]. MarlError as in `column`."""
+        if name not in self.tokens:
+            raise unknown("column per token", name, self.tokens)
+        for row, values in enumerate(self.tokens[name]):
+            if not self.padding[row] and (len(values) != self.length[row] or not np.isfinite(values).all()):
+                what = f"{len(values)} numbers in column '{name}', for {self.length[row]} response tokens"
+                raise MarlError(f"row '{self.key(row)}' has {what}: one finite number per token is required")
+        return self.tokens[name]
+
+    def identifiers(self, name: str) -> Labels | IntArray:
+        """A column of names or integers. MarlError with the nearest name for an unknown column."""
+        if name in self.extra:
+            return self.extra[name]
+        if name not in (*LABELS, *COUNTS):
+            raise unknown("column", name, [*LABELS, *COUNTS, *self.extra])
+        column: Labels | IntArray = getattr(self, name)
+        return column
+
+    def codes(self, column: str) -> IntArray:
+        """A column as integers >= -1, for grouping. MarlError as in `identifiers`."""
+        found = self.identifiers(column)
+        return found.codes if isinstance(found, Labels) else found
+
+    def value(self, column: str, row: int) -> str | int | None:
+        """The value of a row in a column: a name or an integer."""
+        found = self.identifiers(column)
+        return found.value(row) if isinstance(found, Labels) else int(found[row])
+
+    def computed(self, row: int) -> dict[str, float | list[float]]:
+        """The computed columns of a row, as in `from_rows`."""
+        found: dict[str, Any] = {
+            name: each[row].tolist() for name, each in (*self.numbers.items(), *self.tokens.items())
+        }
+        return {name: value for name, value in found.items() if not np.isnan(value).any()}
+
+    def component(self, name: str) -> FloatArray:
+        """[n] a reward component that all rows have. MarlError with the nearest name, or the first row without it."""
+        if (row := first_true(~self.having(name))) is not None:
+            raise MarlError(f"row '{self.key(row)}' lacks reward '{name}'")
+        return self.rewards[name]
+
+    def having(self, name: str) -> BoolArray:
+        """[n] bool, rows with a reward component. MarlError (with the nearest) if none has and it is undeclared."""
+        present = self.present.get(name)
+        if present is not None and (present.any() or name in self.declared):
+            return present
+        if name in self.declared:
+            return np.zeros(len(self), dtype=np.bool_)
+        raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
+
+    def lacking(self, present: BoolArray) -> int | None:
+        """The first row that is not `present` [n] although another row of its agent is, or None."""
+        having = np.bincount(self.agent.codes, weights=present)[self.agent.codes] > 0
+        return first_true(having & ~present)
+
+    def with_team(self, counts: BoolArray) -> RowTable:
+        """The table with its episodes' team rewards as component "team" of their rows.
+
+        Args:
+            counts: [n] bool, the rows that get the team reward; other rows get 0.
+        """
+        recorded = ~np.isnan(self.team_reward)
+        team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
+        present = recorded | self.present.get("team", False)
+        rewards, has = {**self.rewards, "team": team}, {**self.present, "team": present}
+        return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
+
+    def with_component(self, name: str, values: FloatArray) -> RowTable:
+        """The table with an additional reward component. MarlError if rows already have one of that name."""
+        if (row := first_true(self.present.get(name, np.zeros(1, np.bool_)))) is not None:
+            raise MarlError(f"row '{self.key(row)}' already has a reward '{name}', the name of a computed component")
+        everywhere = np.ones(len(self), dtype=np.bool_)
+        return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: everywhere})
+
+    def with_columns(self, columns: Mapping[str, FloatArray]) -> RowTable:
+        """The table with these computed columns, in place of those of the same names."""
+        return replace(self, numbers={**self.numbers, **columns})
+
+    def setting_aside(self, names: Iterable[str]) -> RowTable:
+        """The table with these components excluded from the sum of all components."""
+        return replace(self, own=self.own | frozenset(names))
+
+    @property
+    def compared(self) -> IntArray:
+        """The rows that are compared: those of trained agents; all in a tree, or if none is of a trained agent."""
+        rows: IntArray = np.flatnonzero(~self.untrained)
+        everything = not len(rows) or (self.parent.codes >= 0).any()
+        return np.arange(len(self)) if everything else rows
+
+    @functools.cached_property
+    def tree(self) -> Tree:
+        """The tree defined by `node` and `parent`. MarlError as in `Tree.of`."""
+        return Tree.of(self.uid, self.node, self.parent, self.key)
+
+    def order(self) -> IntArray:
+        """The rows that are not padding, sorted by (uid, session, index), so that reductions are bitwise independent of
+        the order of the batch. MarlError if two rows have the same key."""
+        rows: IntArray = np.flatnonzero(~self.padding)
+        keys = np.stack([self.uid.codes[rows], self.session[rows], self.index[rows]])
+        ascending = np.zeros(max(len(rows) - 1, 0), dtype=np.bool_)
+        for key in keys[::-1]:
+            ascending = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & ascending)
+        if ascending.all():  # the usual case: a trainer's batch is sorted already
+            return rows
+        order = np.lexsort(keys[::-1])
+        rows, keys = rows[order], keys[:, order]
+        if (twice := first_true((keys[:, 1:] == keys[:, :-1]).all(axis=0))) is not None:
+            raise MarlError(f"two rows have the key '{self.key(int(rows[twice]))}'")
+        return rows
+
+    def take(self, rows: IntArray) -> RowTable:
+        """The table of these rows, in this order."""
+        return replace(self, **{field.name: _taken(getattr(self, field.name), rows) for field in fields(self)})
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One JSON-serialisable mapping per row; the inverse of `from_rows`."""
+        names = [*LABELS, *COUNTS, *self.extra]
+        rows: list[dict[str, Any]] = []
+        for i in range(len(self)):
+            row: dict[str, Any] = {name: self.value(name, i) for name in names}
+            row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
+            for name, column in (("team_reward", self.team_reward), ("value", self.values)):
+                if not np.isnan(column[i]):
+                    row[name] = float(column[i])
+            if computed := self.computed(i):
+                row["columns"] = computed
+            row |= {"untrained": True} if self.untrained[i] else {}
+            rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
+        return rows
+
+
+def _taken(column: Any, rows: IntArray) -> Any:
+    """Some rows of a column, or of each column of a mapping."""
+    if isinstance(column, Mapping):
+        return {name: _taken(each, rows) for name, each in column.items()}
+    if isinstance(column, Labels):
+        return Labels(column.codes[rows], column.names)
+    return column[rows] if isinstance(column, np.ndarray) else column

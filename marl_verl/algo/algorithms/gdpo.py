@@ -1,0 +1,87 @@
+"""GDPO: normalises each reward component by itself, then their sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import FloatArray, combine
+from marl_verl.algo.advantage.compare import Mean, Unbiased, check_eps, compare
+from marl_verl.algo.advantage.estimator import Estimator, Rows
+from marl_verl.algo.advantage.groups import check_columns, group_ids
+from marl_verl.algo.advantage.part import PartField
+from marl_verl.algo.advantage.result import AdvantageResult
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.errors import MarlError
+
+SET = ("team", "role", "tool")
+"""Components that a run sets without a part of the score."""
+
+
+@dataclass(frozen=True)
+class Decoupled(Estimator):
+    """A = whiten(sum_k w_k (r_k - mean r_k) / (std r_k + eps)), mean and std of component k over the group.
+
+    `whiten` subtracts the mean and divides by sqrt(variance + 1e-8), both over the response tokens of all rows of the
+    policy, so that a long response weighs more. Source: GDPO, arXiv 2601.05242, verl's
+    `compute_gdpo_outcome_advantage`.
+
+    Attributes:
+        keys: reward components; besides `team`, `role` and `tool`, these are parts of the task's score.
+        key_weights: w, one per key; None: all are 1.
+        group: columns of the groups.
+        norm_by_std: divide each component by its std.
+    """
+
+    name: ClassVar[str] = "decoupled"
+    keys: list[str] | tuple[str, ...] = ("team",)
+    key_weights: list[float] | tuple[float, ...] | None = None
+    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    norm_by_std: bool = True
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", check_columns("keys", self.keys))
+        object.__setattr__(self, "group", check_columns("group", self.group))
+        check_eps(self.eps)
+        if not self.keys:
+            raise MarlError("'keys' is empty: name the reward components to normalise")
+        if self.key_weights is not None and len(self.key_weights) != len(self.keys):
+            raise MarlError(
+                f"'key_weights' has {len(self.key_weights)} numbers for {len(self.keys)} 'keys': one for each"
+            )
+
+    def score_parts(self) -> tuple[str, ...]:
+        return tuple(key for key in self.keys if key not in SET)
+
+    def consumed(self) -> tuple[str, ...]:
+        return self.score_parts()
+
+    def incompatibility(self, rows: Rows) -> str | None:
+        return "its components are those of whole episodes, and a tree is a single session" if rows.tree else None
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """See `Estimator.compute`. MarlError for rows without one of the components."""
+        group, total, stages = group_ids(table, self.group), np.zeros(len(table)), []
+        weights = self.key_weights if self.key_weights is not None else np.ones(len(self.keys))
+        std = Unbiased() if self.norm_by_std else None
+        for key, weight in zip(self.keys, weights, strict=True):
+            value = table.component(key)
+            baseline, scale = compare(value, group, Mean(), std, self.eps, "raw")
+            stages.append((f"advantage of {key}", (value - baseline) / scale))
+            total = total + weight * stages[-1][1]
+        stages.append(("weighted sum", total))
+        policy = combine([table.policy.codes], len(table))
+        tokens = np.bincount(policy, weights=table.length)
+        mean = np.bincount(policy, weights=table.length * total) / np.maximum(tokens, 1)
+        squares = np.bincount(policy, weights=table.length * (total - mean[policy]) ** 2)
+        scale = np.sqrt(squares / np.maximum(tokens - 1, 1) + 1e-8)
+        rows = np.arange(len(table))
+        return AdvantageResult.of(total, reward, mean[policy], scale[policy], group, rows, self.group, stages)
+
+
+GDPO = Algorithm(advantage=Decoupled())
+"""Each of `keys` normalised over the rows of a task, then summed and whitened over the policy's tokens."""

@@ -1,0 +1,49 @@
+"""Presets composed of the core's parts: GRPO, REINFORCE++, IPPO and MAPPO.
+
+All of them have the defaults of `Algorithm`: independent episodes, the sum of the reward components, no credit
+assignment, and PPO's clipped loss.
+"""
+
+from __future__ import annotations
+
+from marl_verl.algo.advantage import BATCH, GAE, TASK, Advantage
+from marl_verl.algo.algorithms import Algorithm
+
+GRPO = Algorithm(advantage=Advantage(sample="row", group=TASK, singleton="raw"))
+"""A = (r - mean_uid) / (std_uid + 1e-6).
+
+Compared: every row with every row of its task, of any agent and turn. GRPO assumes that a group shares one prompt. This
+does not hold in a team, so that GRPO is the baseline ("turn-blind groups") of the other methods. Source: arXiv
+2402.03300, verl's `compute_grpo_outcome_advantage`.
+"""
+
+GRPO_TRAJECTORY_MEAN = Algorithm(advantage=Advantage(sample="session_mean", group=TASK, singleton="raw"))
+"""A = (r_episode - mean_uid) / (std_uid + 1e-6), the same for every row of an episode.
+
+Compared: whole episodes of one task. An episode's reward is the mean over its rows and counts once, independent of the
+number of turns. Agents and turns are not distinguished. Source: the global baseline of Dr. MAS's code, arXiv
+2602.08847.
+"""
+
+REINFORCE_PP = Algorithm(advantage=Advantage(group=BATCH, eps=1e-8, singleton="zero"))
+"""A = (r - mean_batch) / (std_batch + 1e-8).
+
+Compared: every row with every row of the batch, over tasks, agents and turns. Source: REINFORCE++, arXiv 2501.03262.
+verl's `reinforce_plus_plus` whitens over tokens, so that a long response weighs more; in this package a row is one
+sample. The two agree if all responses have the same length.
+"""
+
+IPPO = Algorithm(advantage=Advantage(returns=GAE(critic="policy"), group=("agent",), eps=1e-8, singleton="raw"))
+"""A = (GAE - mean_agent) / (std_agent + 1e-8).
+
+Compared: a turn with the value that the policy's critic predicted for its observation; then normalised over all rows of
+the agent in the batch. Nothing is compared within a task, so that one episode per task is enough. Source: IPPO, arXiv
+2011.09533; GAE, arXiv 1506.02438.
+"""
+
+MAPPO = Algorithm(advantage=Advantage(returns=GAE(critic="team"), group=("agent",), eps=1e-8, singleton="raw"))
+"""A = (GAE - mean_agent) / (std_agent + 1e-8), the critic's V of the joint observation.
+
+Compared: a turn with the value that the team's critic predicted for the joint observation of all agents so far. Source:
+MAPPO, arXiv 2103.01955.
+"""

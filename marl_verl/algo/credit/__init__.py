@@ -1,0 +1,11 @@
+"""Credit assignment: the contribution of one agent's turn to the team's reward.
+
+Credits that mask agents come with the plugin `marl-verl-sharp`.
+"""
+
+from marl_verl.algo.credit.base import Credit, NoCredit, ReplayCredit, TableCredit
+from marl_verl.algo.credit.shapley import MOST_PLAYERS, coalitions, leave_one_out, shapley
+from marl_verl.algo.credit.table import C3, StepGroups
+
+__all__ = ["C3", "Credit", "NoCredit", "ReplayCredit", "StepGroups", "TableCredit"]
+__all__ += ["MOST_PLAYERS", "coalitions", "leave_one_out", "shapley"]

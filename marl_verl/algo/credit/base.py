@@ -1,0 +1,162 @@
+"""`Credit`: the contribution of one agent's turn to the team's reward, as an additional reward component of its row.
+
+A credit is computed from the rows of a batch (`TableCredit`), or by replaying episodes with changes (`ReplayCredit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from marl_verl.algo.advantage.columns import FloatArray, numbers_of
+from marl_verl.algo.advantage.part import Part, PartField, named
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError
+
+TAKEN = ("team", "role", "tool")
+"""Components that are set while sampling; a credit must not have one of these names."""
+
+
+class Credit(Part):
+    """Base of `TableCredit`, computed from the rows of a batch, and `ReplayCredit`, computed by replaying episodes."""
+
+    kind: ClassVar[str] = "credits"
+
+    @property
+    def each(self) -> tuple[Credit, ...]:
+        """The credits, in the order in which they are applied."""
+        return (self,)
+
+    def incompatibility(self, branches: bool) -> str | None:
+        """Why the credit is incompatible with sessions (`branches` false) or trees; None if it is compatible."""
+        return None
+
+    def consumed(self) -> tuple[str, ...]:
+        """Components that the credit replaces; they are excluded from the sum of all components."""
+        return ()
+
+    def apply(self, table: RowTable) -> RowTable:
+        """The table with the credit as a component; the same table if the rows already have it."""
+        return table
+
+
+class TableCredit(Credit):
+    """Adds a reward component to every row before components are mixed. A frozen dataclass.
+
+    Attributes:
+        component: name of the component.
+    """
+
+    component: ClassVar[str] = "credit"
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """The credit of each row, [n]. `table` has no padding and is sorted by key."""
+        raise NotImplementedError
+
+    def apply(self, table: RowTable) -> RowTable:
+        """The table with the credit. MarlError if rows already have a component of that name."""
+        credit = numbers_of(self.compute(table), len(table), self.described)
+        return table.with_component(self.component, credit).setting_aside(self.consumed())
+
+
+@dataclass(frozen=True)
+class NoCredit(Credit):
+    """No credit assignment: every turn keeps its reward components."""
+
+    name: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True)
+class ReplayCredit(Credit):
+    """Adds a reward component to turns of a finished episode, in the rollout worker. A frozen dataclass.
+
+    Attributes:
+        component: name of the component.
+    """
+
+    component: str = "credit"
+
+    @property
+    def repeated(self) -> bool:
+        """Whether every turn of an agent has its whole credit, which returns that sum turns would count repeatedly."""
+        return True
+
+    def __post_init__(self) -> None:
+        if not self.component or self.component in TAKEN:
+            names = ", ".join(TAKEN)
+            raise MarlError(f"'component' must be a name other than {names}, got '{self.component}'")
+
+    def check(self, agents: Sequence[str]) -> None:
+        """Raise MarlError if an option does not fit the team."""
+
+    def players(self, agents: Sequence[str]) -> tuple[str, ...]:
+        """The agents whose turns get the component."""
+        return tuple(agents)
+
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        """Set the component on the turns of the players, and return the number of tokens sampled for it.
+
+        Raises:
+            AttemptFailed, WorkflowError: a replay failed, so that the episode cannot be credited.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `async def assign(self, context, episode)`")
+
+
+@dataclass(frozen=True)
+class SeveralCredits(Credit):
+    """Several credits, applied in order: each sees the components of those before it."""
+
+    name: ClassVar[str] = "several"
+    parts: tuple[Credit, ...]
+
+    def __post_init__(self) -> None:
+        names = [part.name for part in self.parts]
+        for name in names:
+            if names.count(name) > 1:
+                raise MarlError(f"credit '{name}' is listed twice")
+        replayed = [part.component for part in self.parts if isinstance(part, ReplayCredit)]
+        for component in replayed:
+            if replayed.count(component) > 1:
+                raise MarlError(f"two credits set component '{component}': set another `component` of one of them")
+
+    @property
+    def each(self) -> tuple[Credit, ...]:
+        return self.parts
+
+    def consumed(self) -> tuple[str, ...]:
+        return tuple(name for part in self.parts for name in part.consumed())
+
+    def apply(self, table: RowTable) -> RowTable:
+        for part in self.parts:
+            table = part.apply(table)
+        return table
+
+
+class CreditField(PartField[Credit]):
+    """A field that takes a credit, its name, or a list of credits and names."""
+
+    def __set__(self, part: object, value: Any) -> None:
+        if isinstance(value, list | tuple):
+            credits = tuple(named(self.kind, one) if isinstance(one, str) else one for one in value)
+            if wrong := [one for one in credits if isinstance(one, type) or getattr(one, "kind", "") != self.kind]:
+                raise MarlError(
+                    f"'{self.name}' must be a list of {self.kind} or their names, got {wrong[0]!r:.80} in it"
+                )
+            value = credits[0] if len(credits) == 1 else SeveralCredits(credits) if credits else NoCredit()
+        super().__set__(part, value)
+
+
+async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sample) -> None:
+    """Credit all episodes of a sample concurrently; an episode that cannot be credited becomes a failure."""
+    work = (attempt(context, episode.session, credit.assign(context, episode)) for episode in sample.episodes)
+    credited = []
+    for episode, found in zip(sample.episodes, await gather_all(work), strict=True):
+        if isinstance(found, Failure):
+            sample.failures.append(found)
+        else:
+            sample.add_tokens("credit", found)
+            credited.append(episode)
+    sample.episodes = credited

@@ -1,0 +1,118 @@
+"""Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups compare steps from one observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, first_true
+from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, check_eps, compare
+from marl_verl.algo.advantage.groups import SIBLINGS, group_ids
+from marl_verl.algo.advantage.part import PartField
+from marl_verl.algo.advantage.returns import check_gamma, sum_joint_turns
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.advantage.tree import deepest_first
+from marl_verl.algo.credit.base import TableCredit
+from marl_verl.errors import MarlError
+
+Mode = Literal["mean_norm", "mean_std_norm"]
+
+
+@dataclass(frozen=True)
+class C3(TableCredit):
+    """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean team reward of the leaves below v.
+
+    Siblings are the same agent's turns from the same parent: their history is identical, so that a difference in Q is
+    due to their actions. An only child gets 0. `credit` replaces `of` in the sum of components; to use it as the
+    advantage, set baseline "none".
+
+    Attributes:
+        of: the component that Q averages; only its values at leaves are used.
+    """
+
+    name: ClassVar[str] = "c3"
+    one_side: ClassVar[str | None] = "it gives a turn the team rewards of the turns after it, of all agents"
+    of: str = "team"
+
+    def incompatibility(self, branches: bool) -> str | None:
+        return None if branches else "it compares siblings in a tree, and these turns have no siblings"
+
+    def consumed(self) -> tuple[str, ...]:
+        return (self.of,)
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """See `TableCredit.compute`. MarlError for a row without the component, or as in `Tree.of`."""
+        reward, tree = table.component(self.of), table.tree
+        total, leaves = np.zeros(tree.count), np.zeros(tree.count)
+        inner = np.zeros(tree.count, dtype=np.bool_)
+        inner[tree.parent[tree.parent >= 0]] = True
+        total[~inner], leaves[~inner] = tree.node_mean(reward)[~inner], 1.0
+        _, one = np.unique(tree.node, return_index=True)  # one row of each node, for its parent
+        above = tree.parent[tree.row[one]]
+        for nodes in deepest_first(tree.depth):
+            nodes = nodes[above[nodes] >= 0]
+            np.add.at(total, above[nodes], total[nodes])
+            np.add.at(leaves, above[nodes], leaves[nodes])
+        mean = total / leaves
+        quality = tree.sum_over_nodes(mean, np.arange(len(table))) / np.bincount(tree.row, minlength=len(table))
+        return quality - LeaveOneOut().compute(quality, group_ids(table, SIBLINGS))
+
+
+@dataclass(frozen=True)
+class StepGroups(TableCredit):
+    """credit = S - mean of S over rows with the same observation (or that over std + eps); S as in `step_returns`.
+
+    Source: GiGPO, arXiv 2505.10978, equations 6 to 8.
+
+    Attributes:
+        step: component with the reward of the environment's step.
+        gamma: discount in S.
+        group: columns of the groups within which rows with the same `obs` are compared.
+        mode: "mean_norm" subtracts the mean, "mean_std_norm" also divides by std + eps.
+        singleton: credit for an observation that occurs once: "zero" or "raw".
+    """
+
+    name: ClassVar[str] = "step-groups"
+    one_side: ClassVar[str | None] = "it sums the steps of all agents"
+    step: str = "step"
+    gamma: float = 0.95
+    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    mode: Mode = "mean_norm"
+    std: PartField[Scale] = PartField("scales", "unbiased")
+    eps: float = 1e-6
+    singleton: Literal["zero", "raw"] = "zero"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+        check_eps(self.eps)
+        object.__setattr__(self, "group", tuple(self.group))
+
+    def incompatibility(self, branches: bool) -> str | None:
+        return "it sums the turns of a session, and turns of a tree have siblings" if branches else None
+
+    def consumed(self) -> tuple[str, ...]:
+        return (self.step,)
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """See `TableCredit.compute`. MarlError for rows without the component or the column `obs`."""
+        value = step_returns(table, self.step, self.gamma)
+        std = self.std if self.mode == "mean_std_norm" else None
+        same = same_observation(table, self.group)
+        baseline, scale = compare(value, same, Mean(), std, self.eps, self.singleton)
+        return (value - baseline) / scale
+
+
+def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
+    """[n] S_t = sum_{k >= t} gamma^(k - t) step_k over the session's turns; a turn of several agents counts once."""
+    return sum_joint_turns(table, table.component(step), gamma, "one turn of the environment")
+
+
+def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
+    """[n] ids of rows that share group and observation. MarlError if a row has no observation."""
+    if "obs" not in table.extra:
+        raise MarlError("the rows have no column 'obs', the id of a row's observation. Step groups need it.")
+    if (row := first_true(table.codes("obs") < 0)) is not None:
+        raise MarlError(f"row '{table.key(row)}' has no 'obs', which step groups need")
+    return group_ids(table, (*group, "obs"))

@@ -1,0 +1,130 @@
+"""Mixes, which combine the reward components of a row into its reward; and a role reward for any team."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.algo.advantage.columns import FloatArray, first_true
+from marl_verl.algo.advantage.part import Part
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.episode import Episode, Turn
+from marl_verl.errors import MarlError, shown
+from marl_verl.options import check_type
+from marl_verl.tasks import quick
+from marl_verl.tasks.base import Task
+from marl_verl.team import AgentConfig
+
+
+class RewardMix(Part):
+    """Combines the reward components of a row. A frozen dataclass, whose fields are its options."""
+
+    kind: ClassVar[str] = "mixes"
+
+    def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
+        """The reward components that are set while sampling a team with this mix."""
+        role = ("role",) if any(agent.reward for agent in agents.values()) else ()
+        return frozenset(("team", *role, *self.required()))
+
+    def required(self) -> tuple[str, ...]:
+        """Components that are computed only if a mix requires them: "tool"."""
+        return ()
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, init=False)
+class Mix(RewardMix):
+    """r = sum over components c of w_c * r_c.
+
+    `Mix(team=1.0, role=0.5)` names its components; `Mix()` sums all components of a row with weight 1.
+
+    Attributes:
+        weights: component -> weight, or None for the sum of all components. A named component must exist, see
+            `weighted`.
+    """
+
+    name: ClassVar[str] = "weights"
+    weights: Mapping[str, float] | None = None
+
+    def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
+        if weights is not None and components:
+            raise MarlError("a mix has weights as a mapping and by name. Give one of them, not both.")
+        check_type(weights, Mapping | None, "weights")
+        chosen = dict(weights) if weights is not None else dict(components) or None
+        if chosen == {}:
+            raise MarlError("'weights' is empty: name a component, or omit it to sum all components")
+        for name, weight in (chosen or {}).items():
+            check_type(weight, float, f"weights.{name}")
+        object.__setattr__(self, "weights", chosen)
+
+    def required(self) -> tuple[str, ...]:
+        return ("tool",) if self.weights is not None and "tool" in self.weights else ()
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
+        return total(table) if self.weights is None else weighted(table, self.weights)
+
+
+def total(table: RowTable) -> FloatArray:
+    """r = sum_c r_c over the components of a row, without those that another part consumes. MarlError if none."""
+    has_any = np.zeros(len(table), dtype=np.bool_)
+    reward = np.zeros(len(table))
+    for name, values in sorted(table.rewards.items()):
+        if name not in table.own:
+            reward += values
+            has_any |= table.present[name]
+    if (row := first_true(~has_any)) is not None:
+        raise MarlError(f"row '{table.key(row)}' has no reward component")
+    return reward
+
+
+def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
+    """r = sum_c w_c r_c.
+
+    An agent that has a component on none of its rows gets 0 for it (an agent without a role reward). A component that
+    the run declares may be missing on all rows.
+
+    Raises:
+        MarlError: a component that is not declared and that no row has (with the nearest name), or that an agent has on
+            some of its rows only (with the row): these rows would be rewarded by different rules.
+    """
+    reward = np.zeros(len(table))
+    for name, weight in sorted(weights.items()):
+        present = table.having(name)
+        if not present.any():
+            continue
+        if (row := table.lacking(present)) is not None:
+            agent = table.agent.value(row)
+            raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
+        reward += weight * table.rewards[name]
+    return reward
+
+
+def check_finite(table: RowTable) -> None:
+    """Raise MarlError with component, row and task if a reward is NaN or infinite."""
+    for name, values in table.rewards.items():
+        if (row := first_true(~np.isfinite(values))) is not None:
+            where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
+            raise MarlError(f"reward '{name}' of {where} is {values[row]}")
+
+
+@quick
+def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: r = 1 if the action has text and was not cut off at the length limit, else 0."""
+    return float(bool(turn.action.text.strip()) and turn.action.stop_reason != "length")
+
+
+@quick
+def returned(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward that the workflow returns with its answer: `{"text": "4", "rewards": {"solver": 0.5}}`; 0 for an
+    agent that `rewards` does not name. MarlError without the mapping."""
+    rewards = episode.answer.get("rewards") if isinstance(episode.answer, Mapping) else None
+    if not isinstance(rewards, Mapping):
+        raise MarlError(f"role reward 'returned' needs an answer with a mapping 'rewards', got {shown(episode.answer)}")
+    return float(rewards.get(turn.agent, 0.0))

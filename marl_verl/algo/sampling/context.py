@@ -1,0 +1,223 @@
+"""The part of `SamplingContext` that needs no model: runs, turns, scores and rewards."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.rewards.mix import RewardMix
+from marl_verl.algo.sampling.base import SamplingContext
+from marl_verl.algo.sampling.scoring import scored
+from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
+from marl_verl.episode.calls import perform
+from marl_verl.episode.messages import Observation
+from marl_verl.episode.row import row
+from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.tasks.base import DetailedScore, Task, TaskSet
+from marl_verl.tasks.sides import winner
+from marl_verl.team import AgentConfig, check_sides, sides_of
+
+Score = float | dict[str, float]  # the team's, or side -> its score
+RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Workflow, task set, team and rewards of a run.
+
+    Attributes:
+        rewards: name -> role reward.
+        mix: how the algorithm combines the reward components; None sums them.
+        limits: limits of one episode.
+        explored: policies whose agents are explored (`SamplingContext.explored`); None: all.
+        parts: parts of the score that are reward components of every turn; 0 without an answer.
+    """
+
+    workflow: Workflow
+    tasks: TaskSet
+    agents: Mapping[str, AgentConfig]
+    rewards: Mapping[str, RoleReward] = field(default_factory=dict)
+    mix: RewardMix | None = None
+    limits: Limits = Limits()
+    explored: frozenset[str] | None = None
+    parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mix, RewardMix | None):
+            raise MarlError(f"'mix' must be an object such as Mix(team=1.0), got {shown(self.mix)}")
+        if not isinstance(self.limits, Limits):
+            raise MarlError(f"'limits' must be an object such as Limits(acts=100), got {shown(self.limits)}")
+
+
+class BaseSamplingContext(SamplingContext):
+    """`SamplingContext` of the task instance `uid`, without `act` and `seed`."""
+
+    def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
+        self.task_context, self.task, self.uid = task_context, task, uid
+        self.agents, self.limits = tuple(task_context.agents), task_context.limits
+        policies = task_context.explored
+        self.explored = frozenset(
+            name for name, agent in task_context.agents.items() if policies is None or agent.policy in policies
+        )
+        self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
+        self._begun: dict[int, float] = {}
+
+    def seed(self, session: int) -> int:
+        """The seed of a session's runs."""
+        raise NotImplementedError
+
+    def start(self, session: int, journal: Journal | None = None) -> Run:
+        self._begun.setdefault(session, time.monotonic())
+        given: dict[str, Any] = {"seed": self.seed(session), "limits": self.limits, "too_long": self.too_long}
+        return Run(self.task_context.workflow, self.task, self.agents, journal, **given)
+
+    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
+        """Why a request of a client is too long for the policy of its agent; None if it is not, or not known."""
+        return None
+
+    def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
+        policy = self.task_context.agents[agent or act.agent].policy
+        return Turn.of(act, action, self.uid, session, policy, agent=agent, **position)
+
+    async def finish(self, run: Run, session: int) -> Episode:
+        turns = [self.turn(act, action, session) for act, action in run.turns]
+        episode = await self.state(run, session, turns, run.answer)
+        names = self.task_context.parts
+        parts = dict.fromkeys(names, 0.0) if run.answer is None else score_parts(episode.score, names)
+        for turn in turns:
+            turn.team_reward = self.outcome(turn, episode)
+            turn.rewards |= parts
+        await self._reward_turns(turns, episode, run)
+        return episode
+
+    async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
+        found: Score = 0.0
+        success = False
+        if answer is not None:
+            found, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
+        score, outcomes = by_side(found, self.task_context.agents)
+        taken = time.monotonic() - self._begun[session]
+        return Episode(
+            *(self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score),
+            finished=run.finished,
+            outcomes=outcomes,
+        )
+
+    def outcome(self, turn: Turn, episode: Episode) -> float:
+        outcome, tasks = episode.outcome(self.task_context.agents[turn.agent].side), self.task_context.tasks
+        return outcome if episode.answer is None else tasks.scale * outcome + tasks.shift
+
+    async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+        turns = list(turns)
+        for turn in turns:
+            turn.rewards["team"] = self.outcome(turn, episode)
+        await self._reward_turns(turns, episode, run)
+
+    async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+        """Set `invalid`; `role` if the agent has a role reward; and `tool` if the mix requires it and the agent made
+        calls: the share of its calls in the episode that did not raise."""
+        turns = list(turns)
+        by_reward: dict[str, list[Turn]] = {}
+        for turn in turns:
+            turn.invalid = run.invalid.get(turn.key)
+            if (name := self.task_context.agents[turn.agent].reward) is not None:
+                by_reward.setdefault(name, []).append(turn)
+        for name, rewarded in by_reward.items():
+            fn, calls = self.task_context.rewards[name], [(self.task, turn, episode) for turn in rewarded]
+            for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
+                label = f"role reward '{name}' of agent '{turn.agent}'"
+                turn.rewards["role"] = finite(value, label, getattr(fn, "__qualname__", fn))
+        if self.task_context.mix is not None and "tool" in self.task_context.mix.required():
+            for turn in turns:
+                calls_made = [call for call in run.journal.calls() if call.agent == turn.agent]
+                if calls_made:
+                    turn.rewards["tool"] = sum(call.raised is None for call in calls_made) / len(calls_made)
+
+    def value(self, turns: Sequence[Turn]) -> list[float]:
+        if self.task_context.mix is None:
+            return [sum(turn.components.values()) for turn in turns]
+        rows = [
+            {**row(turn), "index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)
+        ]
+        table = RowTable.from_rows(rows, declared=self.task_context.mix.components(self.task_context.agents))
+        return [float(value) for value in self.task_context.mix.compute(table)]
+
+    async def score(self, answer: Any) -> float:
+        return await self._number(self.task_context.tasks.score, (self.task, answer), "the score")
+
+    async def public_score(self, answer: Any) -> float:
+        return await self._number(self.task_context.tasks.public_score, (self.task, answer), "the public score")
+
+    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], what: str) -> float:
+        return await number(fn, arguments, what, self.limits.call_seconds)
+
+
+async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float | None) -> float:
+    """Call a user's function with a time limit of `seconds` and return its result as a finite number.
+
+    Raises:
+        MarlError: the result is not a finite number; the message begins with `what`.
+    """
+    (value,) = await scored(fn, [arguments], seconds)
+    return finite(value, what, getattr(fn, "__qualname__", fn))
+
+
+def finite(found: Any, what: str, name: Any) -> float:
+    """A score as a number. MarlError, which begins with `what` and names the function, if it is none or not finite."""
+    try:
+        value = float(found)
+    except (TypeError, ValueError) as error:
+        raise MarlError(f"{what} must be a number, {name} returned {found!r:.80}") from error
+    if not math.isfinite(value):
+        raise MarlError(f"{what} must be finite, {name} returned {value}")
+    return value
+
+
+async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[Score, bool]:
+    """(score, success) of an answer. A task set that does not override `success` is called only once."""
+    (found,), name = await scored(tasks.score, [(task, answer)], seconds), tasks.score.__qualname__
+    value: Score
+    if isinstance(found, Mapping):
+        value = {str(side): finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
+    else:
+        value = finite(found, "the score", name)
+        value = found if isinstance(found, DetailedScore) else value
+    if type(tasks).success is TaskSet.success:  # as there
+        return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
+    (success,) = await scored(tasks.success, [(task, answer)], seconds)
+    return value, bool(success)
+
+
+async def measured(tasks: TaskSet, episode: Episode) -> dict[str, float]:
+    """The measures of an episode's answer; none without one. MarlError for one that is no finite number."""
+    if episode.answer is None:
+        return {}
+    values, name = await perform(tasks.measures, (episode.task, episode.answer)), type(tasks).measures.__qualname__
+    return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}
+
+
+def score_parts(score: Any, names: Iterable[str]) -> dict[str, float]:
+    """The parts of a score with these names. MarlError for one that is missing (with the nearest) or not finite."""
+    parts = score.parts if isinstance(score, DetailedScore) else {}
+    for name in names:
+        if name not in parts:
+            why = nearest(name, parts) if parts else f"it is {shown(score)}, not a mapping with 'score' and '{name}'"
+            raise MarlError(f"the score has no number '{name}': {why}")
+    return {name: finite(parts[name], f"part '{name}' of the score", "the score function") for name in names}
+
+
+def by_side(score: Score, agents: Mapping[str, AgentConfig] | None = None) -> tuple[float, dict[str, float]]:
+    """(the team's score, side -> its score): the mean of the sides, or a number and {}.
+
+    Raises:
+        MarlError: the score does not have exactly the sides of `agents` (None: any); with the nearest name.
+    """
+    if not isinstance(score, dict):
+        return score, {}
+    if agents is not None:
+        check_sides("the score has", score, sides_of(agents))
+    return sum(score.values()) / max(len(score), 1), score

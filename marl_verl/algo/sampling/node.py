@@ -1,0 +1,229 @@
+"""A node of a sampled tree: one candidate for an act, the state that it leads to, and the value of that state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from marl_verl.algo.sampling.attempt import ask, gather_all, scored
+from marl_verl.algo.sampling.base import SamplingContext, drive
+from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Turn
+from marl_verl.episode.turn import changed
+
+PartialValue = Literal["proposal", "latest", "rollout", "zero"]
+"""How a state before the end of the workflow is valued:
+
+    proposal    score of the latest proposal (`team.propose`) since the parent state; without one, as "rollout", since
+                an older proposal would give all candidates the same value
+    latest      score of the latest proposal, even an older one; without one, as "rollout". For agents with role rewards
+    rollout     score at the end of one continuation
+    zero        0
+"""
+
+SESSION = 0  # a tree is a single session of its task
+
+
+@dataclass
+class State:
+    """The state of a blocked or finished run.
+
+    Attributes:
+        journal: the effects that lead to the state.
+        acts: pending acts of explored agents, in the order reached.
+        explored: the explored agents; see `transition` for the acts of others.
+        pending: whether acts of other agents come next; `settled` samples them.
+        episode: the path to the state, scored; None at the root before an act.
+        turns: the turns of the path.
+        own: the last row of the path, and the turns of the transition after it.
+        proposals: number of answers that the workflow has proposed.
+        value: mixed reward of the last turn.
+        value_tokens: tokens sampled to value the state.
+    """
+
+    journal: Journal
+    acts: tuple[Act, ...]
+    explored: frozenset[str]
+    pending: bool = False
+    episode: Episode | None = None
+    turns: tuple[Turn, ...] = ()
+    own: tuple[Turn, ...] = ()
+    proposals: int = 0
+    value: float = 0.0
+    value_tokens: int = 0
+
+    @property
+    def turn(self) -> Turn:
+        """The last row of the path."""
+        return self.own[0]
+
+
+def others(acts: Collection[Act], explored: Collection[str]) -> list[Act]:
+    """The acts of agents that are not explored. Those of a joint move wait for its explored agents."""
+    moves = {act.joint for act in acts if act.agent in explored} - {None}
+    return [act for act in acts if act.agent not in explored and act.joint not in moves]
+
+
+async def transition(
+    context: SamplingContext, run: Run, session: int, node: str | None, explored: Collection[str]
+) -> list[Turn]:
+    """Sample the acts of agents that are not explored, once each, until the run waits for explored ones or has ended.
+
+    Such an agent is a part of the environment: its acts lead from a node to the next state. They have no candidates and
+    are no rows. A joint move's are sampled after those of its explored agents, so once for each of their joint actions.
+
+    Args:
+        node: the node that the transition belongs to; part of the requests' seeds.
+
+    Raises:
+        AttemptFailed, WorkflowError: no action could be sampled, or the workflow failed.
+    """
+    turns: list[Turn] = []
+    while acts := others(await run.run_until_blocked() or (), explored):
+        actions = await gather_all(ask(context, act, session, node or 0) for act in acts)
+        for act, action in zip(acts, actions, strict=True):
+            run.resolve(act, action)
+            turns.append(context.turn(act, action, session, node=node))
+            turns[-1].transition = True
+    return turns
+
+
+def waiting_for(run: Run, explored: Collection[str]) -> tuple[Act, ...]:
+    """The pending acts of explored agents."""
+    return tuple(act for act in run.waiting if act.agent in explored)
+
+
+async def root(context: SamplingContext, session: int, also: Collection[str] = ()) -> State:
+    """The state before any act of an explored agent; `also`: agents that are explored besides those of the context.
+
+    Raises:
+        AttemptFailed, WorkflowError: the workflow fails or ends without an act; no action could be sampled.
+    """
+    explored = context.explored | frozenset(also)
+    async with context.start(session) as run:
+        turns = tuple(await transition(context, run, session, None, explored))
+        acts = waiting_for(run, explored)
+        episode = None
+        if run.finished:  # no explored agent acts
+            episode = await scored(context, context.state(run, session, turns, run.answer))
+        return State(run.journal, acts, explored, episode=episode, turns=turns, proposals=len(run.proposals))
+
+
+async def expand(
+    context: SamplingContext,
+    state: State,
+    act: Act,
+    session: int,
+    name: str,
+    *,
+    index: int,
+    parent: str | None,
+    partial_value: PartialValue,
+    agent: str | None = None,
+) -> State:
+    """Sample a candidate for one of a state's acts, and run the workflow until it is blocked again.
+
+    Acts of agents that are not explored are sampled too if they decide the value: without a new proposal before them.
+
+    Args:
+        name: name of the node; part of the request's seed.
+        index: index of its row.
+        parent: name of the state's node.
+        agent: the agent that acts, if not the one that the workflow called.
+
+    Raises:
+        AttemptFailed, WorkflowError: no action could be sampled, or the next state not be reached or scored.
+    """
+    action = await ask(context, act, session, name, agent)
+    journal = state.journal.extended(act, action)
+    async with context.start(session, journal) as run:
+        await run.run_until_blocked()
+        check_restarted(context, run, journal)
+        turn = context.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
+        known = partial_value in ("proposal", "latest") and len(run.proposals) > state.proposals
+        moved = [] if known else await transition(context, run, session, name, state.explored)
+        answer, tokens, seen = await _outcome(context, run, session, name, partial_value, state.proposals)
+        own = (turn, *moved)
+        turns = (*state.turns, *own)
+        episode = await scored(context, context.state(run, session, turns, answer))
+        value = await scored(context, _rewarded(context, turn, episode, seen))
+        acts, pending = waiting_for(run, state.explored), bool(others(run.waiting, state.explored))
+        proposals = len(run.proposals)
+        return State(
+            episode.journal, acts, state.explored, pending, episode, turns, own, proposals, value, value_tokens=tokens
+        )
+
+
+async def settled(context: SamplingContext, state: State, session: int) -> State:
+    """The state after the acts of agents that are not explored, if such acts come next; its value stays.
+
+    Raises:
+        AttemptFailed, WorkflowError: no action could be sampled, or the next state not be reached or scored.
+    """
+    if not state.pending:
+        return state
+    async with context.start(session, state.journal) as run:
+        moved = await transition(context, run, session, state.turn.node, state.explored)
+        turns, own, proposals = (*state.turns, *moved), (*state.own, *moved), len(run.proposals)
+        answer = run.answer if run.finished else run.proposals[-1] if proposals else None
+        episode = await scored(context, context.state(run, session, turns, answer))
+        return replace(
+            state,
+            journal=episode.journal,
+            acts=waiting_for(run, state.explored),
+            pending=False,
+            episode=episode,
+            turns=turns,
+            own=own,
+            proposals=proposals,
+        )
+
+
+async def _rewarded(context: SamplingContext, turn: Turn, episode: Episode, run: Run) -> float:
+    await context.reward([turn], episode, run)
+    return context.value([turn])[0]
+
+
+async def _outcome(
+    context: SamplingContext, run: Run, session: int, name: str, partial_value: PartialValue, before: int
+) -> tuple[Any, int, Run]:
+    """(the answer by which a run is scored, or None; tokens sampled to find it; the run whose `invalid` marks count:
+    in the middle of a joint move only a rollout to the end sets them). `before`: number of proposals in the parent."""
+    if run.finished:
+        return run.answer, 0, run
+    if (partial_value == "proposal" and len(run.proposals) > before) or (partial_value == "latest" and run.proposals):
+        return run.proposals[-1], 0, run
+    if partial_value == "zero":
+        return None, 0, run
+    tokens = 0
+
+    async def sample(act: Act) -> Action:
+        nonlocal tokens
+        action = await ask(context, act, session, f"{name} played on")  # the name enters the request's seed
+        tokens += action.length
+        return action
+
+    async with context.start(session, run.journal) as played:
+        await drive(played, sample)
+        return played.answer, tokens, played
+
+
+def check_restarted(context: SamplingContext, run: Run, journal: Journal) -> None:
+    """Raise ReplayMismatch unless a blocked run has reached every act of the journal that it was started from.
+
+    A workflow that behaves differently on replay would request the same acts again and again.
+    """
+    reached = {act.key for act, _ in run.turns}
+    standing = {act.key: act for act in run.waiting}
+    for record in journal.acts():
+        if record.act.key not in reached:
+            now = standing.get(record.act.key)
+            how = "is not reached" if now is None else f"is shown another observation: {changed(record.act, now)}"
+            raise ReplayMismatch(f"{context.label}: restarted from its journal, {record.act} {how}")
+
+
+def leaf_episode(state: State, off_path: Sequence[Turn] = ()) -> Episode:
+    """The episode of the path to a state, with the sampled turns that are not on the path."""
+    assert state.episode is not None
+    state.episode.off_path_turns = list(off_path)
+    return state.episode

@@ -1,7 +1,0 @@
-"""Algorithms: sampler, reward mix, credit, advantage and loss, composed; the presets, losses and metrics."""
-
-from marl_verl.algorithms.algorithm import Algorithm, Metric
-from marl_verl.algorithms.losses import GSPO, GSPO_TIS, PPO_CLIP, PPO_CLIP_TIS, REINFORCE, TOKEN_TIS, Loss
-
-__all__ = ["Algorithm", "Loss", "Metric"]
-__all__ += ["GSPO", "GSPO_TIS", "PPO_CLIP", "PPO_CLIP_TIS", "REINFORCE", "TOKEN_TIS"]

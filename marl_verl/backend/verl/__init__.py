@@ -1,0 +1,1 @@
+"""All that touches verl, vLLM, Ray and TransferQueue."""

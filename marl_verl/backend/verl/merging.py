@@ -1,0 +1,195 @@
+"""Train the turns of a conversation as one sequence, with the gradient of separate rows.
+
+A row is a turn: a prompt of P tokens and a response of R. Where the tokens of one row (prompt and response) are the
+beginning of another row's prompt, the forward pass of the second row computes the first one's log-probs, too:
+
+    row a   [p p p p | a a a]                          -> one sequence   [p p p p | a a a q q b b b]
+    row b   [p p p p   a a a   q q | b b b]               segments                 1 1 1 0 0 2 2 2
+
+A sequence is the last row of a chain. The numbers are its `segments`: to which row of the chain a token belongs, 0 for
+tokens that were not sampled there. Advantages, old log-probs and weights of all rows are placed at their tokens. A
+conversation of T turns costs O(T) tokens instead of O(T^2).
+
+The loss is computed from rows: `loss_of_rows` cuts the log-probs of a sequence back into rows before verl's loss sees
+them. So every aggregation over tokens or rows, sequence ratios, KL and entropy terms are those of unmerged rows, and
+only floating-point rounding differs. Rows are merged within an optimiser update, whose rows stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.padding import response_from_nested
+
+from marl_verl.backend.verl.batches import KEPT_FIELDS, jagged, put
+
+SEGMENTS = "segments"
+"""A field of rows in TransferQueue: for each token after the first prompt, the row of the chain, from 1; 0 for none."""
+PLACED = ("advantages", "old_log_probs", "rollout_log_probs")
+"""Fields with a value per response token, which are placed at the tokens of a sequence."""
+LOSS_FIELDS = (
+    "response_mask",
+    "old_log_probs",
+    "advantages",
+    "rollout_is_weights",
+    "ref_log_prob",
+    "values",
+    "returns",
+)
+"""Fields with a value per response token that verl's losses read."""
+
+Share = Sequence[int]
+"""The rows of one optimiser update: positions in a batch."""
+
+
+def chains(sequences: Sequence[NDArray[np.int64]], prompts: Sequence[int]) -> list[list[int]]:
+    """Rows as chains, in the order of their last rows: each row's tokens are the beginning of the next row's prompt.
+
+    Every row is in one chain. A row extends the longest row that no other row extends yet; of rows with the same
+    prompt, or the same tokens, the first one is extended first.
+
+    Args:
+        sequences: the tokens of each row, prompt and response.
+        prompts: the number of prompt tokens of each row.
+    """
+    texts = [np.asarray(ids).astype(">u4").tobytes() for ids in sequences]
+    before: dict[int, int] = {}
+    extended: set[int] = set()
+    beginnings: list[int] = []  # in the order of the texts, rows that begin the current one are a stack
+    for row in sorted(range(len(texts)), key=lambda each: (texts[each], -each)):
+        while beginnings and not texts[row].startswith(texts[beginnings[-1]]):
+            beginnings.pop()
+        for earlier in reversed(beginnings):
+            if earlier not in extended and len(texts[earlier]) <= 4 * prompts[row]:
+                before[row] = earlier
+                extended.add(earlier)
+                break
+        beginnings.append(row)
+    found = []
+    for last in (row for row in range(len(texts)) if row not in extended):
+        chain = [last]
+        while chain[-1] in before:
+            chain.append(before[chain[-1]])
+        found.append(chain[::-1])
+    return found
+
+
+def segments_of(prompts: Sequence[int], responses: Sequence[int]) -> torch.Tensor:
+    """The `segments` of a chain of rows with these numbers of prompt and response tokens."""
+    found = torch.zeros(prompts[-1] + responses[-1] - prompts[0], dtype=torch.int64)
+    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True), 1):
+        found[prompt - prompts[0] :][:response] = number
+    return found
+
+
+def rows_of(values: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """Values of sequences, nested like their segments, as values of rows, nested: without tokens of no row."""
+    numbers = segments.values()
+    chosen = numbers > 0
+    sequence = torch.repeat_interleave(segments.offsets().diff())
+    _, lengths = torch.unique_consecutive(torch.stack([sequence, numbers])[:, chosen], dim=1, return_counts=True)
+    return jagged(values.values()[chosen].split(lengths.tolist()))
+
+
+def sequences_of(values: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """The inverse of `rows_of`; 0 at tokens of no row."""
+    found = values.values().new_zeros(segments.values().shape)
+    found[segments.values() > 0] = values.values()
+    return jagged(found.split(segments.offsets().diff().tolist()))
+
+
+def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, list[list[int]]] | None:
+    """The sequences of a batch of rows, written to TransferQueue; None if no row extends another one.
+
+    Args:
+        shares: the rows of each optimiser update; rows are merged only within one.
+
+    Returns:
+        The sequences, of which those of one row keep their key, and the sequences of each update.
+    """
+    if not _may_merge(batch.tags):
+        return None
+    fields = ["input_ids", *PLACED]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+    columns = {name: data[name].unbind() for name in fields}
+    ids = [tokens.numpy() for tokens in columns["input_ids"]]
+    prompts, responses = ([tag[name] for tag in batch.tags] for name in ("prompt_len", "response_len"))
+    keys: list[str] = []
+    tags: list[dict[str, Any]] = []
+    merged: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]] = {}
+    segments: list[torch.Tensor] = []
+    updates: list[list[int]] = []
+    for share in shares:
+        found = chains([ids[row] for row in share], [prompts[row] for row in share])
+        updates.append(list(range(len(keys), len(keys) + len(found))))
+        for chain in ([share[each] for each in one] for one in found):
+            first, last = prompts[chain[0]], chain[-1]
+            segments.append(segments_of([prompts[row] for row in chain], [responses[row] for row in chain]))
+            keys.append(batch.keys[last])
+            tags.append({**batch.tags[last], "prompt_len": first, "response_len": len(segments[-1])})
+            if len(chain) == 1:
+                continue
+            keys[-1] = f"merged-{keys[-1]}"
+            placed = {name: columns[name][last].new_zeros(len(segments[-1])) for name in PLACED}
+            for name, row in ((name, row) for name in PLACED for row in chain):
+                placed[name][prompts[row] - first :][: responses[row]] = columns[name][row]
+            tokens, mask = columns["input_ids"][last], (segments[-1] > 0).to(torch.int64)
+            merged[keys[-1]] = (
+                tags[-1],
+                {
+                    **placed,
+                    "input_ids": tokens,
+                    "position_ids": torch.arange(len(tokens)),
+                    "prompts": tokens[:first],
+                    "responses": tokens[first:],
+                    "response_mask": mask,
+                    "loss_mask": mask,
+                },
+            )
+    if not merged:
+        return None
+    written = {name: jagged([fields[name] for _, fields in merged.values()]) for name in KEPT_FIELDS}
+    put(batch, list(merged), [tag for tag, _ in merged.values()], **written)
+    put(batch, keys, **{SEGMENTS: jagged(segments)})
+    return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags), updates
+
+
+def _may_merge(tags: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some row of a task is short enough to begin the prompt of another one: a check without tensors."""
+    shortest: dict[str, int] = {}
+    for tag in tags:
+        shortest[tag["uid"]] = min(tag["seq_len"], shortest.get(tag["uid"], tag["seq_len"]))
+    return any(shortest[tag["uid"]] <= tag["prompt_len"] for tag in tags)
+
+
+def loss_of_rows(
+    model_output: Mapping[str, Any], data: TensorDict, loss: Callable[..., Any], dp_group: Any = None
+) -> Any:
+    """A loss of verl's, computed from the rows of merged sequences. Runs in the training workers.
+
+    Args:
+        loss: takes `model_output`, `data` and `dp_group`, and computes from a row's log-probs, entropies or values.
+    """
+    if SEGMENTS not in data:
+        return loss(model_output=model_output, data=data, dp_group=dp_group)
+    segments = data[SEGMENTS]
+    fields = {name: rows_of(data[name], segments) for name in LOSS_FIELDS if name in data}
+    output = dict(model_output)
+    for name in ("log_probs", "entropy", "values"):
+        if output.get(name) is not None:
+            rows = rows_of(response_from_nested(output[name], segments), segments)
+            # verl reads the value of a token at the position before it, in rows that have a prompt
+            output[name] = jagged([torch.nn.functional.pad(row, (0, 1)) for row in rows.unbind()])
+    mask = fields["response_mask"]
+    fields |= {"responses": mask, "prompts": jagged([row[:1] for row in mask.unbind()])}
+    rows = TensorDict(fields, batch_size=len(mask.unbind()))
+    tu.assign_non_tensor(rows, **{name: data[name] for name in ("dp_size", "batch_num_tokens", "global_batch_size")})
+    return loss(model_output=output, data=rows, dp_group=dp_group)

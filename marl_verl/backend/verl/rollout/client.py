@@ -1,0 +1,192 @@
+"""Clients of a run's own policy servers: messages are encoded once, requests and responses are token ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from verl.utils.model import get_generation_config
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+
+from marl_verl.backend.verl.rollout.context import ObservationTooLong, default_sampling
+from marl_verl.config.placement import server_gpus
+from marl_verl.config.server_names import first_replica_rank
+from marl_verl.episode import Action, Message
+from marl_verl.episode.messages import as_tool_calls
+from marl_verl.errors import MarlError
+from marl_verl.models.chat import Chat, before_stop, first_stop
+from marl_verl.models.parsers import Parsers, structured_outputs
+
+
+class DirectClient(LLMServerClient):
+    """verl's client for a policy with one server, called by actor name, without a load balancer process.
+
+    The server need not exist yet: a rollout worker can initialise while the servers start.
+    """
+
+    def __init__(self, config: DictConfig, server_name: str) -> None:
+        rollout = config.actor_rollout_ref.rollout
+        # verl's client reads these two at every request; reading them from a DictConfig is slower than the request
+        light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
+        super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
+        self._name, self._server = server_name, None
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        if self._server is None:
+            self._server = ray.get_actor(self._name)
+        return self._name, self._server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        return None
+
+
+def single_server(config: DictConfig) -> str | None:
+    """The name of a policy's only server; None if it has several. `config`: for this policy, in verl's layout."""
+    rollout = config.actor_rollout_ref.rollout
+    if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
+        return None
+    return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
+
+
+class PolicyServerManager(LLMServerManager):
+    """verl's server manager, without a load balancer if there is only one server."""
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+        if single_server(self.config) is None:
+            await super()._init_global_load_balancer()
+
+
+class PolicyClient:
+    """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers.
+
+    `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own,
+    `parsers` the names of vLLM's parsers of tool calls and reasoning. `adapter` is the number of its adapter on servers
+    that it shares.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: DictConfig,
+        client: LLMServerClient,
+        template: Mapping[str, Any],
+        stop: Sequence[str] | None = None,
+        parsers: tuple[str | None, str | None] = (None, None),
+        adapter: int | None = None,
+    ) -> None:
+        self.name, self.client, self.stop = name, client, stop or ()
+        self._server_options = {} if adapter is None else {"adapter": adapter}
+        self.prompt_length = int(config.rollout.prompt_length)
+        self.response_length = int(config.rollout.response_length)
+        self.sampling = {
+            **default_sampling(config.rollout),
+            "repetition_penalty": 1.0,
+            "logprobs": bool(config.rollout.calculate_log_probs),
+        }
+        self.chat = Chat.load(config.model, template, f"policy '{name}'")
+        self.parsers = Parsers(self.chat.tokenizer, *parsers, self.chat.whose, template)
+        self.ends = frozenset() if config.rollout.get("ignore_eos") else self._ends(config.model)
+
+    def _ends(self, model: DictConfig) -> frozenset[int]:
+        """Ids of all tokens that end an action. vLLM has them too, but verl's servers do not say why they stopped."""
+        found = get_generation_config(model.path, trust_remote_code=model.trust_remote_code)
+        given = getattr(found, "eos_token_id", None)
+        ids = {self.chat.tokenizer.eos_token_id, *(given if isinstance(given, list | tuple) else [given])}
+        return frozenset(ids - {None})
+
+    def encode(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, former: Action | None = None
+    ) -> list[int]:
+        """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
+        if (why := self.too_long(messages, tools, former)) is not None:
+            raise ObservationTooLong(why)
+        return list(self.chat.encode_request(messages, tools, *_begun(former, messages)))
+
+    def too_long(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, former: Action | None = None
+    ) -> str | None:
+        """See `Client`. The chat keeps the token ids for the request that follows."""
+        length = len(self.chat.encode_request(messages, tools, *_begun(former, messages)))
+        if length <= self.prompt_length:
+            return None
+        return (
+            f"an observation of {length} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
+            f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy)"
+        )
+
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        sampling: Mapping[str, Any],
+        request_id: str,
+        parameters: Mapping[str, Any] | None = None,
+        former: Action | None = None,
+    ) -> Action:
+        """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens` and `stop`.
+
+        The token ids of an action include what ended it: a stop token, or the tokens of a stop string. Its text is
+        without both, as in OpenAI's API.
+        """
+        begun = time.monotonic()
+        asked = parameters or {}
+        prompt_ids = self.encode(messages, asked.get("tools"), former)
+        limit = sampling.get("max_tokens") or self.response_length
+        given = sampling.get("stop")
+        stop, tokens = self.chat.stops(self.stop if given is None else given)
+        ends = self.ends.union(tokens)
+        params = {**sampling, "max_tokens": min(limit, self.response_length), "stop": stop}
+        params["stop_token_ids"] = sorted(ends)
+        if (restricted := structured_outputs(asked)) is not None:
+            params["structured_outputs"] = restricted
+        sent = {"prompt_ids": prompt_ids, "sampling_params": params, **self._server_options}
+        output = await self.client.generate(request_id, **sent)
+        ids = [int(token) for token in output.token_ids]
+        if not ids:
+            raise MarlError(f"the server of policy '{self.name}' returned an empty completion")
+        ended = ids[-1] in ends
+        # spaces as sampled: vLLM compares stop strings with this text
+        said = ids[:-1] if ended else ids
+        text = self.chat.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        before = before_stop(text, stop)
+        whole = self.chat.tokenizer.decode(said, clean_up_tokenization_spaces=False)
+        opening = self._opening(prompt_ids, messages) if self.parsers.reasoning else ""
+        parsed = self.parsers.parse(
+            text if before is None else before,
+            whole if before is None else before_stop(whole, stop) or before,
+            asked,
+            opening,
+            cut=None if ended else whole,
+        )
+        return Action(
+            text=parsed.text,
+            prompt_ids=prompt_ids,
+            response_ids=ids,
+            log_probs=list(output.log_probs or []),
+            stop_reason="stop" if ended or before is not None else "length",
+            version=output.extra_fields.get("global_steps"),
+            seconds=time.monotonic() - begun,
+            tool_calls=as_tool_calls(parsed.calls),
+            reasoning=parsed.reasoning,
+            malformed=parsed.malformed,
+            stop=first_stop(text, stop) or (self.chat.tokenizer.decode(ids[-1:]) if ids[-1] in tokens else None),
+        )
+
+    def _opening(self, prompt_ids: Sequence[int], messages: Sequence[Message]) -> str:
+        """The text of a prompt after its last message, in which a template may have opened or closed the reasoning."""
+        prompt = self.chat.tokenizer.decode(prompt_ids, clean_up_tokenization_spaces=False)
+        content = messages[-1]["content"].strip()
+        return str(prompt.rpartition(content)[2] if content else prompt)
+
+
+def _begun(former: Action | None, messages: Sequence[Message]) -> tuple[list[int], int]:
+    """(the tokens of a turn, how many of them are its reply if that is one of the messages); none of an action without
+    ids."""
+    if former is None or not former.response_ids:
+        return [], 0
+    reply = len(former.response_ids) if former.message in messages else 0
+    return [*former.prompt_ids, *former.response_ids], reply

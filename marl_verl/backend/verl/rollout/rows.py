@@ -1,0 +1,92 @@
+"""A turn as a row of TransferQueue: sampled token ids as tensors; policy, lengths and version in the tag.
+
+Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it is in
+metrics and credits, and in no group. Agents, positions and rewards reach the trainer as a `RowTable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from marl_verl.algo.advantage import RowTable
+from marl_verl.episode import Turn
+from marl_verl.episode.row import DIFFERS_AT, row
+
+MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
+"""Fields that a worker needs for a forward pass."""
+UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
+"""Fields that a worker needs for an update."""
+
+
+class Row(NamedTuple):
+    """The TransferQueue entry of one turn; `fields` is None for a policy that does not learn."""
+
+    key: str
+    fields: dict[str, Any] | None
+    tag: dict[str, Any]
+
+
+def row_key(uid: str, session: int, index: int) -> str:
+    """verl's key of a row in TransferQueue. A uid must not contain `_`."""
+    return f"{uid}_{session}_{index}"
+
+
+def row_tag(turn: Turn, step: int) -> dict[str, Any]:
+    """A row's tag: what verl and an update read of a row without its tensors."""
+    prompt, response = len(turn.action.prompt_ids), turn.action.length  # for an endpoint: 0 and the server's count
+    version = turn.action.version if turn.action.version is not None else step - 1
+    return {
+        "status": "success",
+        "prompt_len": prompt,
+        "response_len": response,
+        "seq_len": prompt + response,
+        "global_steps": step,
+        "min_global_steps": version,
+        "max_global_steps": version,
+        "uid": turn.uid,
+        "policy": turn.policy,
+        DIFFERS_AT: turn.differs_at,
+    }
+
+
+def row_fields(turn: Turn) -> dict[str, Any]:
+    """The tensors of a row: prompt [P], response [R] and the inputs of verl's workers, without padding.
+
+    `old_log_probs` are those of sampling; they are replaced where the config requires the trainer to recompute them.
+    """
+    prompts = torch.tensor(turn.action.prompt_ids, dtype=torch.int64)
+    responses = torch.tensor(turn.action.response_ids, dtype=torch.int64)
+    mask = torch.ones_like(responses)
+    log_probs = torch.tensor(turn.action.log_probs, dtype=torch.float32)
+    return {
+        "uid": turn.uid,
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": torch.cat([prompts, responses]),
+        "position_ids": torch.arange(len(prompts) + len(responses), dtype=torch.int64),
+        "response_mask": mask,
+        "loss_mask": mask,
+        "rollout_log_probs": log_probs,
+        "old_log_probs": log_probs,
+    }
+
+
+def turn_table(turns: Sequence[Turn], declared: Collection[str], learning: Collection[str]) -> RowTable:
+    """The rows of turns as a table, from which the trainer computes advantages. `declared`: see `RowTable`; `learning`:
+    the trained policies."""
+    return RowTable.from_rows([{**row(turn), "untrained": turn.policy not in learning} for turn in turns], declared)
+
+
+def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
+    """The rows of turns, in order; only rows of policies in `learning` have tensors."""
+    return [
+        Row(
+            row_key(turn.uid, turn.session, turn.index),
+            row_fields(turn) if turn.policy in learning else None,
+            row_tag(turn, step),
+        )
+        for turn in turns
+    ]

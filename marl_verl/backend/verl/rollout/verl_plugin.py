@@ -1,0 +1,61 @@
+"""verl plugin, loaded by `import verl` (entry-point group `verl.plugins`): CPU platform and policy servers.
+
+verl logs errors in plugins at DEBUG level only, so the trainer checks `LOADED` when it starts.
+Uses verl internals: `PlatformRegistry`, `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from marl_verl.backend.verl.platforms.workarounds import keep_store_local
+from marl_verl.config.hardware import cpu_run, in_run
+
+LOADED = False
+
+
+def install_cpu_platform() -> None:
+    """Register the platform and apply the workarounds. A no-op if they are installed already."""
+    from verl.plugin.platform import PlatformRegistry, set_platform
+
+    from marl_verl.backend.verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms.cpu import CPUPlatform
+
+    if PlatformRegistry.get("cpu") is not None:
+        return
+    PlatformRegistry.register(platform="cpu")(CPUPlatform)
+    # verl looks up the platform during its import, before it loads plugins
+    set_platform(CPUPlatform())
+    # verl registers its training engines for cuda and npu only; the FSDP engine is the same class on a CPU
+    os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
+    workarounds.alias_vllm_version()
+    workarounds.default_process_group_to_gloo()
+
+
+def register_policy_servers() -> None:
+    """Register a rollout name with verl for each policy of this run, because each has a separate server group."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    from marl_verl.config.server_names import POLICIES_VARIABLE, rollout_name
+
+    for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
+        name = rollout_name(policy)
+        RolloutReplicaRegistry.register(name, _load_replica)
+        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.backend.verl.rollout.server_adapter.PolicyServerAdapter"
+
+
+def _load_replica() -> Any:
+    from marl_verl.backend.verl.rollout.vllm_servers import PolicyReplica
+
+    return PolicyReplica
+
+
+if cpu_run():
+    install_cpu_platform()
+if in_run():
+    keep_store_local()
+    register_policy_servers()
+    LOADED = True

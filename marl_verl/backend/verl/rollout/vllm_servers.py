@@ -1,0 +1,116 @@
+"""Server and replica (driver side) of a policy, with names and ranks per policy.
+
+Policies with `base: shared` have one server with an adapter each: verl gives every request the adapter
+`VLLM_LORA_INT_ID`, and the server replaces it by that of the request's policy, `VLLM_LORA_INT_ID` + its number.
+
+Uses verl internals: `vLLMReplica` and `vLLMHttpServer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+import ray
+from verl.workers.rollout.replica import RolloutMode
+from verl.workers.rollout.vllm_rollout import vllm_async_server
+from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_PATH
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+from vllm.lora.request import LoRARequest
+
+from marl_verl.backend.verl.rollout.devices import Slots
+from marl_verl.config.hardware import cpu_run
+from marl_verl.config.placement import server_gpus
+from marl_verl.config.server_names import first_replica_rank
+
+ADAPTER: ContextVar[int | None] = ContextVar("adapter", default=None)
+"""Number of the adapter of the request that is being sent to the engine."""
+
+
+class PolicyServer(vLLMHttpServer):
+    """The server actor of one replica, without HTTP: its requests are calls of the actor, which Ray delivers.
+
+    An HTTP server would answer every user of the machine.
+    """
+
+    versions: dict[int, int]
+    """Number of an adapter -> the version of its weights; empty without `base: shared`."""
+
+    async def generate(self, *args: Any, adapter: int | None = None, **options: Any) -> Any:
+        """verl's method; `adapter` is the number of the request's adapter on a shared base model."""
+        if adapter is None:
+            return await super().generate(*args, **options)
+        ADAPTER.set(adapter)  # of this call: Ray runs each in its own task
+        output = await super().generate(*args, **options)
+        output.extra_fields["global_steps"] = self.versions[adapter]
+        return output
+
+    async def set_version(self, adapter: int, version: int) -> None:
+        """Set the version of an adapter, which its actions report from now on."""
+        self.versions[adapter] = version
+
+    def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
+        super()._preprocess_engine_kwargs(engine_kwargs)
+        self.adapters = int(engine_kwargs.pop("max_loras", 1))  # verl would set it back to 1
+        self.versions = {}
+
+    def _get_worker_extension_cls(self) -> str:
+        return "marl_verl.backend.verl.rollout.vllm_worker.PolicyWorkerExtension"
+
+    async def run_headless(self, args: Any) -> None:
+        args.max_loras = self.adapters
+        await super().run_headless(args)
+
+    async def run_server(self, args: Any) -> None:
+        """verl's method; the server's port, a part of its name in verl's load balancer, is its replica rank."""
+
+        async def without_http(app: Any, args: Any, address: str) -> tuple[int, asyncio.Task[None]]:
+            return self.replica_rank, asyncio.create_task(asyncio.sleep(0))
+
+        vllm_async_server.run_uvicorn = without_http
+        args.max_loras = self.adapters
+        if cpu_run() and server_gpus(self.config) == 1:
+            from marl_verl.backend.verl.rollout.engine_thread import use_threads
+
+            use_threads()
+        await super().run_server(args)
+        if self.adapters > 1:
+            self.engine.generate = with_adapter(self.engine.generate)
+
+
+def with_adapter(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """The engine's `generate` with the adapter of the request's policy in place of verl's only one."""
+
+    @wraps(generate)
+    def chosen(*args: Any, lora_request: Any = None, **options: Any) -> Any:
+        number = ADAPTER.get()
+        if number is not None:
+            identity = VLLM_LORA_INT_ID + number
+            lora_request = LoRARequest(
+                lora_name=str(identity), lora_int_id=identity, lora_path=f"{VLLM_LORA_PATH}-{number}"
+            )
+        return generate(*args, lora_request=lora_request, **options)
+
+    return chosen
+
+
+class PolicyReplica(vLLMReplica):
+    """Driver side: launches the server actors of one replica of one policy."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.server_class = ray.remote(PolicyServer)
+
+    async def init_hybrid(self, worker_group: Any) -> None:
+        """verl's method, with the replica's workers counted from the policy's first replica rank."""
+        # on slots there are no training workers, and no weights are ever synced to the server
+        self.rollout_mode = RolloutMode.COLOCATED if isinstance(worker_group, Slots) else RolloutMode.HYBRID
+        local = self.replica_rank - first_replica_rank(self.config.name)
+        self.workers = list(worker_group.workers)[self.world_size * local : self.world_size * (local + 1)]
+        await self.launch_servers()
+
+    def _get_server_name_prefix(self) -> str:
+        return f"{self.config.name}_"

@@ -1,0 +1,332 @@
+"""The rollout worker: verl's agent-loop worker, which runs the sampler of the team on each task.
+
+Uses verl internals: `AgentLoopWorkerTQ._run_prompt` and the status tags that `ReplayBuffer` reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+import transfer_queue as tq
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from marl_verl import plugins, sandbox
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.concat import concat
+from marl_verl.algo.algorithms import Metric
+from marl_verl.algo.credit.base import ReplayCredit, with_credit
+from marl_verl.algo.sampling import Failure, Independent, Sample, Sampler
+from marl_verl.algo.sampling.context import TaskContext, measured
+from marl_verl.algo.sampling.turn_columns import ColumnFunction, add_columns
+from marl_verl.backend.verl.rollout.client import PolicyClient
+from marl_verl.backend.verl.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext
+from marl_verl.backend.verl.rollout.critic_rows import JointEncoder, add_joint_observations
+from marl_verl.backend.verl.rollout.endpoint import EndpointClient, KeyedEndpoint
+from marl_verl.backend.verl.rollout.rows import Row, turn_rows, turn_table
+from marl_verl.backend.verl.rollout.scripted import ScriptClient
+from marl_verl.config.hardware import cpu_run
+from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, samplers_of
+from marl_verl.config.stored import marl_section, team_of
+from marl_verl.episode import Episode, Journal, Limits
+from marl_verl.episode.communication import read_lengths
+from marl_verl.errors import MarlError, format_error, message_of
+from marl_verl.journals.write import sample_lines
+from marl_verl.options import build
+from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import SET
+from marl_verl.team import TeamConfig
+
+logger = logging.getLogger(__name__)
+
+LOGGED = 100
+"""Maximum number of failures logged with a traceback, one per kind."""
+SECONDS = ("act_seconds", "call_seconds", "step_seconds", "episode_seconds")
+"""Time limits in `marl.rollout`."""
+
+
+@dataclass
+class Report:
+    """The outcome of one task for the driver, in addition to its rows."""
+
+    uid: str
+    task: str
+    attempts: int = 0  # number of attempts, failures included
+    extra_tokens: dict[str, int] = field(default_factory=dict)  # purpose -> sampled tokens that are in no row
+    response_seconds: list[float] = field(default_factory=list)  # of each act of its episodes
+    answer_seconds: list[float] = field(default_factory=list)  # per episode: of all its acts, a joint move as one
+    successes: list[bool] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)  # of its episodes, without the task set's scale and shift
+    outcomes: list[dict[str, float]] = field(default_factory=list)  # per episode: side -> its score, if there are sides
+    rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # per episode: agent -> component -> mean
+    measures: list[dict[str, float]] = field(default_factory=list)  # per episode: `TaskSet.measures`
+    read: list[tuple[str, float]] = field(default_factory=list)  # per turn: agent, tokens read from other agents
+    set: str | None = None  # the public set of the task, if its data names one
+    failures: list[Failure] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # episodes and failures to store, as JSON
+    metrics: dict[str, float] = field(default_factory=dict)  # of the algorithm's own metrics
+    error: str | None = None  # message if the sampler itself failed
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished training task: its report, the key and tag of each of its rows in TransferQueue, and their table."""
+
+    report: Report
+    keys: list[str]
+    tags: list[dict[str, Any]]
+    table: RowTable | None  # None without rows
+
+
+@dataclass(frozen=True)
+class SamplerSet:
+    """Samplers of training and of a validation's sampled pass, and what else an algorithm does with a sample."""
+
+    training: Sampler
+    held_out: Sampler
+    credits: tuple[ReplayCredit, ...]
+    metrics: tuple[Metric, ...]
+    columns: Mapping[str, ColumnFunction]
+    components: frozenset[str]  # reward components of the run
+
+
+def collect_seldom() -> None:
+    """Let Python's garbage collector scan less: with thousands of live episodes it takes half of the time of an act."""
+    gc.collect()
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(50_000, 20, 50)
+
+
+def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
+    """Load the samplers, the replay credits, the metrics and the column functions that a `marl` section names."""
+    algorithm = algorithm_of(team)
+    found = samplers_of(algorithm, marl)
+    metrics, columns, components = metrics_of(algorithm), columns_of(algorithm), algorithm.components(team.agents)
+    credits = algorithm.replay_credits
+    return SamplerSet(found["sampler"], found["validation"], credits, metrics, columns, components)
+
+
+def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
+    """Load the parts that the team's config names. llm_clients: policy -> verl's client, or the external endpoint."""
+    marl, team, known = marl_section(config), team_of(config), plugins.load()
+    seconds = {name: marl["rollout"][name] for name in SECONDS}
+    algorithm = algorithm_of(team)
+    task_context = TaskContext(
+        workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
+        tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
+        agents=team.agents,
+        rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
+        mix=algorithm.rewards,
+        parts=algorithm.advantage.score_parts(),
+        limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
+        explored=team.explored,
+    )
+    clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
+    run = marl["run"]
+    sandbox.use(run.get("sandbox", sandbox.AUTO))
+    trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
+    return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
+
+
+def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
+    stop = team.policies[name].stop
+    if isinstance(server, KeyedEndpoint):
+        longest, sampling = int(config.data.max_response_length), config.actor_rollout_ref.rollout
+        return EndpointClient(name, server.endpoint, sampling, longest, stop, key=server.key)
+    if (script := team.policies[name].script) is not None:
+        return ScriptClient(name, script, part("scripts", script, None), config.actor_rollout_ref.rollout)
+    own = config.policies[name]
+    policy, options = team.policies[name], own.data.apply_chat_template_kwargs
+    parsers = policy.tool_parser, policy.reasoning_parser
+    adapter = team.sharing.index(name) if name in team.sharing else None
+    client = PolicyClient(name, own.actor_rollout_ref, server, options, stop, parsers, adapter)
+    for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine
+        if agent.policy == name:
+            client.chat.check(agent)
+    return client
+
+
+class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
+    """Samples tasks. verl splits a batch into prompts and starts `_run_prompt` as a background task for each."""
+
+    def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
+        super().__init__(config, llm_client, *args)
+        self.parts = load_worker_context(config, llm_client)
+        marl, team = marl_section(config), team_of(config)
+        self.samplers = load_samplers(marl, team)
+        self.learning = {name for name, policy in team.policies.items() if policy.trained}
+        self.joint = JointEncoder.of(config, self.parts.task_context.agents)
+        self.observers = plugins.load().hook
+        self._reports: dict[str, asyncio.Future[Report]] = {}
+        self._rows: dict[str, list[Row]] = {}
+        self._tables: dict[str, RowTable] = {}
+        # the asynchronous schedule receives single tasks, and holds requests while a policy's weights change
+        self._streams = marl["schedule"]["mode"] == "async"
+        self._finished: asyncio.Queue[str] = asyncio.Queue()
+        self._gates = {name: Gate() for name in self.learning} if self._streams else {}
+        self._logged: set[tuple[str, str]] = set()
+        if cpu_run():
+            from marl_verl.backend.verl.platforms.cpu import return_memory
+
+            return_memory()  # of loading tokenizers
+        collect_seldom()
+
+    def plugin_fingerprint(self) -> tuple[str, ...]:
+        """The fingerprint of the loaded plugins, which the driver compares with its own."""
+        return plugins.load().fingerprint()
+
+    def assign(self, policies: dict[str, str]) -> None:
+        """Let agents act with other policies, agent -> policy."""
+        context = self.parts.task_context
+        agents = {name: replace(agent, policy=policies[name]) for name, agent in context.agents.items()}
+        self.parts = replace(self.parts, task_context=replace(context, agents=agents))
+
+    async def collect(self, uids: list[str]) -> tuple[list[Report], RowTable | None]:
+        """Wait for tasks, write their rows and mark them as finished. Returns their reports, and their rows' table."""
+        reports = [await self._report(uid) for uid in uids]
+        training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
+        rows = [row for uid in training for row in self._rows.pop(uid)]
+        tables = [self._tables.pop(uid) for uid in uids if uid in self._tables]
+        for uid in uids:
+            del self._reports[uid]
+        learnt = [row for row in rows if row.fields is not None]
+        if learnt:
+            fields = list_of_dict_to_tensordict([row.fields for row in learnt])
+            keys, tags = [row.key for row in learnt], [row.tag for row in learnt]
+            await tq.async_kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
+        if training:  # marks the tasks for the replay buffer, even if all episodes failed
+            others = [row for row in rows if row.fields is None]
+            keys = [*(row.key for row in others), *training]
+            tags = [*(row.tag for row in others), *({"status": "finished"} for _ in training)]
+            await tq.async_kv_batch_put(keys=keys, partition_id="train", tags=tags)
+        return reports, concat(tables) if tables else None
+
+    async def finished(self) -> list[Done]:
+        """Wait until a training task is finished, and `collect` all finished ones. Call it once at a time."""
+        uids = [await self._finished.get()]
+        while not self._finished.empty():
+            uids.append(self._finished.get_nowait())
+        rows = [self._rows.get(uid, []) for uid in uids]  # none where the sampler itself failed
+        tables = [self._tables.get(uid) for uid in uids]
+        reports, _ = await self.collect(uids)
+        keys, tags = [[row.key for row in its] for its in rows], [[row.tag for row in its] for its in rows]
+        return [Done(*each) for each in zip(reports, keys, tags, tables, strict=True)]
+
+    async def close_gate(self, policy: str) -> None:
+        await self._gates[policy].close()
+
+    async def open_gate(self, policy: str) -> None:
+        self._gates[policy].open()
+
+    def _report(self, uid: str) -> asyncio.Future[Report]:
+        if uid not in self._reports:
+            self._reports[uid] = asyncio.get_running_loop().create_future()
+        return self._reports[uid]
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
+        report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
+        try:
+            await self._report_on(prompt, sampling_params, trajectory, report)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            logger.exception("sampling task %s failed", report.task)
+            report.error = f"{type(error).__name__}: {message_of(error)}"
+        self._report(report.uid).set_result(report)
+        if self._streams and not trajectory["validate"]:
+            self._finished.put_nowait(report.uid)
+
+    async def _report_on(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], report: Report
+    ) -> None:
+        task, uid = Task(**json.loads(prompt["task"])), report.uid
+        report.task, report.set = task.id, task.data.get(SET)
+        validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl
+        # verl passes validation parameters; in training each policy and agent has its own
+        held_out = sampling_params if validate and not prompt.get("sampled", False) else None
+        if not validate:
+            sampler = self.samplers.training
+        else:
+            sampler = self.samplers.held_out if held_out is None else Independent(episodes=1)
+        context = PolicySamplingContext(self.parts, task, uid, step, held_out, self._gates)
+        sample = await sampler.sample(context)
+        if not validate:
+            for credit in self.samplers.credits:
+                await with_credit(credit, context, sample)
+            add_columns(self.samplers.columns, sample)
+        await self._fill(report, sample)
+        # failures are always stored, so that they can be examined without repeating the run
+        stored = sample if prompt["keep"] else Sample(failures=sample.failures)
+        tokens = bool(marl.run.journal_tokens)
+        report.lines = sample_lines(stored, uid, task.id, tokens, sandbox.used())
+        if not validate:
+            for metric in self.samplers.metrics:
+                report.metrics.update(metric.of_sample(sample))
+            self._rows[uid] = turn_rows(sample.turns, step, self.learning)
+            if sample.turns:
+                self._tables[uid] = turn_table(sample.turns, self.samplers.components, self.learning)
+            if self.joint is not None:
+                add_joint_observations(self._rows[uid], sample.episodes, self.joint)
+
+    async def _fill(self, report: Report, sample: Sample) -> None:
+        report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
+        for failure in sample.failures:
+            kind = failure.reason, failure.trace.rstrip().rpartition("\n")[2]
+            if failure.trace and kind not in self._logged and len(self._logged) < LOGGED:
+                self._logged.add(kind)
+                logger.warning("%s: %s\n%s", failure.reason, failure.detail, failure.trace)
+        for episode in sample.episodes:
+            try:
+                self.observers.marl_episode_finished(episode=episode)
+            except Exception as error:
+                raise MarlError(f"hook marl_episode_finished failed: {format_error(error)}") from error
+            report.successes.append(episode.success)
+            report.scores.append(episode.score)
+            if episode.outcomes:
+                report.outcomes.append(episode.outcomes)
+            report.response_seconds += [turn.action.seconds for turn in episode.turns]
+            report.answer_seconds.append(answer_seconds(episode.journal))
+            report.rewards.append(_mean_rewards(episode))
+            agents = (turn.agent for turn in episode.turns)
+            report.read += zip(agents, read_lengths(episode), strict=True)
+        tasks = self.parts.task_context.tasks
+        for result in await asyncio.gather(
+            *(measured(tasks, each) for each in sample.episodes), return_exceptions=True
+        ):
+            if isinstance(result, Exception):  # no reward depends on it
+                measure = "measures", format_error(result)
+                if measure not in self._logged and len(self._logged) < LOGGED:
+                    self._logged.add(measure)
+                    logger.warning("the measures of an answer to task %s failed: %s", report.task, measure[1])
+            elif not isinstance(result, BaseException):
+                report.measures.append(result)
+
+
+def answer_seconds(journal: Journal) -> float:
+    """Seconds of an episode's acts, one after the other; of a joint move those of its slowest act."""
+    moves: dict[tuple[str, int | None], float] = {}
+    for record in journal.acts():
+        act, seconds = record.act, record.action.seconds
+        move = ("act", act.index) if act.joint is None else ("joint", act.joint)
+        moves[move] = max(moves.get(move, 0.0), seconds)
+    return sum(moves.values())
+
+
+def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:
+    """Agent -> component -> its mean over the agent's turns in the episode."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for turn in episode.turns:
+        for component, value in turn.components.items():
+            values.setdefault(turn.agent, {}).setdefault(component, []).append(value)
+    return {agent: {name: sum(each) / len(each) for name, each in own.items()} for agent, own in values.items()}
+
+
+TeamRolloutWorker = ray.remote(_TeamRolloutWorker)

@@ -1,1 +1,0 @@
-"""The processes of a run: its directory, events, supervision, crash detection and cleanup."""

@@ -1,0 +1,1 @@
+"""A run: its plan, directory, processes and checkpoints."""

@@ -1,0 +1,199 @@
+"""The resume fingerprint of a run: what a resumed run must have in common with its checkpoint.
+
+It contains the `marl` section except paths, time limits, validation, and settings of stored files, so a new key is
+included by default. Of verl's sections it contains keys that determine weights, data and their order, and objective.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.config.parts import algorithm_of, sampler_names
+from marl_verl.config.stored import marl_section, team_of
+from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.plugins import KINDS
+from marl_verl.team import PolicyConfig, TeamConfig
+
+Nested = dict[str, Any]
+
+ELSEWHERE = ("run", "plugins", "agents", "policies", "pools", "algorithm")
+"""Keys of `marl` that `resume_fingerprint` normalises, and plugins, which are compared by content."""
+
+MAY_CHANGE = re.compile(
+    r"checkpoint\..*|validation\..*|task\.test_(size|file)|critic\.(.*\.)?optim\.(lr.*|min_lr.*|total_training_steps)"
+    r"|rollout\.(?!episode_tokens$).*|schedule\.(fill|batch|ahead|max_staleness)"
+)
+"""Keys of `marl` that a resumed run may change. In `rollout` these are time limits and stored files."""
+
+DECISIVE = ("name", "kind")
+"""If one of these differs, the other keys of the section are not listed, because they follow from it."""
+
+MODEL = ("tokenizer_path", "custom_chat_template")
+LORA = ("lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path")
+ACTOR = (
+    *("strategy", "policy_loss", "loss_agg_mode", "loss_scale_factor", "entropy_coeff"),
+    *("use_kl_loss", "kl_loss_coef", "kl_loss_type", "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"),
+)
+ROLLOUT = ("temperature", "top_p", "top_k")
+DATA = ("train_batch_size", "shuffle", "seed")
+
+ABSENT = object()
+
+
+def resume_fingerprint(config: DictConfig) -> Nested:
+    """The fingerprint of a resolved config, as it is stored with each checkpoint: plain containers."""
+    marl, team = marl_section(config), team_of(config)
+    mine = _fixed({key: value for key, value in marl.items() if key not in ELSEWHERE})
+    mine["run"] = {"seed": marl["run"]["seed"]}
+    mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
+    mine["policies"] = {name: _policy(policy, config) for name, policy in team.policies.items()}
+    mine["algorithm"] = {"name": team.algorithm.name, "options": algorithm_of(team).options()}
+    found: Nested = json.loads(json.dumps({"marl": mine, "data": _chosen(config.data, DATA)}, default=str))
+    return found
+
+
+def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
+    if policy.endpoint is not None:
+        return {"kind": f"endpoint {policy.endpoint.model} at {policy.endpoint.url}"}
+    if policy.script is not None:
+        return {"kind": f"script {policy.script}"}
+    own: Any = OmegaConf.to_container(config.policies[policy.name], resolve=True)
+    arr, trainer = own["actor_rollout_ref"], own["trainer"]
+    model = _chosen(arr["model"], MODEL)
+    model["adapter"] = _chosen(arr["model"], LORA) if arr["model"].get("lora_rank") else None
+    # a tiny model is identified by its description: its folder depends on the cache
+    model |= {"tiny": policy.tiny} if policy.tiny is not None else {"path": arr["model"]["path"]}
+    found: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
+    found["rollout"] = _chosen(arr["rollout"], ROLLOUT) | {"stop": policy.stop}
+    found |= own["data"]
+    if policy.trained:
+        found["gpus"], found["nodes"] = trainer["n_gpus_per_node"], trainer["nnodes"]
+        found["loss"] = policy.loss
+        found["actor"] = _chosen(arr["actor"], ACTOR) | {"optim": _chosen(arr["actor"]["optim"], ("optimizer",))}
+        found["rollout_correction"] = own["algorithm"]["rollout_correction"]
+    return found
+
+
+def _chosen(section: Any, keys: Iterable[str]) -> Nested:
+    return {key: section.get(key) for key in keys}
+
+
+def _fixed(section: Mapping[str, Any], prefix: str = "") -> Nested:
+    """A section without the keys that may change."""
+    left: Nested = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            if below := _fixed(value, f"{prefix}{key}."):
+                left[key] = below
+        elif not MAY_CHANGE.fullmatch(f"{prefix}{key}"):
+            left[key] = value
+    return left
+
+
+def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
+    """Distribution -> version and content hash, for every part in use, every plugin file, and marl-verl."""
+    marl, team = marl_section(config), team_of(config)
+    known = plugins.load()
+    files = {file.name for file in plugins.files_in_use()}
+    used = {e.source for kind, name in _names(team, algorithm_of(team), marl) for e in known.find(kind, name)}
+    used |= {source for source in known.loaded if source.distribution in files}
+    used.add(next(iter(known.loaded)))  # the built-in parts come first
+    ordered = sorted(used, key=lambda source: source.distribution)
+    return {each.distribution: {"version": each.version, "content": known.content(each)} for each in ordered}
+
+
+def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
+    """Yield (kind, name) of every part that a run may use. Not all need to be registered."""
+    yield from (("tasks", team.task.name), ("workflows", team.workflow.name), ("algorithms", team.algorithm.name))
+    yield from (("samplers", name) for name in sampler_names(algorithm, marl).values())
+    yield from (("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None)
+    yield from (("losses", policy.loss or algorithm.loss) for policy in team.policies.values())
+    # the algorithm's options may name parts under any key
+    for value in algorithm.options().values():
+        if isinstance(value, str):
+            yield from ((kind, value) for kind in KINDS)
+
+
+def plugin_changes(saved: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Distributions that a run used and whose installed version differs, one clause each."""
+    found = {source.distribution: source.version for source in plugins.load().loaded}
+    return [
+        f"plugin distribution '{name}' ({plugin['version']} -> {found.get(name, 'not installed')})"
+        for name, plugin in saved.items()
+        if found.get(name) != plugin["version"]
+    ]
+
+
+def warn_changed(saved: Mapping[str, Mapping[str, str]]) -> None:
+    """Warn about each plugin whose source has changed under the same version since the run used it."""
+    known = plugins.load()
+    for source in known.loaded:
+        before = saved.get(source.distribution, {"content": ""})["content"]
+        if before and before != known.content(source):
+            message = (
+                f"The source of {source} has changed since the checkpoint was saved (content hash {before[:12]} -> "
+                f"{known.content(source)[:12]}). Results may differ from an uninterrupted run."
+            )
+            warnings.warn(message, MarlWarning, stacklevel=2)
+
+
+def gone(saved: Mapping[str, Any]) -> list[str]:
+    """Distributions that a run used and that are not loaded."""
+    return sorted(set(saved) - {source.distribution for source in plugins.load().loaded})
+
+
+def check_files(files: Iterable[plugins.PluginFile], saved: Mapping[str, Mapping[str, str]], run: Path) -> None:
+    """Raise MarlError if plugin files differ from those that a run used; `saved` is from `used_plugins`."""
+    then = {name: source["version"] for name, source in saved.items() if name.endswith(".py")}
+    now = {file.name: file.version for file in files}
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            raise MarlError(
+                f"plugin file '{run / plugins.COPIES / name}' is not the one that run '{run}' used (content "
+                f"{then.get(name, 'absent')} -> {now.get(name, 'absent')}). Restore the file to continue the run, "
+                "or start a new run to use other plugin files."
+            )
+
+
+def changes(saved: Any, now: Any, where: str = "") -> list[str]:
+    """The differences between two fingerprints, one clause each: "marl.run.seed (0 -> 1)"."""
+    if saved == now:
+        return []
+    if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
+        return [f"{where} ({_shown(saved)} -> {_shown(now)})"]
+    decisive = [key for key in DECISIVE if key in saved and key in now and saved[key] != now[key]]
+    found: list[str] = []
+    for key in decisive[:1] or sorted({*saved, *now}):
+        found += changes(saved.get(key, ABSENT), now.get(key, ABSENT), f"{where}.{key}" if where else str(key))
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is ABSENT:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_same(team: Mapping[str, Any], config: DictConfig, folder: Path) -> None:
+    """Raise MarlError with everything that differs between a checkpoint's team file and a resolved config."""
+    refuse([*changes(team["fingerprint"], resume_fingerprint(config)), *plugin_changes(team["plugins"])], folder)
+    warn_changed(team["plugins"])
+
+
+def refuse(different: list[str], folder: Path) -> None:
+    if different:
+        raise MarlError(
+            f"the run does not match checkpoint '{folder}' (saved -> now): {', '.join(different)}. "
+            "Restore these settings to resume the run, or start a new run."
+        )

@@ -1,0 +1,248 @@
+"""Run resources (processes, scratch folder, shared memory, sockets of a run on this machine) and their cleanup.
+
+Every process of a run has the run's id in its environment, and belongs to the session that the trainer leads. Shared
+memory is recorded in the run's scratch folder. The command line cleans up at the end of a run. If it was killed, the
+trainer starts `python -m marl_verl.run.cleanup SCRATCH`; if both were killed, the next run on this machine does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from marl_verl.config.hardware import RUN_VARIABLE
+from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
+from marl_verl.errors import MarlError
+
+SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
+"""The scratch folder, in the environment of every process of a run."""
+
+PREFIX = "marl-"
+RECORD = "run.json"
+SHARED = "/dev/shm/"
+SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
+"""The sockets of verl's weight sync, in /tmp regardless of TMPDIR."""
+
+
+LONGEST = 107 - len("/marl-12345678/ray/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store")
+"""Bytes of the folder of scratch folders: the kernel allows 107 in the path of a socket, and Ray makes one there."""
+
+
+def scratch_parent() -> Path:
+    """The folder of scratch folders: the one for temporary files (TMPDIR), or /tmp where its path is too long."""
+    own = tempfile.gettempdir()
+    return Path(own if len(os.fsencode(own)) <= LONGEST else "/tmp")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine, distinguished from later ones with the same id by its start time."""
+
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        return cls(pid, psutil.Process(pid).create_time())
+
+    def alive(self) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return Process.of(self.pid) == self and _alive(psutil.Process(self.pid))
+        return False
+
+
+@dataclass
+class RunResources:
+    """The resources of one run on this machine.
+
+    Attributes:
+        scratch: a folder for Ray's session, sockets and temporary files, and for this record.
+        machine: `_machine()` of the run; process ids are valid only there.
+        command: the process that started the trainer.
+        trainer: leads the session of the run's processes.
+        before: `_loose` files from before the run.
+        shared_memory: files that the run's processes hold or held.
+    """
+
+    run: str
+    scratch: str
+    machine: str
+    command: Process
+    trainer: Process | None = None
+    before: list[str] = field(default_factory=list)
+    shared_memory: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, run: str) -> RunResources:
+        """Make the scratch folder of a run that this process starts."""
+        parent = scratch_parent()
+        try:
+            scratch = tempfile.mkdtemp(prefix=PREFIX, dir=parent)  # private to this user (0700)
+        except OSError as error:
+            what = f"no folder for temporary files can be made in '{parent}': {error.strerror}"
+            raise MarlError(f"{what}. Set TMPDIR to a writable folder of at most {LONGEST} bytes.") from error
+        found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
+        found.write()
+        return found
+
+    @classmethod
+    def read(cls, scratch: Path) -> RunResources:
+        """Raises OSError, ValueError or MsgspecError if the record cannot be read, or if others can write to it."""
+        folder, record = scratch.lstat(), (scratch / RECORD).lstat()
+        ours = stat.S_ISDIR(folder.st_mode) and stat.S_ISREG(record.st_mode)
+        if not ours or folder.st_mode & 0o022 or {folder.st_uid, record.st_uid} != {os.getuid()}:
+            raise PermissionError(f"'{scratch}' is not a folder that only this user can write to")
+        found = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
+        return replace(found, scratch=str(scratch))
+
+    def write(self) -> None:
+        writing = Path(self.scratch) / f".{RECORD}"
+        writing.write_text(json.dumps(asdict(self)))
+        writing.replace(Path(self.scratch) / RECORD)
+
+    def started(self, trainer: int) -> None:
+        self.trainer = Process.of(trainer)
+        self.write()
+
+    def note_shared_memory(self) -> None:
+        """Record the shared memory of the run's processes, which stays behind when they are killed."""
+        self.shared_memory = sorted({*self.shared_memory, *map(str, _held(self.processes()))})
+        self.write()
+
+    def processes(self) -> list[psutil.Process]:
+        """The run's processes on this machine, without the command line, the trainer included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid not in (os.getpid(), self.command.pid) and self._has(process) and _alive(process):
+                    found.append(process)
+        return found
+
+    def _has(self, process: psutil.Process) -> bool:
+        """Whether a process belongs to the run: by session (its title may hide its environment) or environment."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
+                # false if the trainer's id was reused by the leader of another session
+                return not psutil.pid_exists(self.trainer.pid) or Process.of(self.trainer.pid) == self.trainer
+        return bool(process.environ().get(RUN_VARIABLE) == self.run)
+
+    def abandoned(self) -> bool:
+        """Whether the processes that would have cleaned up are gone, on this machine."""
+        owners = (self.command, self.trainer)
+        return self.machine == _machine() and not any(owner.alive() for owner in owners if owner is not None)
+
+    def cleanup(self, others: Iterable[psutil.Process] = ()) -> None:
+        """End every process of the run and the `others`, then remove their files.
+
+        Python's resource trackers are ended last: they remove the shared memory of their process after it has ended.
+        """
+        others = list(others)
+        held = _held([*self.processes(), *others])
+        for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
+            running = {*self.processes(), *filter(_alive, others)}
+            left = [process for process in running if trackers or not _is_tracker(process)]
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if end != "wait":
+                        getattr(process, end)()
+            psutil.wait_procs(left, timeout=3)
+        loose = _loose() - set(map(Path, self.before)) - _held(psutil.process_iter())
+        for path in filter(_removable, {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def abandoned() -> list[RunResources]:
+    """The resources of killed runs of this user on this machine."""
+    found = []
+    for scratch in sorted(scratch_parent().glob(f"{PREFIX}*")):
+        try:
+            if (resources := RunResources.read(scratch)).abandoned():
+                found.append(resources)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            continue  # not the scratch folder of a run, or being removed now
+    return found
+
+
+def cleanup_abandoned() -> list[str]:
+    """Clean up after killed runs of this user on this machine. Returns their scratch folders."""
+    found = abandoned()
+    for resources in found:
+        resources.cleanup()
+    return [resources.scratch for resources in found]
+
+
+def _machine() -> str:
+    """An id of this boot of this machine, and on Linux of this container, within which process ids are valid."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{platform.node()} {psutil.boot_time():.0f}"
+
+
+def _loose() -> set[Path]:
+    """Python's named semaphores and verl's weight buffers, removable if no process holds them (Linux; else none)."""
+    return {path for kind in ("sem.mp-*", "verl_weights_*") for path in Path(SHARED).glob(kind)}
+
+
+def _held(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The shared memory and the semaphores that processes hold (Linux; elsewhere none).
+
+    By inode: the maps of a process list a semaphore under an earlier, temporary name.
+    """
+    inodes = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                if SHARED in line:
+                    inodes.add(int(line.split()[4]))
+    return {Path(entry) for entry in os.scandir(SHARED) if entry.inode() in inodes} if inodes else set()
+
+
+def _sockets(run: str) -> set[Path]:
+    """The run's weight-sync sockets: their replica ranks are in its range (`backend/verl/rollout/verl_plugin.py`)."""
+    first = first_rank_of(run)
+    ranks = {path: path.name.partition("-replica-")[2].partition("-rank-")[0] for path in Path("/tmp").glob(SOCKETS)}
+    return {path for path, rank in ranks.items() if rank.isdigit() and first <= int(rank) < first + RANKS_A_RUN}
+
+
+def _removable(path: Path) -> bool:
+    """Whether a path is a file or socket of this user directly in /dev/shm or /tmp, and no link."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        kind = stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+        return kind and status.st_uid == os.getuid() and str(path.parent) in (SHARED.rstrip("/"), "/tmp")
+    return False
+
+
+def _alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    return False
+
+
+if __name__ == "__main__":
+    try:
+        resources = RunResources.read(Path(sys.argv[1]))
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        sys.exit(f"'{sys.argv[1]}' is not the scratch folder of a run of this user ({error}).")
+    resources.cleanup()

@@ -1,0 +1,326 @@
+"""Check a run's recipe, parts and tasks before any process starts, and make its run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.config import checks, engine, fit, memory
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.lengths import check_lengths
+from marl_verl.config.library_options import check_library_options
+from marl_verl.config.overlong import drop_overlong
+from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
+from marl_verl.config.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
+from marl_verl.config.resolve import resolve, tiny_critic
+from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
+from marl_verl.config.schedule import check_schedule, small_updates
+from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
+from marl_verl.config.verl_data import use_verl_data
+from marl_verl.errors import MarlError, shown
+from marl_verl.files import read_json
+from marl_verl.models.pretrained import cached, fetch
+from marl_verl.models.sizes import sizes
+from marl_verl.models.tiny import TinyModel, ensure_all
+from marl_verl.run.checkpoint import fingerprint, folders, pickles, snapshots
+from marl_verl.run.child import check_in_child
+from marl_verl.run.machine import machine, packages
+from marl_verl.run.progress import Display
+from marl_verl.run.run_dir import STARTS
+from marl_verl.run.settings import check_settings
+from marl_verl.run.trackers import keyless
+from marl_verl.tasks.base import SPLITS, Split, Task
+from marl_verl.tasks.task_files import write_tasks
+from marl_verl.team import TeamConfig, read_team
+
+MOST_NAME = 200  # bytes of the name of a run directory: file systems allow 255, with the names of temporary files
+
+
+@dataclass
+class Plan:
+    """A checked run: config, team, tasks, and the tiny models to make."""
+
+    config: DictConfig  # composed, not resolved; without the paths of tiny models
+    resolved: DictConfig  # the trainer's config, except for those paths
+    team: TeamConfig
+    tasks: dict[Split, list[Task]]
+    tiny: dict[str, TinyModel]  # policy -> the model to make
+    tiny_critic: TinyModel | None
+    folder: Path  # exists only for a resumed run
+    resumed: bool = False
+    files: tuple[plugins.PluginFile, ...] = ()
+    notes: tuple[str, ...] = ()  # notes to print before the run starts
+    needs: tuple[memory.Need, ...] = ()  # of memory and disk
+    arguments: tuple[str, ...] = ()  # of `marl-verl train`
+
+
+def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = (), dry_run: bool = False) -> Plan:
+    """Read and check a recipe, with plugin files in addition to its own. Writes nothing. MarlError if it is invalid.
+
+    Args:
+        dry_run: without the tasks that would be downloaded, and without the checks that need them.
+    """
+    config = compose(recipe, overrides)
+    OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
+    paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
+    files = plugins.read_files([*paths, *plugin_files])
+    config.marl.plugins = [file.path for file in files]
+    use_verl_data(config)
+    files += use_reward_function(config, recipe.resolve().parent)
+    plugins.use_files(files)
+    plan = _check(config, _new_folder(config, recipe.stem), dry_run)
+    plan.files = tuple(files)
+    plan.arguments = (str(recipe), *overrides, *_given(plugin_files))
+    return plan
+
+
+def _plugin_paths(config: DictConfig) -> list[Path]:
+    given = config.marl.plugins
+    if not isinstance(given, ListConfig) or not all(isinstance(path, str) for path in given):
+        raise MarlError(f"'marl.plugins' must be a list of files, got {given!r}. Write e.g. [my_team.py].")
+    return [Path(path) for path in given]
+
+
+def _given(plugin_files: Sequence[Path]) -> list[str]:
+    """Plugin files as arguments of the command."""
+    return [f"--plugin={file}" for file in plugin_files]
+
+
+def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
+    """Read and check the config of an earlier run, to resume it from its newest complete checkpoint.
+
+    The run's copies of plugin files are used; given plugin files must have the same content.
+
+    Raises:
+        MarlError: there is no run or no intact checkpoint; team, algorithm, plugins or tasks have changed; the run has
+            all its steps; or an override is invalid.
+    """
+    check_run(folder, COMPOSED, "config.yaml")
+    saved = folders.newest(folder)
+    if saved is None:
+        raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
+    pickles.check(saved)
+    team = folders.read(saved)
+    files = plugins.files_of_run(folder, plugin_files)
+    fingerprint.check_files(files, team["plugins"], folder)
+    plugins.use_files(files)
+    if fingerprint.gone(team["plugins"]):  # the config cannot be checked without them
+        fingerprint.refuse(fingerprint.plugin_changes(team["plugins"]), saved)
+    config = read_composed(folder)
+    began_with = _plugin_paths(config)
+    check_unchanged(overrides)
+    config = with_overrides(config, overrides)
+    if _plugin_paths(config) != began_with:
+        raise MarlError(
+            f"'marl.plugins' cannot be changed in a continued run: '{folder}' uses its copies in "
+            f"'{folder / plugins.COPIES}'. Start a new run to use other files."
+        )
+    config.trainer.resume_mode = "auto"
+    config.trainer.val_before_train = False  # the first run has done it
+    plan = _check(config, folder)
+    plan.resumed, plan.files = True, tuple(files)
+    plan.arguments = ("--resume", str(folder), *overrides, *_given(plugin_files))
+    plan.notes += tuple(_changed_since(plan, began_with))
+    fingerprint.check_same(team, resolve(config, plan.team), saved)
+    snapshots.check(folder, saved, {past.of for past in plan.team.opponents.values()})
+    _check_same_tasks(plan)
+    if config.trainer.total_training_steps <= team["step"]:
+        raise MarlError(
+            f"run '{folder}' is at step {team['step']} already, and trainer.total_training_steps="
+            f"{config.trainer.total_training_steps}. To continue training, set it above {team['step']}."
+        )
+    return plan
+
+
+def _changed_since(plan: Plan, began_with: Sequence[Path]) -> Iterator[str]:
+    """Yield a note for each plugin file whose original has changed since the run copied it."""
+    copies = {file.name: file for file in plan.files}
+    for name, path in plugins.file_names(began_with).items():
+        if path.is_file() and (now := plugins.read_files([path])[0]).text != copies[name].text:
+            yield (
+                f"plugin file '{path}' (content {now.version}) has changed since the run began. The run continues with "
+                f"its copy '{plan.folder / plugins.COPIES / name}' (content {copies[name].version}). "
+                f"To use the changed file, start a new run: marl-verl train {plan.config.marl.run.recipe}"
+            )
+
+
+def _check_same_tasks(plan: Plan) -> None:
+    """Raise MarlError if the training tasks have changed: the saved position in the data would be invalid."""
+    before = plan.folder / "data" / "train.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        now = Path(folder) / "train.jsonl"
+        write_tasks(plan.tasks["train"], now)
+        if before.is_file() and not filecmp.cmp(before, now, shallow=False):
+            raise MarlError(
+                f"the training tasks differ from those in '{before}': the task file or the task set has changed. "
+                "Restore it to resume this run, or start a new run."
+            )
+
+
+def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
+    parts, marl = check_settings(config), marl_section(config)
+    team, algorithm, samplers = parts.team, parts.algorithm, parts.samplers
+    tiny = tiny_models(config, team, marl)
+    remote = checks.remote_tasks(parts.task_set, marl["task"]) if dry_run else {}
+    few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and parts.task_set.slow else {}
+    tasks: dict[Split, list[Task]] = {
+        split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"], few.get(split))
+        for split in SPLITS
+        if split not in remote
+    }
+    notes = (*drop_overlong(config, team, tasks, tiny), *keyless(config))
+    notes += tuple(f"{split} tasks are {what}: a dry run loads and checks none" for split, what in remote.items())
+    if not remote:
+        checks.check_tasks(tasks, config)
+    notes += tuple(f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items())
+    counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
+    checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
+    rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
+    rehearsed = [rehearse_split(parts.workflow, found, team, rewards, parts.task_set) for found in tasks.values()]
+    moves = rehearsed[0] if rehearsed else ()
+    notes += tuple(checks.missing_tools(tasks, moves))
+    explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
+    turns = sum(any(act.agent in explored for act in acts) for acts in moves)
+    if (doubt := samplers["sampler"].warning(parts.task_set, turns)) is not None:
+        notes += (f"warning: marl.sampler.options: {doubt}",)
+    for found in [*tasks.values()][:1]:
+        check_score(parts.task_set, found[0], algorithm.advantage.score_parts())
+    agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
+    synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
+    fit.check_advantage(synthetic)
+    checks.check_machine(config, team, folder)
+    resolved = resolve(config, team)
+    check_schedule(resolved, team, algorithm, synthetic)
+    engine.check_reference(resolved, team)
+    engine.check_engine(resolved, team)
+    engine.check_critic_rows(resolved)
+    check_lengths(resolved, team, tiny)
+    seen = [act for acts in moves for act in acts]
+    check_requests(resolved, team, seen)
+    check_in_child(
+        partial(check_templates, resolved, team, seen, tiny),
+        *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, tiny)]),
+        partial(check_library_options, resolved, team),
+    )
+    rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
+    batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
+    notes += tuple(small_updates(resolved, team, batch))
+    needs = tuple(memory.estimate(resolved, team, tiny, batch, folder))
+    for need in needs:
+        need.check()
+    sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}
+    unknown = [name for name, model in sections.items() if sizes(model, tiny.get(name)) is None]
+    notes += tuple(f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown)
+    return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder, notes=notes, needs=needs)
+
+
+def _new_folder(config: DictConfig, stem: str) -> Path:
+    parent, name = Path(str(config.marl.run.dir)).expanduser(), config.marl.run.name
+    if not str(parent).isprintable():
+        raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: it has control characters")
+    if (size := len(f"{stem if name is None else name}".encode())) > MOST_NAME:
+        what = f"the name of recipe '{shown(stem)}'" if name is None else f"'marl.run.name' {shown(str(name))}"
+        raise MarlError(f"{what} has {size} bytes, but the name of a run directory may have {MOST_NAME}: shorten it")
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(parent)  # its name may be too long
+        there = next(path for path in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(path))
+        os.stat(there)
+    except OSError as error:  # also a link that leads nowhere, and links in a circle
+        raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: {error.strerror}") from error
+    if name is None:
+        numbered = (parent / f"{stem}-{number}" for number in itertools.count(1))
+        return next(folder for folder in numbered if not os.path.lexists(folder))
+    folder = parent / str(name)
+    if str(name) in ("", ".", "..") or Path(str(name)).name != str(name) or not str(name).isprintable():
+        raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
+    if os.path.lexists(folder):
+        raise MarlError(f"run directory '{folder}' exists: choose another marl.run.name, or continue it with --resume")
+    return folder
+
+
+def _reserve(plan: Plan) -> None:
+    """Make the empty, private run directory of a new run. If another run took its number meanwhile, use the next one.
+
+    MarlError if a run of the given name was started meanwhile.
+    """
+    plan.folder.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            return plan.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            plan.folder = _new_folder(plan.config, plan.folder.name.rpartition("-")[0])
+
+
+def make_run_directory(plan: Plan, display: Display) -> Path:
+    """Make the models, then the run directory with all files that the trainer reads, completely or not at all."""
+    plugins.use_files(plan.files)
+    composed = OmegaConf.to_yaml(plan.config)
+    made = {name: spec for name, spec in plan.tiny.items() if plan.team.policies[name].past is None}
+    tiny = {f"marl.policies.{name}.model.path": spec for name, spec in made.items()}
+    if plan.tiny_critic is not None:
+        tiny["marl.critic.model.path"] = plan.tiny_critic
+    if tiny:
+        with display.task("making tiny models") as advance:
+            paths = ensure_all(list(tiny.values()), progress=advance)
+        for key, path in zip(tiny, paths, strict=True):
+            OmegaConf.update(plan.config, key, str(path), force_add=True)
+    for name in pretrained_models(plan.config, plan.team):
+        if not cached(name).is_dir():
+            with display.task(f"converting {name}"):
+                fetch(name)
+    if plan.resumed:
+        _write(plan, composed)
+    else:
+        _reserve(plan)
+        try:
+            _write(plan, composed)
+        except BaseException:
+            plan.folder.rmdir()
+            raise
+    plugins.use_files(plugins.files_of_run(plan.folder.resolve()))
+    return plan.folder
+
+
+def _write(plan: Plan, composed: str) -> None:
+    """Write the files of a run directory to a temporary folder, then move them to their place."""
+    folder = plan.folder.resolve()
+    data = {split: Path("data") / f"{split}.jsonl" for split in ("train", "test")}
+    OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
+    if plan.config.trainer.experiment_name is None:
+        plan.config.trainer.experiment_name = folder.name
+    plan.config.data.train_files, plan.config.data.val_files = str(folder / data["train"]), str(folder / data["test"])
+    if plan.config.data.get("val_batch_size") is None:
+        plan.config.data.val_batch_size = len(plan.tasks["test"])
+    resolved = resolve(plan.config, read_team(marl_section(plan.config)))
+    with tempfile.TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as parent:
+        new = Path(parent) / folder.name
+        new.mkdir(mode=0o700)
+        for split, tasks in plan.tasks.items():
+            write_tasks(tasks, new / data[split])
+        (new / COMPOSED).write_text(composed, encoding="utf-8")
+        OmegaConf.save(resolved, new / "config.yaml")
+        used = json.dumps(plugins.load().describe(content=True), indent=1)
+        (new / "plugins.json").write_text(used + "\n", encoding="utf-8")
+        earlier = folder / STARTS
+        starts = read_json(earlier) if earlier.is_file() else []
+        starts = [*starts, {"arguments": plan.arguments, "machine": machine(), "packages": packages()}]
+        (new / STARTS).write_text(json.dumps(starts, indent=1) + "\n", encoding="utf-8")
+        if plan.resumed:
+            shutil.copytree(new, folder, dirs_exist_ok=True)
+        else:
+            plugins.copy_files(plan.files, new)
+            new.rename(folder)

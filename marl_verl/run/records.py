@@ -1,0 +1,72 @@
+"""Stored episodes and rows of a run, for `marl-verl replay` and `explain`, and the limit on failed episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from omegaconf import DictConfig
+
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.algorithm import step_document
+from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.config.parts import named_samplers
+from marl_verl.config.stored import marl_section
+from marl_verl.errors import MarlError
+from marl_verl.journals.write import as_line, header
+from marl_verl.run.run_dir import RunDir
+from marl_verl.tasks.base import Split
+from marl_verl.team import Named, TeamConfig
+
+
+class Records:
+    """Writes the episodes and the rows of a run's steps to its directory; `config` is resolved."""
+
+    def __init__(self, config: DictConfig, team: TeamConfig, algorithm: Algorithm, run_dir: RunDir) -> None:
+        self._team, self._algorithm, self._run_dir = team, algorithm, run_dir
+        self._marl = marl_section(config)
+
+    def keeps(self, step: int, position: int) -> bool:
+        """Whether the episodes of the task at a position of the step's batch are stored in journals/."""
+        run = self._marl["run"]
+        every, tasks = int(run["keep_journals"]), run["journal_tasks"]
+        return every > 0 and step % every == 0 and (tasks is None or position < int(tasks))
+
+    def journals(self, step: int, reports: list[Report]) -> None:
+        """Store the episodes of a training step. MarlError as in `check_failures`."""
+        lines = [line for report in reports for line in report.lines]
+        if lines:  # before `check_failures`: the lines include the failures
+            self._run_dir.journals(step, [self._header(step, "train"), *lines])
+        self.check_failures(reports)
+
+    def episodes(self, step: int, lines: Iterable[str]) -> None:
+        """Store sample episodes of a validation."""
+        self._run_dir.episodes(step, [self._header(step, "test"), *lines])
+
+    def rows(self, step: int, table: RowTable, result: AdvantageResult) -> None:
+        """Store how a step's advantages were computed, every `marl.run.keep_rows` steps."""
+        every = int(self._marl["run"]["keep_rows"])
+        if every and step % every == 0:
+            name = self._team.algorithm.name
+            self._run_dir.rows(step, step_document(name, self._algorithm, table, result, step))
+
+    def _header(self, step: int, split: Split) -> str:
+        """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""
+        greedy = Named("independent", {"episodes": 1})
+        sampler = named_samplers(self._algorithm, self._marl)["sampler"] if split == "train" else greedy
+        return as_line(header(self._team, self._algorithm, step, split, int(self._marl["run"]["seed"]), sampler))
+
+    def check_failures(self, reports: list[Report]) -> None:
+        """Raise MarlError if a sampler failed, or more attempts than `marl.rollout.max_failed_share` allows."""
+        for report in reports:
+            if report.error:
+                raise MarlError(f"sampling task '{report.task}' failed: {report.error}")
+        failures = [failure for report in reports for failure in report.failures]
+        total = sum(report.attempts for report in reports)
+        share = float(self._marl["rollout"]["max_failed_share"])
+        if failures and len(failures) > share * total:
+            first = failures[0]
+            raise MarlError(
+                f"{len(failures)} of {total} attempts failed, above marl.rollout.max_failed_share={share:g}. "
+                f"First failure: {first.reason}: {first.detail}"
+            )

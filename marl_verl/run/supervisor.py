@@ -1,0 +1,220 @@
+"""Starts the trainer as a process, shows its events, logs its output, and cleans up after it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
+from marl_verl.config.server_names import POLICIES_VARIABLE
+from marl_verl.errors import RunError
+from marl_verl.events import EVENTS_VARIABLE
+from marl_verl.run.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
+from marl_verl.run.live import usual
+from marl_verl.run.private_network import enter
+from marl_verl.run.progress import Display
+from marl_verl.run.terminal import termination_as_interrupt
+from marl_verl.run.watch import how_to_continue
+
+PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
+ON_TWO_CORES = {"starting Ray and loading verl": 6.0, "starting policies": 30.0}
+"""Phases of the start -> their seconds on a machine without a GPU and with 2 cores, for tiny models."""
+
+PERIOD = 1.0  # seconds between two checks whether the trainer still runs
+
+
+class TrainerProcess:
+    """The trainer of a run directory, and every process that it starts.
+
+    Args:
+        policies: names, in the order of their replica ranks.
+        module: the module to run, with the run directory as argument.
+        log: the file for the output; default: train.log in the run directory.
+        gpu: whether the config is for accelerators.
+        private_network: whether its processes have a network of their own.
+        lock: the descriptor of the run's `locked`, which the trainer holds too: it may outlive a killed command line.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        policies: list[str],
+        module: str,
+        log: Path | None = None,
+        lock: int | None = None,
+        gpu: bool = False,
+        private_network: bool = False,
+    ) -> None:
+        self.lock, self.private_network = lock, private_network
+        self.folder, self.module, self.log = folder, module, log or folder / "train.log"
+        self.policies, self.gpu = policies, gpu
+        self.resources = RunResources.begin(uuid.uuid4().hex)
+        self.variables = {
+            RUN_VARIABLE: self.resources.run,
+            POLICIES_VARIABLE: json.dumps(policies),
+            HARDWARE_VARIABLE: "gpu" if gpu else "cpu",
+            SCRATCH_VARIABLE: self.resources.scratch,
+            "TMPDIR": self.resources.scratch,
+            **_environment(gpu),
+        }
+        self.others = {process.pid for process in psutil.Process().children(recursive=True)}
+        self.timing: dict[str, Any] = {"phases": {}}
+        self.error: dict[str, Any] | None = None
+        self.doing = "while starting"
+
+    @termination_as_interrupt()
+    def run(self, display: Display, begun: float) -> None:
+        """Run to the end. Every exception stops the trainer and its processes. SIGTERM and SIGHUP act as Ctrl-C.
+
+        Raises:
+            RunError: the trainer failed.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
+        """
+        self.timing["begun"] = begun
+        display.expect(usual(self.folder, self.policies) or ({} if self.gpu else ON_TWO_CORES))
+        for scratch in cleanup_abandoned():
+            display.print(f"removed the leftovers of a killed run: {scratch}")
+        prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
+        try:
+            reading, process = self._start()
+            try:
+                self._follow(reading, process, display)
+                code = process.wait()
+            except BaseException as error:
+                display.note("stopping the trainer, its servers and Ray ...")
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(timeout=PATIENCE)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    process.kill()
+                    process.wait()
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+                interrupted = f"interrupted. {how_to_continue(self.folder)}"
+                display.print(interrupted)
+                raise KeyboardInterrupt(interrupted) from error
+            if code:
+                failure = self.error or {"message": self._unexplained(code), "expected": False}
+                raise RunError(failure["message"], self.log, bool(failure["expected"]))
+        finally:
+            display.close()
+            self.resources.cleanup(self._adopted())
+
+    def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
+        """Start the trainer. Returns the file descriptor of its events, and the process."""
+        reading, writing = os.pipe()
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", self.module, str(self.folder.resolve())],
+                env={**os.environ, **self.variables, EVENTS_VARIABLE: str(writing)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,) if self.lock is None else (writing, self.lock),
+                start_new_session=True,
+                preexec_fn=self._before,
+            )
+        self.resources.started(process.pid)
+        os.close(writing)
+        return reading, process
+
+    def _before(self) -> None:
+        """In the trainer's process, before its program starts."""
+        if self.private_network:
+            enter()
+        prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: if the command line is killed
+
+    def _follow(self, reading: int, process: subprocess.Popen[bytes], display: Display) -> None:
+        """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""
+        rest = b""
+        with open(reading, "rb", buffering=0) as events:
+            while True:
+                ended = process.poll() is not None
+                if select.select([events], [], [], 0 if ended else PERIOD)[0]:
+                    if not (new := events.read(1 << 16)):
+                        return
+                    *lines, rest = (rest + new).split(b"\n")
+                    for line in lines:
+                        self._event(json.loads(line), display)
+                elif ended:
+                    return
+
+    def _event(self, event: dict[str, Any], display: Display) -> None:
+        """Handle an event. Writes the start times of phases, in seconds since the command, to timing.json."""
+        kind, seconds = event["event"], time.time() - self.timing["begun"]
+        if kind == "error":
+            self.error = event
+        elif kind == "doing":
+            self.doing = event["activity"]
+        elif kind == "phase":
+            self.timing["phases"][event["name"]] = seconds
+        elif kind == "started":
+            self.timing["policies"] = event["seconds"]
+            self.timing["phases"]["policies started"] = seconds
+            self.resources.note_shared_memory()
+        elif kind == "step":
+            self.timing.setdefault("seconds_to_first_step", seconds)
+        elif kind == "validation" and "seconds_to_first_step" not in self.timing:
+            self.timing["validated"] = seconds
+        if kind in ("phase", "started", "step", "validation"):
+            new = self.folder / ".timing.json"
+            new.write_text(json.dumps(self.timing))
+            new.replace(self.folder / "timing.json")
+        display.event(event)
+
+    def _unexplained(self, code: int) -> str:
+        """The error message for a trainer that ended without sending an error event."""
+        memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
+        what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
+        return f"the trainer {what} {self.doing}. {how_to_continue(self.folder)}"
+
+    def _adopted(self) -> list[psutil.Process]:
+        """Descendants that belong to the run: unlike those of a script, they are in another session."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(ProcessLookupError):
+                if process.pid not in self.others and os.getsid(process.pid) != os.getsid(0):
+                    found.append(process)
+        return found
+
+
+def _environment(gpu: bool) -> dict[str, str]:
+    """Environment variables of every process of the run, except those that the user has set."""
+    variables = {
+        "HYDRA_FULL_ERROR": "1",
+        "PYTHONUNBUFFERED": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if not gpu:
+        variables |= {
+            # one thread per process, because several processes share few cores
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # with "1", vLLM's CPU platform ignores distributed_executor_backend=uni: one more process per server
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # compiling a tiny model takes longer than it saves, and needs a C++ compiler
+            "TORCHDYNAMO_DISABLE": "1",
+            # Ray would start a worker for every logical CPU
+            "RAY_prestart_worker_first_driver": "0",
+        }
+    return {name: value for name, value in variables.items() if name not in os.environ}
+
+
+def prctl(option: int, value: int) -> None:
+    """Set a process attribute on Linux; elsewhere do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
