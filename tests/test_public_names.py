@@ -15,11 +15,11 @@ PUBLIC = (
     *(f"marl_verl.{name}" for name in ("plugins", "sampling", "tasks", "testing", "testing.real", "testing.rows")),
     "marl_verl_agents",
     "marl_verl_agents.gateway",
-    "marl_verl.sandbox",
+    "marl_verl_sandbox",
     "marl_verl.testing.workflows",
 )
 # agents of frameworks act by the effects of a run; commands read what a run has written, and check what it needs
-INSIDE = ("agents", "report", "diagnose")
+INSIDE = ("agents", "sandbox", "report", "diagnose")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
 TESTS = [path for folder in FOLDERS for path in sorted(folder.glob("tests/**/*.py"))]

@@ -14,11 +14,11 @@ from typing import Any, get_type_hints
 import pytest
 from marl_verl_agents import mcp_server, recorded_tool
 from marl_verl_agents.tools import McpError
+from marl_verl_sandbox import run_python
 from pydantic import BaseModel
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import CallRecord, ReplayMismatch, Run, Workflow, WorkflowError, replay
-from marl_verl.sandbox import run_python
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.determinism import replayable
 from marl_verl.testing.scripted import ScriptedContext

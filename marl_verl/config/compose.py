@@ -21,7 +21,9 @@ from marl_verl.config.cluster_hardware import cluster_hardware
 from marl_verl.config.hardware import HARDWARE_VARIABLE, flash_attention, has_accelerator
 from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.extensions import names
 from marl_verl.options import check_type
+from marl_verl.plugins.lookup import missing_extras
 
 MOST_LINE = 20_000
 """Characters of an override: Hydra's parser takes seconds for a longer list."""
@@ -105,7 +107,8 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """Return a copy of a composed config with `key=value` overrides applied. MarlError as `compose`."""
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
-    known = OmegaConf.to_container(config)
+    known: Any = OmegaConf.to_container(config)
+    known["marl"]["run"] = dict.fromkeys(names("run")) | known["marl"]["run"]
     for change in parse_overrides(overrides):
         key = change.key_or_group
         _check_known(change, known)
@@ -157,7 +160,8 @@ def _forced(change: Override) -> str:
     line = str(change.input_line)
     if _adds(change) or change.is_delete():
         return line
-    return f"++{line}" if OPEN.fullmatch(change.key_or_group) or isinstance(change.value(), dict) else line
+    key, added = change.key_or_group, [f"marl.run.{name}" for name in names("run")]
+    return f"++{line}" if OPEN.fullmatch(key) or key in added or isinstance(change.value(), dict) else line
 
 
 def _is_group(change: Override) -> bool:
@@ -196,13 +200,23 @@ def _check_known(change: Override, base: Any) -> None:
     elif anywhere.startswith("did"):
         hint = anywhere
     sections = ", ".join(sorted(path for path in paths if "." not in path))
-    raise MarlError(f"unknown key '{key}': {hint or f'valid sections: {sections}'}")
+    raise _unknown(key, hint or f"valid sections: {sections}")
+
+
+def _unknown(key: str, hint: str) -> MarlError:
+    """The error for a key that is not there: a hint, or the distribution that may add it."""
+    section, _, name = key.rpartition(".")
+    if section == "marl.run" and name in missing_extras():
+        hint = f"pip install 'marl-verl[{name}]' adds it"
+    return MarlError(f"unknown key '{key}': {hint}")
 
 
 @functools.cache
 def composed_defaults(groups: tuple[str, ...]) -> Any:
     """All keys with their defaults, as plain containers."""
-    return OmegaConf.to_container(_hydra(HERE, "marl_trainer", list(groups)))
+    defaults: Any = OmegaConf.to_container(_hydra(HERE, "marl_trainer", list(groups)))
+    defaults["marl"]["run"] |= dict.fromkeys(names("run"))
+    return defaults
 
 
 def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
@@ -247,7 +261,7 @@ def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = ()
         if key in valid:
             check_keys(value, valid[key], path, allowed, free)
         elif not any(name.startswith(path + ".") for name in allowed):
-            raise MarlError(f"unknown key '{path}': {nearest(str(key), map(str, valid))}")
+            raise _unknown(path, nearest(str(key), map(str, valid)))
 
 
 def _undecided(value: Any) -> bool:

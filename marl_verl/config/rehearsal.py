@@ -29,8 +29,7 @@ from marl_verl.episode.messages import as_observation, message_text, untrained_s
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.chat import Chat
 from marl_verl.models.tiny import TinyModel
-from marl_verl.tasks.base import Split, Task, TaskSet
-from marl_verl.tasks.limited import is_quick
+from marl_verl.tasks.base import Split, Task, TaskSet, is_quick
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import AgentConfig, TeamConfig
 

@@ -29,8 +29,7 @@ from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, MarlWarning, format_error, nearest
 from marl_verl.options import build
 from marl_verl.plugins.one_file import REWARDS, load_file, reward_files
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
-from marl_verl.tasks.limited import is_quick
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, is_quick
 
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY = "marl.task.reward"

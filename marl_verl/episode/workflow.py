@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import importlib.metadata
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -12,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from marl_verl.episode.conversation import Conversation
 from marl_verl.episode.turn import Action
+from marl_verl.extensions import extension
 from marl_verl.options import Options
 from marl_verl.tasks.base import Task
 
@@ -67,20 +66,13 @@ class TeamEffects(Protocol):
     def unknown_agent(self, agent: str) -> Exception: ...
 
 
-@functools.cache
-def _added(name: str) -> Any:
-    """The function of that name that a distribution adds to teams and their agents: group `marl_verl.team`."""
-    points = [] if name.startswith("_") else importlib.metadata.entry_points(group="marl_verl.team", name=name)
-    return next((point.load() for point in points), None)
-
-
 class _Extended:
     """Finds what other distributions add: `team.openai("solver")` calls `openai_client(team, "solver")`."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        function = _added(name)
+        function = None if name.startswith("_") else extension("team", name)
         if function is None:
             raise AttributeError(f"'{type(self).__name__}' has no '{name}', nor does an installed distribution add it")
         return partial(function, self)

@@ -25,6 +25,7 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
+from marl_verl.extensions import check_run_options
 from marl_verl.run import private_network
 from marl_verl.run.settings import build_parts
 from marl_verl.tasks.base import Task, TaskSet
@@ -142,7 +143,7 @@ def plan(
     checks.check_numbers(config, evaluated)
     check_unused(config, evaluated)
     private_network.check(config, evaluated)
-    checks.check_sandbox(config)
+    check_run_options(config.marl.run)
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)

@@ -6,6 +6,7 @@ Line 1 is `header`; each other line is an episode, encoded by `marl_verl.episode
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,13 +48,13 @@ def _part(kind: str, named: Named) -> dict[str, Any]:
     return {"name": named.name, "options": named.options, "distribution": entry.distribution, "version": entry.version}
 
 
-def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, sandbox: str | None = None) -> list[str]:
+def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, more: Mapping[str, Any] = {}) -> list[str]:
     """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes in the sampler's order
-    (a greedy one last), then its failures by session. `sandbox`: the tier in which programs of these episodes ran."""
+    (a greedy one last), then its failures by session. `more`: values stored with each episode."""
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
     episodes = sample.episodes if sample.greedy is None else [*sample.episodes, sample.greedy]
-    found = [encode_episode(episode, tokens) | ({"sandbox": sandbox} if sandbox else {}) for episode in episodes]
-    return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
+    stored = [{**encode_episode(episode, tokens), **more} for episode in episodes]
+    return [as_line(data) for data in (*stored, *(failure_data(failure, uid, task) for failure in failures))]
 
 
 def as_line(data: dict[str, Any]) -> str:

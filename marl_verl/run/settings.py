@@ -16,6 +16,7 @@ from marl_verl.config.stored import marl_section
 from marl_verl.config.task_choice import check_task_choice
 from marl_verl.config.verl_keys import check_unused
 from marl_verl.episode import Workflow
+from marl_verl.extensions import check_run_options
 from marl_verl.options import build
 from marl_verl.run import private_network
 from marl_verl.run.trackers import check_trackers
@@ -41,7 +42,7 @@ def check_settings(config: DictConfig) -> Parts:
     checks.check_numbers(config, team)
     check_unused(config, team)
     private_network.check(config, team)
-    checks.check_sandbox(config)
+    check_run_options(marl["run"])
     algorithm = algorithm_of(team)
     check_task_choice(config, algorithm)
     samplers = samplers_of(algorithm, marl)

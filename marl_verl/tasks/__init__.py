@@ -1,8 +1,7 @@
 """Tasks: the task set interface, task files, public data sets, and the two bundled task sets."""
 
-from marl_verl.tasks.base import Split, Task, TaskSet, distinct, held_out
+from marl_verl.tasks.base import Split, Task, TaskSet, distinct, held_out, quick
 from marl_verl.tasks.fields import Fields
-from marl_verl.tasks.limited import Limited, quick
 from marl_verl.tasks.public import LeftOut, PublicSet, PublicTasks, task_id
 from marl_verl.tasks.task_files import read_rows, read_tasks, write_tasks
 from marl_verl.tasks.texts import clipped, tagged, verdict
@@ -10,7 +9,6 @@ from marl_verl.tasks.texts import clipped, tagged, verdict
 __all__ = [
     "Fields",
     "LeftOut",
-    "Limited",
     "PublicSet",
     "PublicTasks",
     "Split",

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Options
@@ -16,7 +16,9 @@ from marl_verl.tasks.sides import winner
 from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_tasks
 
-__all__ = ["SPLITS", "DrawnTasks", "Split", "Task", "TaskSet", "distinct", "held_out"]
+__all__ = ["SPLITS", "DrawnTasks", "Split", "Task", "TaskSet", "distinct", "held_out", "is_quick", "quick"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 TRIES = 10_000  # consecutive draws without a new task after which generation fails
 
@@ -79,6 +81,21 @@ class TaskSet(Options):
         """The score of an answer without the solution (public tests, a format check), a number. Inference chooses among
         attempts by it; `score` then scores the chosen one. May be async."""
         raise NotImplementedError(f"{type(self).__name__} has no public_score, which choosing among attempts needs")
+
+
+def quick(fn: F) -> F:
+    """Declare that a score or role reward ends soon, whatever a model writes.
+
+    It then runs in a thread of the rollout worker instead of a process of its own, from which it can also change
+    objects. A task set declares it for its scores with the attribute `quick = True`.
+    """
+    fn.quick = True  # type: ignore[attr-defined]
+    return fn
+
+
+def is_quick(fn: Callable[..., Any]) -> bool:
+    """Whether a function, or the object whose method it is, is declared quick."""
+    return bool(getattr(fn, "quick", False) or getattr(getattr(fn, "__self__", None), "quick", False))
 
 
 class DetailedScore(float):

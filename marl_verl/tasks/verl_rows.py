@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marl_verl.errors import MarlError, MarlWarning, nearest, shown
+from marl_verl.extensions import extension
 from marl_verl.options import Positive
 from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
 from marl_verl.tasks.columns import reader
 from marl_verl.tasks.task_files import read_rows
-from marl_verl.tasks.verl_programs import score_program, wrong_tests
 from marl_verl.tasks.verl_truth import wrong_truth
 
 COMPARED = (  # scored by comparing texts; besides these, every source that begins with "aime"
@@ -40,7 +40,8 @@ EVALUATED = (  # verl's `prime_math` calls `eval` on the answer
     *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
     "numina_olympiads",
 )
-PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # these run in a sandbox: `verl_programs`, or a server
+PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # run by a server, or a distribution (group `score`)
+SERVER = "reward.sandbox_fusion.url"
 IMAGES = ("hiyouga/geometry3k",)
 MEDIA = ("images", "videos", "audios")
 USED = ("ability", "reward_model", "extra_info", *MEDIA)
@@ -89,7 +90,7 @@ class VerlRows(TaskSet):
     def __post_init__(self) -> None:
         if self.sandbox_url is not None and not self.sandbox_url.startswith(("http://", "https://")):
             example = "e.g. http://127.0.0.1:8080/run_code"
-            raise MarlError(f"'reward.sandbox_fusion.url' must be a URL, got {shown(self.sandbox_url)}: {example}")
+            raise MarlError(f"'{SERVER}' must be a URL, got {shown(self.sandbox_url)}: {example}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Read the tasks of a split; `count` is not used. MarlError names file, row and field."""
@@ -113,7 +114,7 @@ class VerlRows(TaskSet):
         text = answer if isinstance(answer, str) else json.dumps(answer)
         source, truth = task.data["data_source"], task.data["reward_model"]["ground_truth"]
         if source in PROGRAMS and not self.sandbox_url:
-            return score_program(text, truth, self.sandbox_memory_mb)
+            return float(extension("score", source).score_program(text, truth, self.sandbox_memory_mb))
         from verl.utils.reward_score import default_compute_score
 
         result = default_compute_score(
@@ -152,9 +153,12 @@ class VerlRows(TaskSet):
     def _wrong_truth(self, source: str, truth: Any) -> str | None:
         if source not in PROGRAMS:
             return wrong_truth(source, truth)
-        if self.sandbox_url and isinstance(truth, str | Mapping) and truth:
-            return None  # verl's server reads other forms, too
-        return wrong_tests(truth)
+        if self.sandbox_url:  # verl's server reads several forms
+            usable = isinstance(truth, str | Mapping) and truth
+            return None if usable else f"'reward_model.ground_truth' must be tests, got {shown(truth)}"
+        if (scorer := extension("score", source)) is None:
+            return f"nothing runs programs of '{source}': pip install 'marl-verl[sandbox]', or set {SERVER}"
+        return None if (why := scorer.wrong_truth(truth)) is None else str(why)
 
     def _task(self, row: Mapping[str, Any], place: str, name: str) -> Task:
         source, model = _of(row, self.reward_fn_key, str, place), _of(row, "reward_model", Mapping, place)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 CORE = (
     *("advantage", "algorithms", "credit", "episode", "errors", "options", "plugins", "rewards"),
-    *("sampling", "sandbox", "tasks", "testing", "testing.real", "testing.rows", "testing.workflows"),
+    *("sampling", "tasks", "testing", "testing.real", "testing.rows", "testing.workflows"),
 )
 MODULES = {**{name: f"marl_verl.{name}" for name in CORE}, "agents": "marl_verl_agents"}
-MODULES["agents.gateway"] = "marl_verl_agents.gateway"
+MODULES |= {"agents.gateway": "marl_verl_agents.gateway", "sandbox": "marl_verl_sandbox"}
 """Page -> public module, besides marl_verl itself."""
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from marl_verl.sandbox import Limits, Sandbox, unavailable
-from marl_verl.sandbox.runs import CORES
+from marl_verl_sandbox import Limits, Sandbox, unavailable
+from marl_verl_sandbox.runs import CORES
 
 PROGRAM = "def add(a, b):\n    return a + b\n"
 

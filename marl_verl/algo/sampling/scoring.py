@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import pickle
 import queue
 import resource
-import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -25,18 +24,20 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 import cloudpickle
 
 from marl_verl.episode.calls import in_thread, is_async, perform
 from marl_verl.errors import MarlWarning, format_error
-from marl_verl.tasks.limited import MEMORY, is_quick
+from marl_verl.tasks.base import is_quick
 
 PROCESSES = 16
 PATIENCE = 0.25
 _START_SECONDS = 300.0  # importing what a function needs, on a busy machine
-_SIZE = struct.Struct("!Q")
+MEMORY = 4 << 30
+"""Bytes of a process."""
 
 
 async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], seconds: float | None) -> list[Any]:
@@ -143,14 +144,19 @@ class _Worker:
     """One process that runs `serve`."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-P", "-c", "from marl_verl.algo.sampling.scoring import serve; serve()"]
+        self._pipe, theirs = multiprocessing.Pipe()
+        code = f"from marl_verl.algo.sampling.scoring import serve; serve({theirs.fileno()})"
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=env, process_group=0)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a function prints is no reply
+                pass_fds=[theirs.fileno()],
+                env=env,
+                process_group=0,
+            )
         self._functions: set[tuple[int, int]] = set()
-        self._replies = select.poll()  # `select` takes no descriptor above 1,023
-        assert self._process.stdout is not None
-        self._replies.register(self._process.stdout, select.POLLIN | select.POLLHUP)
         try:
             self._read(_START_SECONDS)
         except BaseException:
@@ -170,10 +176,9 @@ class _Worker:
         return results
 
     def _send(self, data: bytes) -> None:
-        assert self._process.stdin is not None
         try:
-            _send(self._process.stdin, data)
-        except BrokenPipeError as error:
+            self._pipe.send_bytes(data)
+        except (BrokenPipeError, ConnectionResetError) as error:
             raise self._ended() from error
 
     def stop(self) -> None:
@@ -181,20 +186,15 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+        self._pipe.close()
 
     def _read(self, seconds: float) -> tuple[str, Any]:
-        pipe = self._process.stdout
-        assert pipe is not None
-        if not self._replies.poll(seconds * 1000):
+        if not self._pipe.poll(seconds):
             raise TimeoutError(f"it took longer than {seconds:g} s")
-        reply = _receive(pipe)
-        if reply is None:
-            raise self._ended()
-        kind, value = pickle.loads(reply)
+        try:
+            kind, value = pickle.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
         if kind == "failed":
             what = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB: {value}"
             raise RuntimeError(f"{what}. Declare it `quick` to run it in the rollout worker.")
@@ -205,33 +205,39 @@ class _Worker:
         return RuntimeError(f"its process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}")
 
 
-def serve() -> None:
-    """The worker's process: answer requests until standard input ends."""
+def serve(descriptor: int) -> None:
+    """The worker's process: answer requests until its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what a function prints is no reply
+    pipe = Connection(descriptor)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _send(replies, pickle.dumps(("ready", None)))
+    pipe.send_bytes(pickle.dumps(("ready", None)))
     functions: dict[tuple[int, int], Callable[..., Any]] = {}
-    while (head := _receive(requests)) is not None and (body := _receive(requests)) is not None:
-        key, pickled, seconds = pickle.loads(head)
+    while (request := _request(pipe)) is not None:
+        (key, pickled, seconds), body = pickle.loads(request[0]), request[1]
         try:
             if pickled is not None:
                 functions[key] = pickle.loads(pickled)
             calls = pickle.loads(body)
         except Exception as error:  # noqa: BLE001 - code of users
-            _send(replies, pickle.dumps(("failed", format_error(error))))
+            pipe.send_bytes(pickle.dumps(("failed", format_error(error))))
             continue
-        _send(replies, pickle.dumps(("loaded", None)))
+        pipe.send_bytes(pickle.dumps(("loaded", None)))
         for arguments in calls:
             signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
             kind, reply = _reply(functions[key], arguments)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            _send(replies, reply)
+            pipe.send_bytes(reply)
             if kind != "value":
                 break
+
+
+def _request(pipe: Connection) -> tuple[bytes, bytes] | None:
+    """The next two messages of a pipe, or None at its end."""
+    try:
+        return pipe.recv_bytes(), pipe.recv_bytes()
+    except (EOFError, OSError):
+        return None
 
 
 def _reply(fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, bytes]:
@@ -255,29 +261,6 @@ def _pickled(error: BaseException) -> bytes:
             pickle.loads(reply)
             return reply
     return pickle.dumps(("raised", RuntimeError(format_error(error))))
-
-
-def _send(pipe: IO[bytes], data: bytes) -> None:
-    message = memoryview(_SIZE.pack(len(data)) + data)
-    while message:
-        message = message[pipe.write(message) :]
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> bytes | None:
-    """The next message of a pipe, or None at its end."""
-    head = _exactly(pipe, _SIZE.size)
-    return None if head is None else _exactly(pipe, *_SIZE.unpack(head))
-
-
-def _exactly(pipe: IO[bytes], size: int) -> bytes | None:
-    """`size` bytes of a pipe without a buffer, which returns what it has; None at its end."""
-    data = bytearray()
-    while len(data) < size:
-        if not (piece := pipe.read(size - len(data))):
-            return None
-        data += piece
-    return bytes(data)
 
 
 _POOL = _Pool()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from marl_verl.sandbox import Limits, Outcome, current
+from marl_verl_sandbox import Limits, Outcome, current
 
 TIMEOUTS = 3
 """After so many tests of a program that take too long, the others fail without running."""

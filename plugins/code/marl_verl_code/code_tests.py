@@ -17,10 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from marl_verl_sandbox import Limits, Outcome, current
+
 from marl_verl import MarlError, Task
 from marl_verl.errors import nearest
 from marl_verl.options import Positive
-from marl_verl.sandbox import Limits, Outcome, current
 from marl_verl.tasks import PublicTasks, Split
 from marl_verl_code.assertions import TIMEOUTS
 from marl_verl_code.sets import SETS

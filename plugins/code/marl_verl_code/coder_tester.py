@@ -22,9 +22,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from marl_verl_sandbox import Limits, Outcome
+
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
-from marl_verl.sandbox import Limits, Outcome
 from marl_verl_code.code_tests import REWARD_TESTS, run_tests, tests_of
 from marl_verl_code.refine_code import how, program_in
 

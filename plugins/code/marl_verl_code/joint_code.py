@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from marl_verl_sandbox import Limits, Outcome
+
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.sandbox import Limits, Outcome
 from marl_verl.tasks import PublicTasks
 from marl_verl_code.assertions import run_assertions, share
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns

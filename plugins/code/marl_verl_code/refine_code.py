@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from marl_verl_sandbox import Limits, Outcome
+
 from marl_verl import MarlError, Task
 from marl_verl.episode import Team
-from marl_verl.sandbox import Limits, Outcome
 from marl_verl_code.code_tests import run_tests, tests_of
 from marl_verl_code.refine import Feedback, GenerateAndRefine
 

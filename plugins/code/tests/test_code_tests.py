@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from marl_verl_code.code_tests import CodeWithTests, run_tests
 from marl_verl_code.refine_code import RefineCode, program_in, shortened
+from marl_verl_sandbox import Limits, Outcome
 
 from marl_verl import MarlError, Task
 from marl_verl.options import build
-from marl_verl.sandbox import Limits, Outcome
 from marl_verl.tasks import read_tasks
 from marl_verl.testing import ScriptedPolicy, check_workflow
 

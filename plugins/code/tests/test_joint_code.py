@@ -13,9 +13,9 @@ from marl_verl_code import assertions
 from marl_verl_code.assertions import run_assertions, share
 from marl_verl_code.code_levels import code_in, function, levels
 from marl_verl_code.joint_code import JointCode, TwoCoders, describe_feedback, judged, sees
+from marl_verl_sandbox import Limits, Outcome
 
 from marl_verl import MarlError, Task
-from marl_verl.sandbox import Limits, Outcome
 from marl_verl.testing import ScriptedPolicy, check_workflow
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"

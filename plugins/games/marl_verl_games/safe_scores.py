@@ -17,9 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import sympy
+from marl_verl_sandbox import Limited
 from sympy.parsing.sympy_parser import parse_expr
-
-from marl_verl.tasks import Limited
 
 SECONDS = 5.0
 _SIMPLIFY = Limited(Path(__file__).with_name("simplify_child.py"), "SymPy")

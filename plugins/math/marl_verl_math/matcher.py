@@ -12,7 +12,7 @@ import functools
 import re
 from pathlib import Path
 
-from marl_verl.tasks import Limited
+from marl_verl_sandbox import Limited
 
 SECONDS = 3.0
 LONGEST = 1000

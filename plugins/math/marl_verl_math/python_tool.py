@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from marl_verl.sandbox import Limits, current
+from marl_verl_sandbox import Limits, current
 
 SECONDS = 5.0
 MEGABYTES = 1024

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from marl_verl.sandbox import Limits, current
+from marl_verl_sandbox import Limits, current
+
 from marl_verl.tasks import clipped
 
 LONGEST = 2000

@@ -18,7 +18,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from marl_verl import plugins, sandbox
+from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.concat import concat
 from marl_verl.algo.algorithms import Metric
@@ -38,6 +38,7 @@ from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal, Limits
 from marl_verl.episode.communication import read_lengths
 from marl_verl.errors import MarlError, format_error, message_of
+from marl_verl.extensions import use_run_options, used_run_options
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
 from marl_verl.tasks.base import Task
@@ -130,7 +131,7 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
     )
     clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
     run = marl["run"]
-    sandbox.use(run.get("sandbox", sandbox.AUTO))
+    use_run_options(run)
     trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
     return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
 
@@ -266,7 +267,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         # failures are always stored, so that they can be examined without repeating the run
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
         tokens = bool(marl.run.journal_tokens)
-        report.lines = sample_lines(stored, uid, task.id, tokens, sandbox.used())
+        report.lines = sample_lines(stored, uid, task.id, tokens, used_run_options())
         if not validate:
             for metric in self.samplers.metrics:
                 report.metrics.update(metric.of_sample(sample))

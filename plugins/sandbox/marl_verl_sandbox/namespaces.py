@@ -1,7 +1,4 @@
-"""Linux namespaces, mounts and capabilities, by the C library. Standard library only.
-
-`marl_verl.run.private_network` uses it for a run, and `template` for programs written by models.
-"""
+"""Linux namespaces, mounts and capabilities, by the C library. Standard library only."""
 
 from __future__ import annotations
 

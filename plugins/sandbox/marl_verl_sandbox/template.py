@@ -26,7 +26,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from typing import Any, NamedTuple, NoReturn
 
-from marl_verl.sandbox import candidate, folders, frames, landlock, namespaces, syscalls
+from marl_verl_sandbox import candidate, folders, frames, landlock, namespaces, syscalls
 
 NOBODY = 65534
 PACKAGES = "/packages"

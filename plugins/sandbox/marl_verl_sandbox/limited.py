@@ -12,15 +12,11 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from marl_verl.errors import MarlError
 
-F = TypeVar("F", bound=Callable[..., Any])
-MEMORY = 4 << 30
-"""Bytes of a process that runs a user's score, or a `Limited` function."""
 _START_SECONDS = 300.0  # importing sympy on a busy machine
 _GRACE = 30.0
 
@@ -84,18 +80,3 @@ def _line(process: subprocess.Popen[str], seconds: float) -> str:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], seconds)
     return process.stdout.readline().strip() if ready else ""
-
-
-def quick(fn: F) -> F:
-    """Declare that a score or role reward ends soon, whatever a model writes.
-
-    It then runs in a thread of the rollout worker instead of a process of its own, from which it can also change
-    objects. A task set declares it for its scores with the attribute `quick = True`.
-    """
-    fn.quick = True  # type: ignore[attr-defined]
-    return fn
-
-
-def is_quick(fn: Callable[..., Any]) -> bool:
-    """Whether a function, or the object whose method it is, is declared quick."""
-    return bool(getattr(fn, "quick", False) or getattr(getattr(fn, "__self__", None), "quick", False))

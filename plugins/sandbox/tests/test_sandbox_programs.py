@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from marl_verl_sandbox import Limits, Sandbox, folders, pool, runs
 
 from marl_verl.errors import MarlWarning
-from marl_verl.sandbox import Limits, Sandbox, folders, pool, runs
-from tests.sandbox_attacks import ESCAPES
-from tests.sandbox_programs import PROGRAMS, STDIN
-from tests.test_sandbox_attacks import LONG, TIERS, left, prevented, targets, tiers
+from plugins.sandbox.tests.sandbox_attacks import ESCAPES
+from plugins.sandbox.tests.sandbox_programs import PROGRAMS, STDIN
+from plugins.sandbox.tests.test_sandbox_attacks import LONG, TIERS, left, prevented, targets, tiers
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[3]
 # Read and change the memory, the input, the environment of other processes.
 NEIGHBOURS = """
 import os, re
@@ -84,7 +84,7 @@ def test_an_ordinary_user_gets_what_root_gets() -> None:
 
 OPEN = """
 import os, sys, tempfile
-from marl_verl.sandbox import namespaces
+from marl_verl_sandbox import namespaces
 if not os.geteuid():
     namespaces.enter(namespaces.MOUNTS)
     namespaces.mount("none", "/", None, namespaces.RECURSIVE | namespaces.PRIVATE)
@@ -153,7 +153,7 @@ def test_a_folder_is_removed_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.skipif("isolated" not in TIERS, reason="this machine does not give the tier")
 def test_what_is_mounted_in_the_library_is_read_only() -> None:
     inner = f"{os.path.dirname(os.__file__)}/json/__pycache__"
-    code = "import os, sys\nfrom marl_verl.sandbox import Sandbox, namespaces\n"
+    code = "import os, sys\nfrom marl_verl_sandbox import Sandbox, namespaces\n"
     code += "namespaces.enter(namespaces.MOUNTS | (namespaces.USER if os.geteuid() else 0))\n"
     code += "namespaces.mount('none', '/', None, namespaces.RECURSIVE | namespaces.PRIVATE)\n"
     code += f"namespaces.mount('tmpfs', {inner!r}, 'tmpfs', 0, 'mode=777')\n"

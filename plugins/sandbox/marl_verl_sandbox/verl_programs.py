@@ -1,8 +1,8 @@
 """verl's score of programs (data sources codecontests, apps, codeforces, taco) in our own sandbox.
 
 verl sends each test of a program to a Sandbox Fusion server and compares the output. Here the same functions of verl
-run, with `marl_verl.sandbox` in place of the request: verl extracts the program, makes the call of `fn_name`, compares
-the output, and counts the first ten tests. 10 s a test, as in verl.
+run, with this sandbox in place of the request: verl extracts the program, makes the call of `fn_name`, compares the
+output, and counts the first ten tests. 10 s a test, as in verl.
 
 Uses verl internals: `sandbox_fusion.compute_score`, and what it calls in `sandbox_fusion.utils`.
 """
@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marl_verl.errors import shown
-from marl_verl.sandbox import Limits, SandboxError, current
+from marl_verl_sandbox import Limits, SandboxError, current
 
 FORM = "'reward_model.ground_truth' must have lists 'inputs' and 'outputs' of the same length"
 
 
-def wrong_tests(truth: Any) -> str | None:
+def wrong_truth(truth: Any) -> str | None:
     """Why a row's ground truth has no tests that can be run here; None if it has."""
     if isinstance(truth, str):
         try:

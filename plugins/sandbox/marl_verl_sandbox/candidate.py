@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from marl_verl.sandbox import frames, values
+from marl_verl_sandbox import frames, values
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """All of it. A thread for every core, as numeric libraries start them, would use up the address space."""
@@ -72,7 +72,7 @@ def standard_streams() -> None:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "marl_verl"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "marl_verl_sandbox"]:
         del sys.modules[name]  # so that a program cannot import the rest of the package by them
 
 

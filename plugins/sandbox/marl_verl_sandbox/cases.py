@@ -10,9 +10,9 @@ from typing import Any
 
 from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.files import MOST_DOCUMENT, read_bytes
-from marl_verl.sandbox import values
-from marl_verl.sandbox.pool import Limits
-from marl_verl.sandbox.runs import CORES, Outcome, Sandbox
+from marl_verl_sandbox import values
+from marl_verl_sandbox.pool import Limits
+from marl_verl_sandbox.runs import CORES, Outcome, Sandbox
 
 SECONDS = 5.0
 FUNCTION, STREAMS = {"args", "kwargs", "expected"}, {"stdin", "stdout"}

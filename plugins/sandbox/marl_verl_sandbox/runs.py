@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from marl_verl.errors import MarlError, MarlWarning, unknown
-from marl_verl.sandbox import external, frames, values
-from marl_verl.sandbox.pool import Limits, Process, template
+from marl_verl_sandbox import external, frames, values
+from marl_verl_sandbox.pool import Limits, Process, template
 
 TIERS = ("limits", "isolated", "external")
 AUTO = "auto"
@@ -241,12 +241,18 @@ _tier = AUTO
 _current: list[Sandbox] = []
 
 
-def use(tier: str) -> None:
-    """Set the tier of this process. MarlError if it is not available."""
+def check(tier: str) -> None:
+    """MarlError if this machine does not give the tier."""
+    if tier != AUTO:  # whatever there is
+        Sandbox(str(tier))
+
+
+def use(tier: str | None) -> None:
+    """Set the tier of this process, None: auto. MarlError if it is not available."""
     global _tier
-    _tier = tier
+    _tier = tier or AUTO
     _current.clear()
-    if tier != AUTO:  # a run without code of models starts nothing
+    if _tier != AUTO:  # a run without code of models starts nothing
         current()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from marl_verl.errors import MarlError
 from marl_verl.files import read_bytes
 from marl_verl.run.terminal import harmless, show
-from marl_verl.sandbox import TIERS, Sandbox, SandboxError, check, read_cases
+from marl_verl_sandbox import TIERS, Sandbox, SandboxError, check, read_cases
 
 MOST_PROGRAM = 8 << 20
 EXAMPLES = """

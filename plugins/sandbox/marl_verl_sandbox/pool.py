@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.sandbox import frames
-from marl_verl.sandbox.template import OPEN, READY
+from marl_verl_sandbox import frames
+from marl_verl_sandbox.template import OPEN, READY
 
 FOLDER = Path(__file__).parent
 # The modules of this folder alone: a program sees neither marl-verl nor the packages that are installed beside it.
 START = """
 import socket, sys, types
-for name, folder in zip(("marl_verl", "marl_verl.sandbox"), sys.argv[3:5]):
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = [folder]
-from marl_verl.sandbox import template
-template.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[5:])
+package = sys.modules["marl_verl_sandbox"] = types.ModuleType("marl_verl_sandbox")
+package.__path__ = [sys.argv[3]]
+from marl_verl_sandbox import template
+template.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[4:])
 """
 PACKAGES = ("numpy", "sympy", "mpmath")
 """What a program may import beside the standard library, where it is installed."""
@@ -67,7 +66,7 @@ class Template:
 
     def __init__(self, tier: str) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = [str(theirs.fileno()), tier, str(FOLDER.parent), str(FOLDER), *_packages()]
+        arguments = [str(theirs.fileno()), tier, str(FOLDER), *_packages()]
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-P", "-S", "-c", START, *arguments],

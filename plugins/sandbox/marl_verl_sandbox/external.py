@@ -11,8 +11,8 @@ import logging
 import math
 from typing import Any
 
-from marl_verl.sandbox import candidate, values
-from marl_verl.sandbox.pool import Limits, SandboxError
+from marl_verl_sandbox import candidate, values
+from marl_verl_sandbox.pool import Limits, SandboxError
 
 # One call of a function. What the program prints goes to the error output; the last line of the output is the answer.
 CALL = """

@@ -168,7 +168,8 @@ ESCAPES = {
     f"i = 0\nwhile e and e[i]:\n    if b'SECRET' in e[i]: {DONE}\n    i += 1",
     "B inherited descriptors": "import os\nfor n in range(4, 1024):\n"
     f"    try: os.fstat(n)\n    except OSError: continue\n    {DONE}",
-    "B the package itself": f"import marl_verl.errors\n{DONE}",
+    "B the package itself": f"import marl_verl_sandbox.values\n{DONE}",
+    "B the core": f"import marl_verl.errors\n{DONE}",
     "B its arguments": f"import sys\nif 'SECRET' in ' '.join(sys.argv + sys.orig_argv): {DONE}",
     "B a higher priority": f"import os\nos.nice(-5)\n{DONE}",
     "B real time": f"import os\nos.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))\n{DONE}",

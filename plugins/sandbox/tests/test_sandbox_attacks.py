@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
+from marl_verl_sandbox import Limits, Sandbox, runs, unavailable
 
-from marl_verl.sandbox import Limits, Sandbox, runs, unavailable
-from tests.sandbox_attacks import ESCAPES, EXHAUSTION, FORGERIES
+from plugins.sandbox.tests.sandbox_attacks import ESCAPES, EXHAUSTION, FORGERIES
 
 TIERS = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
 SHORT = Limits(seconds=0.5, megabytes=256)

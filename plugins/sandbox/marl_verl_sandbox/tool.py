@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from marl_verl.sandbox.pool import Limits
-from marl_verl.sandbox.runs import current
+from marl_verl_sandbox.pool import Limits
+from marl_verl_sandbox.runs import current
 
 
 async def run_python(code: str) -> str:

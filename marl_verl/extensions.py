@@ -1,0 +1,53 @@
+"""What installed distributions add besides registered parts: entry points of the groups `marl_verl.GROUP`.
+
+- `team`: a function; `team.NAME(...)` calls it with the team, or the agent, as first argument.
+- `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in
+  each rollout worker, with None where the option is not set; and `used()`, what is stored under NAME with an episode,
+  or None.
+- `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
+  be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl.errors import MarlError
+
+
+@functools.cache
+def extension(group: str, name: str) -> Any:
+    """The object that a distribution adds to a group under a name; None without it."""
+    points = importlib.metadata.entry_points(group=f"marl_verl.{group}", name=name)
+    return next((point.load() for point in points), None)
+
+
+@functools.cache
+def names(group: str) -> tuple[str, ...]:
+    """The names of a group, sorted."""
+    return tuple(sorted(importlib.metadata.entry_points(group=f"marl_verl.{group}").names))
+
+
+def check_run_options(run: Mapping[str, Any]) -> None:
+    """MarlError if a distribution refuses the value of its option of `marl.run`."""
+    for name in names("run"):
+        if (value := run.get(name)) is not None:
+            try:
+                extension("run", name).check(value)
+            except MarlError as error:
+                raise MarlError(f"'marl.run.{name}': {error}") from error
+
+
+def use_run_options(run: Mapping[str, Any]) -> None:
+    """Apply the options of `marl.run` that distributions add in this process."""
+    for name in names("run"):
+        extension("run", name).use(run.get(name))
+
+
+def used_run_options() -> dict[str, Any]:
+    """What is stored of these options with an episode of this process."""
+    values = {name: extension("run", name).used() for name in names("run")}
+    return {name: value for name, value in values.items() if value is not None}
