@@ -44,7 +44,7 @@ ELSEWHERE = {
     ("from-verl.md", "yaml"): "test_verl_script.py",
     ("from-verl.md", "json"): "test_verl_script.py",
     ("gpu.md", "yaml"): "test_readme.py",  # a whole recipe, for models that are not on this machine
-    ("sandbox.md", "python"): "test_sandbox.py",
+    ("sandbox.md", "python"): "../plugins/sandbox/tests/test_sandbox.py",
     ("equations.md", "math"): "test_site.py",
     ("tutorial-algorithm.md", "python"): "test_tutorials.py",
     ("tutorial-first-team.md", "python"): "test_tutorials.py",
@@ -440,7 +440,7 @@ def compose(block: Block, known: Plugins, folder: Path, monkeypatch: pytest.Monk
 def test_an_entry_point_is_one(block: Block) -> None:
     found = tomllib.loads(block.code)
     points = (found.get("project") or {}).get("entry-points") or found["project"]["entry-points"]
-    assert all(re.fullmatch(r"[\w.]+(:\w+)?", value) for value in points["marl_verl"].values())
+    assert all(re.fullmatch(r"[\w.]+(:\w+)?", value) for group in points.values() for value in group.values())
 
 
 @here("json")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from docs_site.commands import cell
 
-PACKAGE = Path(__file__).resolve().parents[2] / "marl_verl"
+ROOT = Path(__file__).resolve().parents[2]
 RAISED = ("MarlError", "RunError", "WorkflowError", "JournalError", "SandboxError", "ValueError")
 Assigned = dict[str, list[tuple[int, ast.expr]]]
 
 TITLE = """# Errors A to Z
 
-Every error message of marl-verl, generated from its source: `{...}` stands for what is specific to your run. Each
+Every error message of marl-verl and its distributions, generated from its source: `{...}` stands for what is specific to your run. Each
 message says what to do; [Common errors](errors.md) explains those that most users meet. The search box finds a message
 by its words.
 """
@@ -25,12 +25,12 @@ by its words.
 def messages() -> dict[str, str]:
     """Message -> the module that raises it."""
     found: dict[str, str] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted([*ROOT.glob("marl_verl/**/*.py"), *ROOT.glob("plugins/*/marl_verl_*/**/*.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             for text in _raised(function):
                 if len(text.replace("{...}", "").strip(" :,'")) >= 12:
-                    found.setdefault(text, path.relative_to(PACKAGE.parent).as_posix())
+                    found.setdefault(text, path.relative_to(ROOT).as_posix())
     return found
 
 

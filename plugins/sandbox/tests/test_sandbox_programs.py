@@ -71,7 +71,7 @@ def test_programs_do_not_influence_each_other(tier: str) -> None:
 
 
 def test_an_ordinary_user_gets_what_root_gets() -> None:
-    code = "from tests.test_sandbox_programs import as_a_user; as_a_user()"
+    code = "from plugins.sandbox.tests.test_sandbox_programs import as_a_user; as_a_user()"
     if not os.geteuid():  # in a mount namespace of its own, where folders above Python and the repository are open
         code = OPEN + code
     paths = [sys.base_prefix, str(REPOSITORY), sys.prefix]
