@@ -1,8 +1,13 @@
-"""Run calls in threads."""
+"""Calls in threads, and time limits of the main thread."""
 
+import signal
 import threading
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -21,6 +26,7 @@ def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
 
     def run() -> None:
+        future.set_running_or_notify_cancel()  # whoever waits may stop waiting, and the call goes on
         try:
             future.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
@@ -28,3 +34,45 @@ def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+class TimeUp(BaseException):
+    """Raised in code that exceeds a `time_limit`; not an Exception, so that most code does not catch it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeUp, with the line that was running, in a block that takes longer; again every second if it is caught.
+
+    Python runs signal handlers in the main thread only: in another thread there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    lines: list[str] = []
+
+    def up(_: int, frame: FrameType | None) -> None:
+        lines.append(current_line(frame))
+        raise TimeUp(lines[0])
+
+    before = signal.signal(signal.SIGALRM, up)
+    rest, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    except BaseException as error:
+        if lines:  # code of others may have made another exception of it
+            raise TimeUp(lines[0]) from error
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, rest, interval)  # a limit of the caller goes on
+        signal.signal(signal.SIGALRM, before)
+
+
+def current_line(frame: FrameType | None) -> str:
+    """The innermost line of a stack that is not of Python or marl-verl, e.g. " (my_team.py, line 12)"; or ""."""
+    skipped = (str(Path(threading.__file__).parent), str(Path(__file__).parent), "<frozen")
+    for inner, line in traceback.walk_stack(frame):
+        if "site-packages" in inner.f_code.co_filename or not inner.f_code.co_filename.startswith(skipped):
+            return f" ({Path(inner.f_code.co_filename).name}, line {line})"
+    return ""

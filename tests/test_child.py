@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.episode.watchdog import WATCHDOG
 from marl_verl.errors import MarlError
 from marl_verl.run.child import HEAVY, check_in_child
 
@@ -30,18 +29,6 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_that_succeeds_leaves_nothing_here() -> None:
     done: list[int] = []
     check_in_child(lambda: done.append(1))
-    assert done == []
-
-
-def test_a_watchdog_that_is_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rehearsal's: its thread lives half a second longer than its event loop."""
-    monkeypatch.delitem(sys.modules, HEAVY, raising=False)
-    done: list[int] = []
-    thread = threading.Thread(target=time.sleep, args=(0.3,), name=WATCHDOG)
-    monkeypatch.setattr(threading, "active_count", lambda: 1 + thread.is_alive())
-    thread.start()
-    check_in_child(lambda: done.append(1))
-    assert not thread.is_alive()
     assert done == []
 
 

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl import sampling
+from marl_verl.algo import sampling
 from marl_verl.episode import (
     Act,
     Action,
     ActRecord,
+    CallError,
     Journal,
     Limits,
     ReplayMismatch,
@@ -312,42 +313,14 @@ def test_calls_are_made_once_sync_or_async() -> None:
     assert made == [4, "ticket", "ticket", "t1", 4]
 
 
-class ToolError(ValueError):
-    def __init__(self, code: int, what: str) -> None:
-        super().__init__(code, what)
-
-
-def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
-    made: list[ToolError] = []
-    caught: list[ToolError] = []
-
-    def tool() -> None:
-        made.append(ToolError(7, "no such page"))
-        raise made[-1]
-
-    async def work(task: Task, team: Team) -> str:
-        await team["worker"].act("go")
-        try:
-            await team.call(tool)
-        except ToolError as error:
-            caught.append(error)
-            return f"{error.args}"
-        return "no error"
-
-    first = drive(Run(body(work), TASK, AGENTS))
-    journal = decode_journal(json.loads(json.dumps(encode_journal(first.journal))))
-    assert drive(Run(body(work), TASK, AGENTS, journal)).answer == first.answer == "(7, 'no such page')"
-    assert len(made) == 1
-    assert [error is made[0] for error in caught] == [True, False]  # live, it is the tool's own exception
-
-
 def test_an_uncaught_exception_of_a_call_is_a_workflow_error() -> None:
     async def work(task: Task, team: Team) -> str:
         return str(await team.call(int, "four"))
 
     error = failure(work)
     assert 'call builtins:int("four"): ValueError: invalid literal' in str(error)
-    assert isinstance(error.__cause__, ValueError)
+    assert isinstance(error.__cause__, CallError)
+    assert isinstance(error.__cause__.__cause__, ValueError)
 
 
 def test_randomness_is_seeded_and_repeats_on_replay() -> None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import re
-import subprocess
-from email.message import Message
 from typing import Any
-from urllib.error import HTTPError, URLError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Action, ActRecord, CallRecord, Journal, JournalError, Run, Team, Workflow
-from marl_verl.episode.calls import as_json, raised
+from marl_verl.episode import Act, Action, ActRecord, CallError, CallRecord, Journal, JournalError, Run, Team, Workflow
+from marl_verl.episode.calls import as_json
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import Raised
-from marl_verl.errors import format_error
 from marl_verl.tasks.base import Task
 from marl_verl.testing import scripted_action
 
@@ -62,7 +56,7 @@ actions = st.builds(
     st.none() | st.integers(0),
 )
 calls = st.builds(CallRecord, words, st.lists(values, max_size=3).map(as_json), values.map(as_json))
-failed = st.builds(lambda what: CallRecord("tools:f", "[]", raised=raised(ValueError(what))), values)
+failed = st.builds(lambda what: CallRecord("tools:f", "[]", raised=Raised.of(ValueError(what))), values)
 records = st.builds(ActRecord, acts, actions) | calls | failed
 
 
@@ -131,78 +125,37 @@ def test_calls_are_found_by_function_arguments_and_number() -> None:
     assert JOURNAL.call("tools:search", '["ppo"]', 0) is None
 
 
-class Strange(OSError):
-    """Its constructor wants other arguments than `args`."""
-
-    def __init__(self, *, code: int) -> None:
-        super().__init__(f"code {code}", {1, 2})
-
-
-def test_exceptions_come_back_by_class_and_arguments() -> None:
-    again = raised(Strange(code=4)).rebuild()
-    assert isinstance(again, Strange)
-    assert again.args == ("code 4", "{1, 2}")  # what JSON cannot hold is kept as its repr
-
-
-class Slotted(Exception):
-    __slots__ = ("retry_after",)
-
-    def __init__(self, seconds: float) -> None:
-        self.retry_after = seconds  # not in args
-
-
 @pytest.mark.parametrize(
-    ("error", "attributes"),
+    ("error", "kind", "message"),
     [
-        (HTTPError("http://localhost/x", 503, "busy", Message(), io.BytesIO(b"later")), ["code", "reason", "filename"]),
-        (HTTPError("http://localhost/x", 404, "gone", Message(), None), ["code", "reason", "filename", "url"]),
-        (URLError(ConnectionRefusedError(111, "refused")), []),
-        (FileNotFoundError(2, "No such file", "a.txt"), ["errno", "strerror", "filename"]),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), []),
-        (json.JSONDecodeError("Expecting value", "{", 1), ["msg", "doc", "pos", "lineno", "colno"]),
-        (subprocess.CalledProcessError(3, ["ls"], "out"), ["returncode", "cmd", "stdout", "output"]),
-        (Slotted(2.5), ["retry_after"]),
-        (ExceptionGroup("two", [ValueError(1), KeyError(2)]), []),
-        (ModuleNotFoundError("no x", name="x"), ["name", "msg"]),
+        (ValueError("bad"), "ValueError", "bad"),
+        (KeyError("missing"), "KeyError", "'missing'"),
+        (json.JSONDecodeError("Expecting value", "{", 1), "json.decoder:JSONDecodeError", "Expecting value: line 1"),
     ],
-    ids=lambda each: type(each).__name__,
 )
-def test_exceptions_come_back_with_message_and_attributes(error: Exception, attributes: list[str]) -> None:
-    journal = Journal((CallRecord("f", "[]", raised=raised(error)),))
-    found = decode_journal(json.loads(json.dumps(encode_journal(journal)))).call("f", "[]", 0)
-    assert found is not None
-    with pytest.raises(Exception, match=re.escape(str(error))) as caught:
-        found.result()
-    again = caught.value
-    assert isinstance(again, Exception if isinstance(error, ExceptionGroup) else type(error))
-    assert str(again) == str(error)
-    assert format_error(again).endswith(f": {error}")
-    for name in attributes:
-        assert getattr(again, name) == getattr(error, name)
+def test_a_failed_call_raises_the_same_live_and_on_replay(error: Exception, kind: str, message: str) -> None:
+    def fails() -> None:
+        raise error
 
+    class Calls(Workflow):
+        async def run(self, task: Task, team: Team) -> str:
+            try:
+                await team.call(fails)
+            except CallError as failed:
+                return f"{(await team['solver'].act('x')).text} {failed.kind} {failed}"
+            return ""
 
-def test_what_a_replayed_exception_does_not_have_is_named() -> None:
-    again = raised(HTTPError("http://localhost/x", 503, "busy", Message(), io.BytesIO(b"later"))).rebuild()
-    with pytest.raises(
-        AttributeError, match=r"a replayed HTTPError has no 'headers': only attributes with JSON values"
-    ):
-        _ = again.headers  # type: ignore[attr-defined]
+    async def go(journal: Journal | None = None) -> Run:
+        async with Run(Calls(), Task("t", "q"), ["solver"], journal, strict=True) as run:
+            while (acts := await run.next()) is not None:
+                for act in acts:
+                    run.resolve(act, Action("said"))
+        return run
 
-
-def test_a_class_that_cannot_be_found_by_name_comes_back_as_its_base() -> None:
-    class Local(LookupError):
-        pass
-
-    assert type(raised(Local("gone")).rebuild()) is LookupError
-
-
-@pytest.mark.parametrize("kind", ["os:system", "not_imported_here:Error", "builtins:KeyboardInterrupt"])
-def test_a_journal_can_name_no_class_but_an_imported_exception(kind: str) -> None:
-    journal = Journal((CallRecord("f", "[]", raised=Raised(kind, "[]")),))
-    found = decode_journal(encode_journal(journal)).call("f", "[]", 0)
-    assert found is not None
-    with pytest.raises(JournalError, match="not an imported exception class"):
-        found.result()
+    live = asyncio.run(go())
+    assert live.answer.startswith(f"said {kind} {message}")
+    stored = decode_journal(json.loads(json.dumps(encode_journal(live.journal))))
+    assert asyncio.run(go(stored)).answer == live.answer
 
 
 # Long conversations

@@ -341,7 +341,7 @@ def test_a_workflow_that_hangs_fails() -> None:
             await team["solver"].act(task.prompt)
             await asyncio.Event().wait()
 
-    message = r"check_sampler, in its first run, is not done after 0\.05 s: it hangs \(test_kit\.py, line "
+    message = r"check_sampler is not done after 0\.05 s: it hangs \(test_kit\.py, line "
     with pytest.raises(AssertionError, match=message):
         check_sampler(Independent(), Hangs(), TASK, TWO, seconds=0.05)
 

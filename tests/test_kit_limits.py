@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
 import random
 import re
 import signal
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,53 +127,6 @@ def test_what_hangs_is_ended(check: Callable[[], Any]) -> None:
     assert time.monotonic() - begun < 20
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-
-
-class Imports(Workflow):
-    """Imports a module in its run, as a framework does, and another one in a thread."""
-
-    folder: str = ""
-
-    async def run(self, task: Task, team: Team) -> Any:
-        sys.path.insert(0, self.folder)
-        load: Any = importlib.import_module
-        load("takes_long_one")
-        await team.in_thread(load, "takes_long_two")
-        return (await team["solver"].act(task.prompt)).text
-
-
-def test_imports_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process and in those with other hash seeds, which import the modules as well."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("one", "two"):
-        (tmp_path / f"takes_long_{name}.py").write_text("import time\ntime.sleep(1.2)\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_workflow(Imports(str(tmp_path)), TASK, ScriptedPolicy({"solver": "yes"}), seconds=2.0)
-
-
-class Later(Workflow):
-    """Hangs in its second run, or in another process."""
-
-    elsewhere: bool = False
-
-    async def run(self, task: Task, team: Team) -> Any:
-        RUNS.append(self)
-        if os.getpid() != HERE if self.elsewhere else len(RUNS) > 1:
-            forever()
-        return (await team["solver"].act(task.prompt)).text
-
-
-RUNS: list[Any] = []
-HERE = os.getpid()
-
-
-@pytest.mark.parametrize(("elsewhere", "phase"), [(False, "replayed"), (True, "with PYTHONHASHSEED=.")])
-def test_the_phase_of_what_hangs_is_named(elsewhere: bool, phase: str) -> None:
-    RUNS.clear()
-    message = rf"on task 'q1', {phase},? is not done after .* s: it hangs \(.*, line \d+\)"
-    with pytest.raises(AssertionError, match=message):
-        check_workflow(Later(elsewhere), TASK, ScriptedPolicy({"solver": "yes"}), seconds=0.5)
 
 
 def test_the_limit_of_a_caller_is_kept() -> None:

@@ -16,9 +16,7 @@ from marl_verl.episode import (
     Act,
     Action,
     Episode,
-    Limits,
     Run,
-    StepTimeout,
     Turn,
     UnknownAgentError,
     Workflow,
@@ -32,6 +30,7 @@ from marl_verl.models.tiny import TinyModel
 from marl_verl.tasks.base import Split, Task, TaskSet, is_quick
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import AgentConfig, TeamConfig
+from marl_verl.threads import TimeUp, time_limit
 
 MOVES, SECONDS = 1000, 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
@@ -84,11 +83,10 @@ def rehearse(
         return ()
     moves: list[tuple[Act, ...]] = []
     refused: dict[str, str] = {}
-    limits = Limits(step_seconds=SECONDS / 2)  # an endless loop would block `wait_for`
 
     async def play() -> None:
         nonlocal refused
-        async with Run(workflow, task, list(team.agents), seed=0, limits=limits) as run:
+        async with Run(workflow, task, list(team.agents), seed=0) as run:
             refused = run.refused
             for _ in range(MOVES):
                 acts = await run.next()
@@ -104,13 +102,17 @@ def rehearse(
                     run.resolve(act, Action(text=""))
 
     try:
-        asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
+        with time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
+            asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
+    except TimeUp as up:
+        what = f"workflow '{team.workflow.name}' on task '{task.id}' ran {2 * SECONDS:.0f} s without an effect{up}"
+        raise MarlError(f"{what}; it may not terminate") from up
     except WorkflowError as error:
         for why in (why for key, why in refused.items() if key not in MESSAGES):
             what = f"workflow '{team.workflow.name}' on task '{task.id}': a request of its client is refused"
             raise MarlError(f"{what}: {why}") from error
         # a workflow may reject empty actions; in training such an episode counts as a failed attempt
-        if not moves or isinstance(error, UnknownAgentError | StepTimeout):
+        if not moves or isinstance(error, UnknownAgentError):
             raise
     except TimeoutError as error:
         if not moves:

@@ -6,12 +6,11 @@ from marl_verl.episode.errors import (
     Limits,
     Reason,
     ReplayMismatch,
-    StepTimeout,
     TokenBudgetExceeded,
     UnknownAgentError,
     WorkflowError,
 )
-from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError
+from marl_verl.episode.journal import ActRecord, CallError, CallRecord, Episode, Journal, JournalError
 from marl_verl.episode.messages import Message, Observation
 from marl_verl.episode.row import JOIN
 from marl_verl.episode.turn import Act, Action, Turn
@@ -21,6 +20,7 @@ __all__ = [
     "Act",
     "ActRecord",
     "Action",
+    "CallError",
     "CallRecord",
     "Episode",
     "JOIN",
@@ -34,7 +34,6 @@ __all__ = [
     "Reason",
     "ReplayMismatch",
     "Run",
-    "StepTimeout",
     "Team",
     "Turn",
     "UnknownAgentError",

@@ -70,8 +70,7 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
     arguments = json.loads(record.arguments)
     called = {"effect": "call", "agent": record.agent, "function": record.function, "arguments": arguments}
     if record.raised is not None:
-        texts = {name: json.loads(getattr(record.raised, name)) for name in ("arguments", "attributes")}
-        return {**called, "raised": {"kind": record.raised.kind, "message": record.raised.message, **texts}}
+        return {**called, "raised": _fields(record.raised)}
     return {**called, "value": None if record.value is None else json.loads(record.value)}
 
 
@@ -170,12 +169,8 @@ def _record(data: dict[str, Any], where: str, deltas: Deltas) -> Record:
         raise JournalError(f"{where}: unknown effect {data.get('effect')!r}")
     if "raised" not in data and "value" not in data:
         raise JournalError(f"{where} lacks 'value'")
-    raised = {"raised": _with_texts(data["raised"])} if isinstance(data.get("raised"), dict) else {}
-    return decode(CallRecord, {**_with_texts(data), **raised}, where)
-
-
-def _with_texts(data: dict[str, Any]) -> dict[str, Any]:
-    return data | {name: as_json(data[name]) for name in ("arguments", "attributes", "value") if name in data}
+    texts = {name: as_json(data[name]) for name in ("arguments", "value") if name in data}
+    return decode(CallRecord, data | texts, where)
 
 
 def _turn(data: dict[str, Any], uid: str, where: str, journal: Journal | None = None) -> Turn:

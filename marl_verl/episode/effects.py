@@ -13,24 +13,19 @@ from marl_verl.episode.deltas import shared_messages
 from marl_verl.episode.errors import (
     Limits,
     ReplayMismatch,
-    StepTimeout,
     TokenBudgetExceeded,
     UnknownAgentError,
     WorkflowError,
     short,
-    with_line,
 )
-from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
+from marl_verl.episode.journal import ActRecord, CallError, CallKey, CallRecord, Journal, Record
 from marl_verl.episode.lanes import path_of, within
-from marl_verl.episode.lengths import TooLong, refusal
+from marl_verl.episode.lengths import ContextLengthExceeded, TooLong, refusal
 from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, changed, slot_name
-from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import MarlError, message_of, nearest
 from marl_verl.tasks.base import Task
-
-PATIENCE = 100  # errors raised after the fatal one before raising CancelledError, which `except Exception` lets through
 
 NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
 
@@ -52,9 +47,9 @@ class Effects:
     # fmt: off
     __slots__ = (
         "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
-        "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_refused",
-        "_root", "_sealed", "_seen", "_stood", "_streams", "_strict", "_too_long", "_waiting", "_watch", "agents",
-        "finished", "invalid", "limits", "parked", "proposals", "refused", "task", "tokens", "workflow",
+        "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_root",
+        "_sealed", "_seen", "_stood", "_streams", "_strict", "_too_long", "_waiting", "agents", "finished", "invalid",
+        "limits", "proposals", "refused", "task", "tokens", "workflow",
     )
     # fmt: on
 
@@ -99,15 +94,10 @@ class Effects:
         self._driver: asyncio.Future[None] | None = None
         self._concurrent = False  # whether an effect came from a task other than the root
         self._fatal: WorkflowError | None = None  # kept here so that the workflow cannot suppress it with `except`
-        self._refused = 0  # errors raised in the workflow after the run ended
-        self.parked = False  # whether a task catches even cancellations and would never end
-        self._watch: Watchdog | None = None
         self._closed = self.finished = False
         self._answer: Any = None
 
     async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action:
-        if self._over:
-            await self._refuse()
         self._enter()
         found = self._reach(agent, observation, slot, None, parameters)
         if isinstance(found, Action):
@@ -116,8 +106,6 @@ class Effects:
         return found.future.result()
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
-        if self._over:
-            await self._refuse()
         self._enter()
         if not observations:
             raise self._fail("a joint move needs at least one agent")
@@ -161,8 +149,6 @@ class Effects:
     async def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
         """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy.
         A request that the policy's chat template refuses ends the run."""
-        if self._over:
-            await self._refuse()
         try:
             record = refusal(self._given, self._too_long, agent, observation, parameters.get("tools"))
         except MarlError as error:  # its chat template refuses the request
@@ -173,7 +159,8 @@ class Effects:
         self._count_call(record)
         self._records.append(record)
         self._arrived = True
-        record.result()
+        assert record.raised is not None
+        raise ContextLengthExceeded(record.raised.message)
 
     def _count_call(self, asked: CallRecord) -> None:
         if self._called >= self.limits.calls:
@@ -181,8 +168,6 @@ class Effects:
         self._last, self._called = asked, self._called + 1
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
-        if self._over:
-            await self._refuse()
         self._enter()
         function = function_name(fn)
         try:
@@ -210,12 +195,10 @@ class Effects:
                 self._arrived = True
                 self._wake()
             self._records[position] = record
-        if cause is not None:
-            raise cause
         try:
             return record.result()
-        except JournalError as error:
-            raise self._fail(str(error)) from error
+        except CallError as error:
+            raise error from cause
 
     def mark_invalid(self, action: Action, why: str) -> None:
         for record in reversed(self._records):
@@ -228,11 +211,13 @@ class Effects:
         self.refused[key or "request"] = why
 
     def propose(self, answer: Any) -> None:
+        self._check_over()
         if answer is None:
             raise self._fail("team.propose takes an answer, got None")
         self.proposals.append(answer)
 
     def stream(self, name: str | None) -> Random:
+        self._check_over()
         if name is None and asyncio.current_task() is not self._root:
             instead = 'use team.random_for("a name")'
             raise self._fail(f"team.random is not deterministic in a concurrent task: {instead}")
@@ -241,26 +226,22 @@ class Effects:
         return self._streams[name]
 
     def unknown_agent(self, agent: str) -> WorkflowError:
+        self._check_over()
         return self._fail(f"the team has no agent '{agent}': {nearest(str(agent), self.agents)}", UnknownAgentError)
 
     @property
     def _over(self) -> bool:
         return self._closed or self._fatal is not None
 
-    async def _refuse(self) -> None:
-        """Raise CancelledError in a task that continues after the run ended; `except Exception` lets it through.
-        A task that catches even that is parked (it waits for ever); otherwise it would block the event loop."""
-        self._refused += 1
-        if self._refused > PATIENCE:
-            self.parked = True
-            await forever()
-        raise asyncio.CancelledError
+    def _check_over(self) -> None:
+        """CancelledError in a task that continues after the run has ended; `except Exception` lets it through."""
+        if self._over:
+            raise asyncio.CancelledError
 
     def _enter(self) -> None:
         """Run at the start of every effect: count the event and remember tasks other than the root."""
+        self._check_over()
         self._news += 1
-        if self._watch:
-            self._watch.steps += 1
         task = asyncio.current_task()
         if task is not self._root and task is not None:
             self._concurrent = True
@@ -349,27 +330,11 @@ class Effects:
         if self._fatal is None:
             self._fatal = error
             self._wake()
-            return error
-        self._refused += 1
-        if self._refused > PATIENCE:  # the workflow catches the errors and continues
-            raise asyncio.CancelledError
         return error
 
-    def stuck(self, where: str) -> WorkflowError:
-        """The error for a step that exceeded `step_seconds`, for the watchdog."""
-        message = f"ran {self.limits.step_seconds:g} s without an effect{where}; the workflow may not terminate"
-        return self._fail(message, StepTimeout)
-
-    def exited(self, error: BaseException) -> WorkflowError:  # SystemExit or KeyboardInterrupt in a step
-        return self._fail(with_line(error))
-
     def _wake(self) -> None:
-        if self._driver is None or self._driver.done():
-            return
-        if self._watch is None:
+        if self._driver is not None and not self._driver.done():
             self._driver.set_result(None)
-        else:
-            self._watch.uninterrupted(self._driver.set_result, None)
 
 
 def _lane(act: Act) -> str | None:

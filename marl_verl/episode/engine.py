@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from marl_verl.episode import lanes
 from marl_verl.episode.effects import Effects
 from marl_verl.episode.errors import Limits, ReplayMismatch, WorkflowError, with_line
-from marl_verl.episode.journal import ActRecord, Journal, Record
+from marl_verl.episode.journal import ActRecord, CallError, Journal, Record
 from marl_verl.episode.turn import Act, Action, changed
-from marl_verl.episode.watchdog import watchdog
 from marl_verl.episode.workflow import Team, Workflow
 from marl_verl.tasks.base import Task
 
@@ -165,8 +165,7 @@ class Run(Effects):
 
     def _begin(self) -> asyncio.Task[Any]:
         if self._root is None:
-            self._watch = watchdog(self.limits.step_seconds)
-            self._root = self._watch.start(self, self._main())
+            self._root = lanes.start(self._main())
             self._root.add_done_callback(self._ended)
         return self._root
 
@@ -196,7 +195,7 @@ class Run(Effects):
             await self.aclose()
             if isinstance(error, WorkflowError):
                 raise error
-            raise self._fail(with_line(error)) from error
+            raise self._fail(with_line(_original(error))) from error
         self._cancel()  # acts that the workflow started and did not await
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed and self.workflow.replayable:
@@ -275,6 +274,12 @@ async def replay(
                     raise run._fail(what, ReplayMismatch)
                 run.resolve(act, record.action)
     return run
+
+
+def _original(error: BaseException) -> BaseException:
+    """The exception of the function, of a failed call that was made live; a SystemExit that did not end the loop."""
+    cause = error.__cause__
+    return cause if (cause is not None and isinstance(error, CallError)) or isinstance(cause, SystemExit) else error
 
 
 def _numbered(records: list[Record | None]) -> list[Record | None]:

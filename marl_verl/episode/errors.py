@@ -23,8 +23,6 @@ class Limits:
         call_seconds: one `team.call`, and one scoring of an answer. A call that takes longer raises TimeoutError in the
             workflow, which is recorded. With a limit, synchronous functions run in their own threads.
         episode_seconds: one episode including its scoring; in a tree, from one act to the next.
-        step_seconds: the workflow's own code between two effects without an `await` (an infinite loop there blocks
-            every run of the process); see `watchdog`.
     """
 
     acts: int = 1000
@@ -33,7 +31,6 @@ class Limits:
     act_seconds: float | None = None
     call_seconds: float | None = None
     episode_seconds: float | None = None
-    step_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -52,12 +49,6 @@ class TokenBudgetExceeded(WorkflowError):
     """An episode has reached its limit of sampled tokens."""
 
     reason = "token-budget"
-
-
-class StepTimeout(WorkflowError):
-    """A workflow ran longer than `step_seconds` without an effect, which blocks every other run of the process."""
-
-    reason = "timeout"
 
 
 class UnknownAgentError(WorkflowError):

@@ -10,9 +10,7 @@ How the effects of a workflow are looked up:
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -37,53 +35,35 @@ class ActRecord:
         return f"{self.act} (index {self.act.index}) -> {self.action.text!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception that a call raised.
+class CallError(Exception):
+    """A call of a workflow failed. It is raised live and on replay alike; live, `__cause__` is the original exception.
 
     Attributes:
-        kind: its class as "module:name".
-        arguments: JSON text of `args`.
-        message: its text; None in journals written before it was stored.
-        attributes: JSON text of its public attributes with JSON values, as a mapping.
+        kind: the class of the original exception: "ValueError", or "module:Class" if it is not built in.
+        message: its text, which is also that of this exception.
     """
 
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message = kind, message
+
+    def __reduce__(self) -> tuple[type[CallError], tuple[str, str]]:
+        return CallError, (self.kind, self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The exception of a call: `kind` and `message` of its `CallError`."""
+
     kind: str
-    arguments: str
-    message: str | None = None
-    attributes: str = "{}"
+    message: str
 
-    def rebuild(self) -> Exception:
-        """The exception. JournalError if its class is not in an imported module (reading a journal imports nothing)."""
-        kind = find_class(self.kind)
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise JournalError(f"a recorded call raised {self.kind}, which is not an imported exception class")
-        error = self._made(kind)
-        if self.message is None or (message_of(error) == self.message and not hasattr(kind, "__getattr__")):
-            return error
-        return self._made(self._recorded(kind))
-
-    def _made(self, kind: type[Exception]) -> Exception:
-        arguments = json.loads(self.arguments)
-        builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-        error: Exception = builtin.__new__(kind, *arguments)  # no code of `kind`, whose parameters may differ
-        error.args = tuple(arguments)
-        for name, value in json.loads(self.attributes).items():
-            with suppress(Exception):  # a property, or a type that differs
-                setattr(error, name, value)
-        return error
-
-    def _recorded(self, kind: type[Exception]) -> type[Exception]:
-        """A subclass that shows the recorded message, for a class whose own text needs what is not recorded."""
-        message, name = self.message, kind.__qualname__
-
-        def missing(error: Exception, attribute: str) -> Any:
-            raise AttributeError(
-                f"a replayed {name} has no '{attribute}': only attributes with JSON values are recorded"
-            )
-
-        methods = {"__str__": lambda error: message, "__getattr__": missing}
-        return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__qualname__": name, **methods})
+    @classmethod
+    def of(cls, error: Exception) -> Raised:
+        """The record of an exception."""
+        kind = type(error)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}:"
+        return cls(f"{module}{kind.__qualname__}", message_of(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +89,9 @@ class CallRecord:
         return f"call {who}{self.function}({self.arguments[1:-1]})"
 
     def result(self) -> Any:
-        """The result, parsed from its JSON text. If the call raised, raise the exception of `Raised.rebuild`."""
+        """The result, parsed from its JSON text. CallError if the call raised."""
         if self.raised is not None:
-            raise self.raised.rebuild()
+            raise CallError(self.raised.kind, self.raised.message)
         assert self.value is not None
         return json.loads(self.value)
 
@@ -225,12 +205,3 @@ class Episode:
         """uid_session, in a tree followed by the last node of the path; unique in a run."""
         leaf = self.leaf or (self.turns[-1].node if self.turns else None)
         return f"{self.uid}_{self.session}" + ("" if leaf is None else f"_{leaf}")
-
-
-def find_class(kind: str) -> Any:
-    """The object that "module:qualified name" names in the imported modules, or None."""
-    module, _, path = kind.partition(":")
-    found: Any = sys.modules.get(module)
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found

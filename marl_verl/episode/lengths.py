@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from marl_verl.episode.calls import as_json, raised
-from marl_verl.episode.journal import CallRecord, Journal
+from marl_verl.episode.calls import as_json
+from marl_verl.episode.journal import CallRecord, Journal, Raised
 from marl_verl.episode.messages import Observation
 
 FUNCTION = f"{__name__}:check_length"
@@ -36,7 +36,7 @@ def refusal(
     why = None if too_long is None else too_long(agent, observation, tools)
     if why is None:
         return None
-    return CallRecord(FUNCTION, _content(agent, observation, tools), raised=raised(ContextLengthExceeded(why)))
+    return CallRecord(FUNCTION, _content(agent, observation, tools), raised=Raised.of(ContextLengthExceeded(why)))
 
 
 def _content(agent: str, observation: Observation, tools: Sequence[Any] | None) -> str:

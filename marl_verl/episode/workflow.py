@@ -164,16 +164,15 @@ class Team(_Extended):
         Args:
             fn: must depend only on its arguments and not change state of the workflow, since a replay does not run it.
                 It may be async. With a time limit (`marl.rollout.call_seconds`), a synchronous function runs in its
-                own thread, and TimeoutError is raised when the limit is reached.
+                own thread, and a CallError of kind "TimeoutError" is raised when the limit is reached.
             args: JSON values or dataclasses; a call with other arguments is another call.
 
         Returns:
             The result after a JSON round trip (a tuple becomes a list), live and on replay.
 
         Raises:
-            Exception: raised by `fn`. It is recorded: a replay raises its class with its `args`, its message, and its
-                public attributes that are JSON values. `fn` must turn anything else that the workflow needs, e.g. a
-                header of a response, into a result or an attribute.
+            CallError: `fn` raised an exception; it has `kind` ("ValueError") and `message`, live and on replay. `fn`
+                must turn anything else that the workflow needs, e.g. a status code, into a result.
             WorkflowError: the result is not a JSON value; the workflow cannot catch this.
         """
         return self.effects.call(fn, args)

@@ -176,8 +176,7 @@ def _call(record: CallRecord) -> str:
     name = record.function.partition(":")[2]
     asked = f"{who} {name}({line(record.arguments[1:-1], 200)})"
     if record.raised is not None:
-        kind = record.raised.kind.partition(":")[2]
-        return f"{asked} raises {kind}({line(record.raised.arguments[1:-1], 200)})"
+        return f"{asked} raises {record.raised.kind}: {line(record.raised.message, 200)}"
     return f"{asked} -> {line(record.value or '', 300)}"
 
 

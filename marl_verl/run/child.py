@@ -8,11 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from marl_verl.episode.watchdog import WATCHDOG
-
 HEAVY = "torch"  # 0.3 GiB, which transformers imports with a tokenizer
-ENDING = 2.0
-"""Seconds to wait for a watchdog's thread to end."""
 
 
 def check_in_child(*checks: Callable[[], object]) -> None:
@@ -21,9 +17,6 @@ def check_in_child(*checks: Callable[[], object]) -> None:
     They run here at once where a child saves nothing (torch is imported already) or where forking is unsafe
     (this process has threads, as in a notebook).
     """
-    for thread in threading.enumerate():
-        if thread.name == WATCHDOG:  # of the rehearsal: it ends at its next poll
-            thread.join(ENDING)
     if HEAVY in sys.modules or threading.active_count() > 1 or sys.platform != "linux" or not _succeeds(checks):
         for check in checks:
             check()

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from marl_verl.backend.verl.rollout.blocked import reason_file
 from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.errors import format_error, message_of
 from marl_verl.events import emit
@@ -125,6 +126,8 @@ class Watch:
         if found is None:
             return None
         what, why = found
+        if (blocked := reason_file()).is_file():
+            why = blocked.read_text()
         return f"{what} died {self._activity()} ({why}). {how_to_continue(self._folder)}"
 
     def _dead_actor(self, timeout: float) -> tuple[str, str] | None:

@@ -13,8 +13,7 @@ from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, Int
 from marl_verl.algo.advantage.columns import first_true
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.errors import MarlError, unknown
-from marl_verl.testing.given import instance, must, same_elsewhere
-from marl_verl.testing.time_limit import SECONDS, time_limit
+from marl_verl.testing.given import SECONDS, instance, must, same_elsewhere, time_limit
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]

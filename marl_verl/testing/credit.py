@@ -16,9 +16,17 @@ from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must, same_elsewhere
+from marl_verl.testing.given import (
+    SECONDS,
+    SwitchedOff,
+    awaitable,
+    instance,
+    lets_out,
+    must,
+    same_elsewhere,
+    time_limit,
+)
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
-from marl_verl.testing.time_limit import SECONDS, time_limit
 
 ROUNDS = 50  # iterations of the event loop after which a replay waits for an act
 

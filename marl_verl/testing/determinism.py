@@ -16,10 +16,9 @@ from marl_verl.episode.journal import Record
 from marl_verl.episode.turn import changed
 from marl_verl.errors import unknown
 from marl_verl.tasks.base import Task
-from marl_verl.testing.given import both, must
+from marl_verl.testing.given import SECONDS, both, must, time_limit
 from marl_verl.testing.hash_seeds import elsewhere
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
-from marl_verl.testing.time_limit import SECONDS, phase, time_limit
 from marl_verl.testing.unrecorded import no_mcp_calls
 
 
@@ -107,7 +106,6 @@ async def replayable(
     acted: set[str] = set()
 
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
-        phase(what or "in its first run")
         context = ScriptedContext(workflow, task, policy, delay=shuffled(shuffle))
         again = await _scripted(context, seed, journal, strict)
         acted.update(act.agent for _, act, _ in context.asked)
@@ -119,7 +117,6 @@ async def replayable(
 
     first = await run("")
     whole = first.journal
-    phase("replayed")
     with no_mcp_calls(f"{name}, replayed"):
         again = await replay(workflow, task, policy.agents, whole)
     _same(first, again, f"{name}, replayed")
@@ -130,7 +127,6 @@ async def replayable(
         await run(f"restarted from {count} records", whole.prefix(count))
     for shuffle in range(orders):
         await run("with actions arriving in another order", shuffle=shuffle)
-    phase("")
     return first, acted
 
 
@@ -174,4 +170,4 @@ def _difference(old: Record, new: Record) -> str:
 
 
 def _result(call: CallRecord) -> str:
-    return f"{call.raised.kind}({call.raised.arguments[1:-1]})" if call.raised is not None else str(call.value)
+    return str(call.value) if call.raised is None else f"{call.raised.kind}: {call.raised.message}"

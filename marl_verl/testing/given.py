@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from marl_verl import threads
 from marl_verl.episode.turn import shared_length
 from marl_verl.errors import MarlError
 from marl_verl.testing.hash_seeds import elsewhere
 
+SECONDS = 120.0  # of a check, with its imports
 SHOWN = 160  # maximum number of characters of a value in an error
 BEFORE = 40  # of which so many come before a difference
 
@@ -22,6 +25,16 @@ def must(holds: Any, message: str) -> None:
     """Raise AssertionError with a message unless a condition holds."""
     if not holds:
         raise AssertionError(message)
+
+
+@contextmanager
+def time_limit(what: str, seconds: float) -> Iterator[None]:
+    """Raise AssertionError with the line that was running if the block takes longer; none in another thread."""
+    try:
+        with threads.time_limit(seconds):
+            yield
+    except threads.TimeUp as up:
+        raise AssertionError(f"{what} is not done after {seconds:g} s: it hangs{up}") from up
 
 
 def instance(given: object, kind: type[Any], write: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import math
 import os
 import pickle
 import subprocess
@@ -24,7 +23,6 @@ import cloudpickle
 
 from marl_verl.errors import MarlWarning
 from marl_verl.plugins import installed
-from marl_verl.testing.time_limit import paused, seconds_left, time_limit
 
 VARIABLE = "PYTHONHASHSEED"
 OTHERS = 2  # processes: a set of two texts has the same order in all three with a probability of 1/4
@@ -34,22 +32,19 @@ CODE = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from ma
 def elsewhere(compute: Callable[[], Any], what: str) -> list[tuple[str, Any]]:
     """[(setting of a process, the result of `compute` there)] for each process; results must be plain data.
 
-    A computation that cannot be sent, or fails there, is a MarlWarning that begins with `what`. AssertionError if it
-    exceeds the time that the check of this process has left, in which their imports do not count.
+    A computation that cannot be sent, or fails there, is a MarlWarning that begins with `what`.
     """
     try:
-        with paused():
-            payload = _packed(compute)
+        payload = _packed(compute)
     except Exception as error:  # noqa: BLE001  objects of the user, which may hold anything
         return _warned(what, error)
     others = _processes()
     try:
-        for setting, process in others:
+        for _, process in others:
             assert process.stdin is not None
-            pickle.dump((payload, f"{what}, with {setting}", seconds_left()), process.stdin)
+            pickle.dump(payload, process.stdin)
             process.stdin.flush()
-        with paused():
-            replies = [(setting, pickle.load(process.stdout)) for setting, process in others]  # type: ignore[arg-type]
+        replies = [(setting, pickle.load(process.stdout)) for setting, process in others]  # type: ignore[arg-type]
     except (OSError, EOFError, pickle.PickleError) as error:
         _stop()
         return _warned(what, error)
@@ -57,9 +52,6 @@ def elsewhere(compute: Callable[[], Any], what: str) -> list[tuple[str, Any]]:
         _stop()
         raise
     for _, (right, reply) in replies:
-        if right is None:
-            _stop()  # what hangs may have threads
-            raise AssertionError(reply)
         if not right:
             return _warned(what, reply)
     return [(setting, reply) for setting, (_, reply) in replies]
@@ -77,25 +69,19 @@ def serve() -> None:
     os.dup2(2, 1)  # what the user's code prints
     while True:
         try:
-            payload, what, seconds = pickle.load(sys.stdin.buffer)
+            payload = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(_computed(payload, what, seconds), reply)
+        pickle.dump(_computed(payload), reply)
         reply.flush()
 
 
-def _computed(payload: bytes, what: str, seconds: float | None) -> tuple[bool | None, Any]:
-    """(True, the result), (False, why it failed), or (None, where it was when its time was up)."""
-    failed: tuple[bool, str]
+def _computed(payload: bytes) -> tuple[bool, Any]:
+    """(True, the result), or (False, why it failed)."""
     try:
-        with time_limit(what, math.inf if seconds is None else seconds):
-            try:
-                return True, cloudpickle.loads(payload)()
-            except BaseException as error:  # noqa: BLE001  whatever the user's code raises
-                failed = False, f"{type(error).__name__}: {error}"
-    except AssertionError as error:
-        return None, str(error)
-    return failed
+        return True, cloudpickle.loads(payload)()
+    except BaseException as error:  # noqa: BLE001  whatever the user's code raises
+        return False, f"{type(error).__name__}: {error}"
 
 
 def _packed(compute: Callable[[], Any]) -> bytes:

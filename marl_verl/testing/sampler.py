@@ -20,10 +20,9 @@ from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.journals.write import sample_lines
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.determinism import replayable
-from marl_verl.testing.given import awaitable, both, instance, lets_out, must, same_elsewhere
+from marl_verl.testing.given import SECONDS, awaitable, both, instance, lets_out, must, same_elsewhere, time_limit
 from marl_verl.testing.replayed import Worth, check_replayed, named
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene
-from marl_verl.testing.time_limit import SECONDS, time_limit
 from marl_verl.testing.watched import Watched
 
 UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"

@@ -12,8 +12,7 @@ from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
-from marl_verl.testing.given import both, instance, must, same_elsewhere
-from marl_verl.testing.time_limit import SECONDS, time_limit
+from marl_verl.testing.given import SECONDS, both, instance, must, same_elsewhere, time_limit
 
 
 def check_task(

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 from marl_verl.algo.sampling import Candidate
-from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode import Act, Action, CallError, Episode, Team, Turn, Workflow
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy
 
@@ -171,7 +171,7 @@ class Programmed(Workflow):
     async def _call(self, agent: str | None, history: list[str], team: Team) -> None:
         try:
             found = await (team.call(measure, history[-1]) if agent is None else team[agent].call(measure, history[-1]))
-        except ValueError as error:
+        except CallError as error:
             found = str(error)
         history.append(f"measured: {found}")
 

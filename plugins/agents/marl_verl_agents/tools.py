@@ -6,9 +6,11 @@ import asyncio
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from marl_verl.episode import CallError
 from marl_verl_agents.team_transport import in_loop
 
 
@@ -51,15 +53,32 @@ def recorded(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -
 
         @functools.wraps(fn)
         def in_thread(*args: Any, **given: Any) -> Any:
-            return in_loop(loop, lambda: run.call(by_name, arguments(args, given), agent))
+            return in_loop(loop, lambda: called(run, by_name, arguments(args, given), agent))
 
         return in_thread
 
     @functools.wraps(fn)
     async def in_loop_of_run(*args: Any, **given: Any) -> Any:
-        return await run.call(by_name, arguments(args, given), agent)
+        return await called(run, by_name, arguments(args, given), agent)
 
     return in_loop_of_run
+
+
+async def called(run: Calls, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
+    """A call that raises the exception of its function again, live and on replay: frameworks tell exceptions by class.
+    CallError if its class is not imported, or cannot be made of its message."""
+    try:
+        return await run.call(fn, arguments, agent)
+    except CallError as error:
+        module, _, name = error.kind.rpartition(":")
+        kind = getattr(sys.modules.get(module or "builtins"), name, None)
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise
+        try:
+            original = kind(error.message)
+        except Exception:  # noqa: BLE001 - a class with other parameters
+            raise error from error.__cause__
+        raise original from error
 
 
 class McpError(Exception):
@@ -85,12 +104,12 @@ class McpServer:
 
     async def tools(self) -> list[dict[str, Any]]:
         """The tools as `tools` of an act."""
-        found: list[dict[str, Any]] = await self._run.call(self._list, [self.name], self._agent)
+        found: list[dict[str, Any]] = await called(self._run, self._list, [self.name], self._agent)
         return found
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of a tool's result. McpError if the tool returns an error."""
-        return str(await self._run.call(self._call, [self.name, tool, dict(arguments)], self._agent))
+        return str(await called(self._run, self._call, [self.name, tool, dict(arguments)], self._agent))
 
     async def __aenter__(self) -> McpServer:
         return self

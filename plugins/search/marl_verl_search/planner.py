@@ -10,7 +10,7 @@ import asyncio
 import re
 
 from marl_verl import Task
-from marl_verl.episode import Message, Team
+from marl_verl.episode import CallError, Message, Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import tagged
 from marl_verl_search.pages import check_pages, read_page
@@ -122,7 +122,7 @@ class PlannerAndSearchers(Searching):
                 return None
             try:
                 result = await self._used(team, agent, task, *uses[-1])
-            except (ValueError, LookupError) as error:
+            except CallError as error:
                 result = f"Error: {error}"
             more = f"{counted} left: {left - 1}." if left > 1 else f"No {counted.lower()} left. {_FORM[end]}"
             seen = [
@@ -133,7 +133,7 @@ class PlannerAndSearchers(Searching):
         raise AssertionError("the last turn returns")
 
     async def _used(self, team: Team, agent: str, task: Task, tool: str, url: str, text: str) -> str:
-        """The result of a tool, a recorded call. ValueError or LookupError if it fails."""
+        """The result of a tool, a recorded call. CallError if it fails."""
         if tool.lower() == "read":
             return str(await team[agent].call(read_page, self.pages, url.strip(), text.strip(), self.paragraphs))
         if tool.lower() == "python":

@@ -10,7 +10,7 @@ import json
 from typing import Literal
 
 from marl_verl import MarlError, Task
-from marl_verl.episode import Action, Episode, Team, Turn
+from marl_verl.episode import Action, CallError, Episode, Team, Turn
 from marl_verl.tasks import clipped, quick, tagged, verdict
 from marl_verl_search.answers import normalised
 from marl_verl_search.source import Searching
@@ -43,7 +43,7 @@ class _Search(Searching):
         """Search, and return query and results in the form of the history."""
         try:
             best = await team[agent].call(self.finder(task), query, self.found)
-        except (ValueError, LookupError):
+        except CallError:
             best = []
         information = "\n".join(clipped(each, self.kept) for each in best) or "Nothing was found."
         return f"<search>{query}</search>\n<information>{information}</information>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import Team
+from marl_verl.episode import CallError, Team
 from marl_verl_sharp.ledgers import (
     DIGITS,
     LETTERS,
@@ -69,5 +69,5 @@ async def _looked_up(team: Team, agent: str, task: Task, ledger: str, words: str
         return NOTHING
     try:
         return str(await team[agent].call(look_up, task.data["ledgers"][ledger], words))
-    except LookupError:
+    except CallError:
         return NOTHING

@@ -26,6 +26,7 @@ from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.algo.sampling.turn_columns import ColumnFunction, add_columns
+from marl_verl.backend.verl.rollout.blocked import end_if_blocked
 from marl_verl.backend.verl.rollout.client import PolicyClient
 from marl_verl.backend.verl.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext
 from marl_verl.backend.verl.rollout.critic_rows import JointEncoder, add_joint_observations
@@ -49,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 LOGGED = 100
 """Maximum number of failures logged with a traceback, one per kind."""
-SECONDS = ("act_seconds", "call_seconds", "step_seconds", "episode_seconds")
+SECONDS = ("act_seconds", "call_seconds", "episode_seconds")
 """Time limits in `marl.rollout`."""
 
 
@@ -173,6 +174,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self._finished: asyncio.Queue[str] = asyncio.Queue()
         self._gates = {name: Gate() for name in self.learning} if self._streams else {}
         self._logged: set[tuple[str, str]] = set()
+        self._watched = False  # whether `end_if_blocked` watches the loop
         if cpu_run():
             from marl_verl.backend.verl.platforms.cpu import return_memory
 
@@ -236,6 +238,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     ) -> None:
         """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
         report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
+        if (seconds := self.config.marl.rollout.step_seconds) is not None and not self._watched:
+            self._watched = True
+            end_if_blocked(asyncio.get_running_loop(), float(seconds))
         try:
             await self._report_on(prompt, sampling_params, trajectory, report)
         except (Exception, SystemExit, KeyboardInterrupt) as error:

@@ -1,0 +1,40 @@
+"""Ends a process whose event loop is blocked, with its stack: by an endless loop or slow code between two effects."""
+
+import asyncio
+import faulthandler
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from marl_verl.threads import current_line
+
+PIECES = 20
+"""Waits per limit: a process that was stopped meanwhile has waited for one of them only."""
+
+
+def reason_file() -> Path:
+    """Where the reason is written for the trainer, which sees this process die."""
+    return Path(tempfile.gettempdir()) / "blocked"
+
+
+def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """End this process, and with it the run, if `loop`, which runs in this thread, does nothing else for `seconds`."""
+    thread = threading.get_ident()
+
+    def watch() -> None:
+        while not loop.is_closed():
+            answered = threading.Event()
+            loop.call_soon_threadsafe(answered.set)
+            if not any(answered.wait(seconds / PIECES) for _ in range(PIECES)):
+                line = current_line(sys._current_frames().get(thread))
+                what = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
+                reason_file().write_text(
+                    f"{what}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
+                )
+                faulthandler.dump_traceback()
+                os._exit(1)
+            threading.Event().wait(seconds / PIECES)
+
+    threading.Thread(target=watch, name="marl-verl blocked", daemon=True).start()
