@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import pickle
 import random
 import time
@@ -30,7 +29,6 @@ from marl_verl.episode import (
     Workflow,
     WorkflowError,
 )
-from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow, scripted_action, shown
 

@@ -19,7 +19,7 @@ from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
-from marl_verl.episode import Action, Episode, Team, Workflow
+from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import as_line, header, sample_lines
 from marl_verl.run.packing import packed
@@ -56,7 +56,7 @@ class Review(Workflow):
             team.propose(draft.text)
             try:
                 found = await team["judge"].call(look_up, draft.text)
-            except LookupError as error:
+            except CallError as error:
                 found = str(error)
             verdict = await team["judge"].act(f"{draft.text}: {found}")
             if verdict.text == "yes":
@@ -201,7 +201,7 @@ solver:0   row q_0_0, team 1
     ?
   invalid: no number
 
-judge calls look_up("?") raises LookupError("no such thing")
+judge calls look_up("?") raises LookupError: no such thing
 
 judge:0   row q_0_1, team 1
   sees

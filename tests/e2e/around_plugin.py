@@ -11,6 +11,7 @@ import numpy as np
 
 from marl_verl import Task, TaskSet, Workflow, hookimpl, plugins
 from marl_verl.algo.advantage import AdvantageResult, Estimator, group_ids
+from marl_verl.episode import CallError
 from marl_verl.tasks.inventory import asker_sees, holder_sees
 
 DIGITS = "0123456789"
@@ -102,7 +103,7 @@ class Around(Workflow):
         for agent in ("left", "right"):
             try:
                 await team[agent].call(one_digit, said[agent].text.strip())
-            except ValueError:
+            except CallError:
                 team.invalid(said[agent], "no digit")
         team.propose(" ".join([word(said["left"].text), word(said["right"].text), "none"]))
         last = await team["planner"].act(f"digit {digit} heard {word(said['left'].text)}")

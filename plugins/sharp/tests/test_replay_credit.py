@@ -25,7 +25,7 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.credit.shapley import coalitions, shapley
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
-from marl_verl.episode import Act, Action, Episode, Limits, Team, Workflow
+from marl_verl.episode import Act, Action, CallError, Episode, Limits, Team, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
@@ -507,7 +507,7 @@ class Research(Workflow):
                 continue
             try:
                 found.append(await team[name].call(fetch, page))
-            except LookupError:
+            except CallError:
                 found.append("error")
         return (await team[name].act(f"You found {found}")).text
 
