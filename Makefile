@@ -28,11 +28,12 @@ demo: $(STAMP)  ## train two tiny models on a CPU, and plot the success
 demo-pretrained: $(STAMP)  ## train two pretrained models on a CPU
 	$(BIN)/marl-verl train recipes/quickstart/pretrained.yaml
 
-lint: $(STAMP)  ## ruff, mypy, import-linter
+lint: $(STAMP)  ## ruff, mypy, import-linter, the size of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/size.py
 
 test: lint  ## lint and all tests, including those of the real stack
 	$(BIN)/python -m pytest -m 'not e2e' -n 3 --dist loadfile --no-loadscope-reorder
