@@ -4,6 +4,7 @@
 - `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in
   each rollout worker, with None where the option is not set; and `used()`, what is stored under NAME with an episode,
   or None.
+- `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
 """
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import re
 from collections.abc import Mapping
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from marl_verl.errors import MarlError
 
@@ -29,6 +33,19 @@ def extension(group: str, name: str) -> Any:
 def names(group: str) -> tuple[str, ...]:
     """The names of a group, sorted."""
     return tuple(sorted(importlib.metadata.entry_points(group=f"marl_verl.{group}").names))
+
+
+@functools.cache
+def missing_extras() -> set[str]:
+    """The extras of marl-verl that are plugins which are not installed, by marl-verl's own metadata."""
+    required = map(Requirement, importlib.metadata.requires("marl-verl") or ())
+    return {
+        match[1]
+        for requirement in required
+        if requirement.name.startswith("marl-verl-")
+        and not any(importlib.metadata.distributions(name=requirement.name))
+        and (match := re.search(r"extra == .([\w-]+)", str(requirement.marker)))
+    }
 
 
 def check_run_options(run: Mapping[str, Any]) -> None:

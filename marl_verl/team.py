@@ -9,13 +9,21 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest
-from marl_verl.options import Positive, build
+from marl_verl.extensions import missing_extras, names
+from marl_verl.options import Positive, build, check_type
 
 OWN_KEYS = (
-    *("frozen", "tiny", "endpoint", "script", "loss", "base", "pool", "stop", "apply_chat_template_kwargs"),
+    *("frozen", "endpoint", "script", "loss", "base", "pool", "stop", "apply_chat_template_kwargs"),
     *("tool_parser", "reasoning_parser"),
 )
 """Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
+
+
+def own_keys() -> tuple[str, ...]:
+    """`OWN_KEYS`, and those that distributions add: each describes a model to make (`models/sources.py`)."""
+    return (*OWN_KEYS, *names("model"))
+
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
@@ -26,6 +34,14 @@ def _set_stop(options: "Sampling | PolicyConfig") -> None:
         if not isinstance(text, str) or not text:
             raise ValueError(f"each stop string must be a non-empty text, got {text!r}")
     object.__setattr__(options, "stop", stop)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A registered part with its options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,7 +103,7 @@ class PolicyConfig:
 
     name: str
     frozen: bool = False  # acts, but is never updated
-    tiny: dict[str, Any] | None = None  # options of a tiny model made for the run; None with a `model.path`
+    made: Named | None = None  # key and options of a model that is made for the run; None with a `model.path`
     endpoint: Endpoint | None = None  # the external endpoint that acts; such a policy is frozen
     script: str | None = None  # the registered function that acts; such a policy is frozen
     loss: str | None = None  # registered loss; None for the algorithm's loss
@@ -118,14 +134,6 @@ class PolicyConfig:
         model = self.override.get("model")
         rank = model.get("lora_rank") if isinstance(model, Mapping) else 0
         return rank if isinstance(rank, int) else 0
-
-
-@dataclass(frozen=True)
-class Named:
-    """A registered part with its options."""
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -304,17 +312,32 @@ def _past_policies(agents: Mapping[str, AgentConfig], policies: Mapping[str, Pol
     return found
 
 
+def source_of(section: Mapping[str, Any], where: str) -> Named | None:
+    """The key of a section that describes a model to make, with its options; None without one."""
+    if missing := missing_extras() & section.keys():
+        key = min(missing)
+        raise MarlError(f"unknown key '{where}.{key}': pip install 'marl-verl[{key}]' adds it")
+    keys = [key for key in names("model") if section.get(key) is not None]
+    for key in keys:
+        check_type(section[key], Mapping | None, f"{where}.{key}")
+    if len(keys) > 1:
+        raise MarlError(f"both {where}.{keys[0]} and {where}.{keys[1]} are set: set one of them to null")
+    return Named(keys[0], dict(section[keys[0]])) if keys else None
+
+
 def _policy(name: str, values: Any) -> PolicyConfig:
     where = f"marl.policies.{name}"
     override = _keys(where, name, values)
+    made = source_of(override, where)
+    override = {key: value for key, value in override.items() if key not in names("model")}
     own = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
-    policy = build(PolicyConfig, {**own, "override": override}, where)
+    policy = dataclasses.replace(build(PolicyConfig, {**own, "override": override}, where), made=made)
     if policy.external:
         kind, has = "an external endpoint", "an endpoint has only url, model and key_variable"
         if policy.script is not None:
             kind, has = f"the script '{policy.script}'", "a script has no model and no server"
         unused = {
-            "tiny": policy.tiny,
+            **({} if made is None else {made.name: made.options}),
             "endpoint": policy.script and policy.endpoint,
             "stop": policy.script and policy.stop,
         }

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_tiny.inventory import Inventory
+from marl_verl_tiny.split_plan_path import SplitPlanPath
 
 from marl_verl.algo.sampling import BestOf, Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.inventory import Inventory
-from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows

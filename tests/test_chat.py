@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from marl_verl_agents import openai_client
+from marl_verl_tiny.factory import make_bpe_tokenizer, make_tokenizer
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
@@ -32,7 +33,6 @@ from marl_verl.config.stored import marl_section
 from marl_verl.episode import Action, Workflow
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.models.chat import Chat, before_stop
-from marl_verl.models.factory import make_bpe_tokenizer, make_tokenizer
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling, read_team
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from marl_verl_tiny.factory import make_tokenizer
 from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
@@ -31,7 +32,6 @@ from marl_verl.config import checks, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.models.factory import make_tokenizer
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.folders import manifest
 from marl_verl.run.checkpoint.team import describe

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from marl_verl_tiny.factory import make_bpe_tokenizer
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
@@ -15,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat
-from marl_verl.models.factory import make_bpe_tokenizer
 
 WORDS = ["so", "is", "user", "assistant", "system", "message", "add"]
 CALLS = (

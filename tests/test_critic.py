@@ -20,7 +20,7 @@ from marl_verl.backend.verl.rollout.rows import turn_rows
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.engine import check_critic_rows
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.resolve import check_critic, resolve, tiny_critic
+from marl_verl.config.resolve import check_critic, made_critic, resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
@@ -246,10 +246,11 @@ def test_what_the_docs_show_is_a_critic(composed: DictConfig) -> None:
 def test_a_tiny_critic(composed: DictConfig) -> None:
     def made(*overrides: str) -> Any:
         config = with_overrides(composed, overrides)
-        return tiny_critic(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
+        return made_critic(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
 
     assert made() is None
-    tiny = made("marl.critic.tiny={hidden: 32}", "marl.run.seed=7")
+    key, tiny = made("marl.critic.tiny={hidden: 32}", "marl.run.seed=7")
+    assert key == "tiny"
     assert (tiny.task, tiny.agents, tiny.hidden, tiny.seed) == ("inventory", ["holder", "asker"], 32, 7)
     with pytest.raises(MarlError, match=r"both marl.critic.tiny and marl.critic.model.path"):
         made("marl.critic.tiny={}", "marl.critic.model.path=/some")
@@ -344,10 +345,11 @@ def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
+    from marl_verl_tiny.factory import make_tokenizer
+
     from marl_verl.backend.verl.critic import Critics
     from marl_verl.backend.verl.rollout.devices import Devices
     from marl_verl.config.placement import Pool
-    from marl_verl.models.factory import make_tokenizer
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")
     make_tokenizer(["other", "words"]).save_pretrained(tmp_path / "critic")

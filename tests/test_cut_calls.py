@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from marl_verl_agents import transport
+from marl_verl_tiny.factory import make_bpe_tokenizer
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Run, Workflow
 from marl_verl.episode.messages import MOST_LEVELS, as_parameters, as_tool_calls, json_value
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat
-from marl_verl.models.factory import make_bpe_tokenizer
 from marl_verl.models.parsers import STUBS, Parsers, check_parser, parser_names
 from marl_verl.tasks.base import Task
 from tests.test_chat import STRIPS, client, messages

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from marl_verl_tiny import factory
+from marl_verl_tiny.shape import Shape
 
 from marl_verl import plugins
 from marl_verl.cli.main import main
@@ -19,7 +21,6 @@ from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.shell_script import trainer_arguments
 from marl_verl.config.verl_engines import to_fsdp_and_vllm
 from marl_verl.errors import MarlError
-from marl_verl.models import Shape, factory
 
 CALL = 'python3 -m verl.trainer.main_ppo a.b=1 data.path="$data/x y" '
 SCRIPTS = {

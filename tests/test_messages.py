@@ -11,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+from marl_verl_tiny.factory import make_tokenizer
 
 from marl_verl.algo.sampling import drive
 from marl_verl.algo.sampling.context import TaskContext
@@ -22,7 +23,6 @@ from marl_verl.episode.messages import as_message, as_observation, as_parameters
 from marl_verl.episode.row import row
 from marl_verl.episode.turn import Turn, changed, with_ids
 from marl_verl.errors import MarlError
-from marl_verl.models.factory import make_tokenizer
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling

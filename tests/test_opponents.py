@@ -407,10 +407,10 @@ def test_the_dry_run_counts_the_server_and_the_snapshots(tmp_path: Path) -> None
     assert "player-past: 1 slot dedicated" in shown
     memory, disk = plan.needs
     assert "processes of player-past's server" in memory.parts
-    model = sizes(plan.resolved.policies["player"].actor_rollout_ref.model, plan.tiny["player"])
+    model = sizes(plan.resolved.policies["player"].actor_rollout_ref.model, plan.made["player"])
     assert model is not None
     assert disk.parts["snapshots of player"] == 4 * 4 * model.parameters  # four snapshots in float32
-    assert plan.tiny["player"] is plan.tiny["player-past"]
+    assert plan.made["player"] is plan.made["player-past"]
     assert plan.resolved.policies["player-past"].actor_rollout_ref.rollout.load_format == "auto"
 
 

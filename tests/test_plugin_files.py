@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_tiny.model import TinyModel, ensure_all
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import run_of, use_plugin_files
-from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.plugins import one_file as plugin_files
 from marl_verl.run import prepare

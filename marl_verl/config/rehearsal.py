@@ -26,7 +26,7 @@ from marl_verl.episode.calls import is_async
 from marl_verl.episode.messages import as_observation, message_text, untrained_sampling
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.chat import Chat
-from marl_verl.models.tiny import TinyModel
+from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks.base import Split, Task, TaskSet, is_quick
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import AgentConfig, TeamConfig
@@ -169,7 +169,7 @@ def check_prompts(
     workflow: Workflow,
     tasks: Mapping[Split, Sequence[Task]],
     moves: Moves,
-    tiny: Mapping[str, TinyModel],
+    made: Mapping[str, ModelToMake],
 ) -> None:
     """MarlError if an agent's prompts of a split are all too long for its policy, so that every episode would fail.
 
@@ -177,7 +177,7 @@ def check_prompts(
         moves: the rehearsal of the first training task. Other tasks are rehearsed only if its prompts are too long, or
             those of the test split longer.
     """
-    counted = _Lengths(resolved, team, tiny)
+    counted = _Lengths(resolved, team, made)
     for split, of_split in tasks.items():
         shortest = sorted(of_split, key=_size)[:TRIED]
         if split == "train":
@@ -207,8 +207,8 @@ def _size(task: Task) -> int:
 class _Lengths:
     """Counts the tokens of prompts; a tokenizer is loaded once, and only if it is needed."""
 
-    def __init__(self, resolved: DictConfig, team: TeamConfig, tiny: Mapping[str, TinyModel]) -> None:
-        self.resolved, self.team, self.tiny = resolved, team, tiny
+    def __init__(self, resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> None:
+        self.resolved, self.team, self.made = resolved, team, made
         self.chats: dict[str, Chat | None] = {}
 
     def too_long(self, moves: Moves) -> dict[str, tuple[int, int]]:
@@ -228,12 +228,13 @@ class _Lengths:
         """The tokens of a prompt; 0 if its tokenizer is not on this machine."""
         messages, section = agent.conversation(act.observation), self.resolved.policies[agent.policy]
         asks = (act.parameters or {}).get("tools")
-        tiny, template = self.tiny.get(agent.policy), section.actor_rollout_ref.model.custom_chat_template
-        if tiny is not None and tiny.family == "qwen3" and not asks and not template:
-            return sum(len(message["content"].split()) + 3 for message in messages) + 2
+        model = self.made.get(agent.policy)
+        plain = model is not None and not asks and not section.actor_rollout_ref.model.custom_chat_template
+        if model is not None and plain and (tokens := model.prompt_tokens(messages)) is not None:
+            return tokens
         if agent.policy not in self.chats:
             try:
-                self.chats[agent.policy] = chat_of(agent.policy, section, self.tiny, local_files_only=True)
+                self.chats[agent.policy] = chat_of(agent.policy, section, self.made, local_files_only=True)
             except Exception:  # noqa: BLE001 - `check_templates` reports what cannot be loaded from a folder
                 self.chats[agent.policy] = None
         chat = self.chats[agent.policy]

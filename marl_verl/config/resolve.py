@@ -18,15 +18,14 @@ from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.model_settings import with_model_settings
 from marl_verl.config.parts import algorithm_of, loss_named
 from marl_verl.config.placement import Pool, pools_of
-from marl_verl.config.policy_models import local_model, tiny_model
+from marl_verl.config.policy_models import local_model, made_model
 from marl_verl.config.ranges import CRITIC_KEYS, check_part
 from marl_verl.config.server_names import rollout_name
 from marl_verl.config.shared_base import check_shared_base, use_shared_base
 from marl_verl.errors import MarlError
-from marl_verl.models.pretrained import located
-from marl_verl.models.tiny import TinyModel
+from marl_verl.models.sources import ModelToMake, located
 from marl_verl.options import Positive, check_type
-from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
+from marl_verl.team import PolicyConfig, TeamConfig, own_keys, source_of
 
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
 """Section of an engine's settings: (in `actor`, in `critic`)."""
@@ -102,7 +101,7 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
 
 def _override(config: DictConfig, policy: PolicyConfig) -> None:
     """Merge a policy's override over `actor_rollout_ref`, which includes the loss."""
-    check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", OWN_KEYS)
+    check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", own_keys())
     config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
     own = config.actor_rollout_ref
     own.model.path = located(own.model.path)
@@ -183,15 +182,14 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
     return wish
 
 
-def tiny_critic(config: DictConfig, team: TeamConfig) -> TinyModel | None:
-    """The tiny model of `marl.critic.tiny`, None if not set. MarlError as `tiny_model`."""
+def made_critic(config: DictConfig, team: TeamConfig) -> tuple[str, ModelToMake] | None:
+    """(key, model) where the section of the critic describes a model to make. MarlError as `made_model`."""
     section = _section(config)
-    tiny = section.get("tiny")
-    if tiny is None:
+    made = source_of(section, "marl.critic")
+    if made is None:
         return None
-    check_type(tiny, Mapping, "marl.critic.tiny")
     path, seed = (section.get("model") or {}).get("path"), int(config.marl.run.seed)
-    return tiny_model("marl.critic", tiny, path, team, list(team.agents), seed)
+    return made.name, made_model("marl.critic", made, path, team, list(team.agents), seed)
 
 
 def _section(config: DictConfig) -> dict[str, Any]:

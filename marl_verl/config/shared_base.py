@@ -33,8 +33,11 @@ def check_sharing(team: TeamConfig) -> None:
         what = f"policy '{first.name}' has marl.policies.{first.name}.base=shared, but no other policy has it"
         raise MarlError(f"{what}: set it for another policy with the same model, or remove it")
     for other in others:
-        for key in ("pool", "tiny"):
-            mine, theirs = getattr(first, key), getattr(other, key)
+        compared: list[tuple[str, Any, Any]] = [("pool", first.pool, other.pool)]
+        for made in filter(None, (first.made, other.made)):
+            mine, theirs = (policy.made.options if policy.made else None for policy in (first, other))
+            compared.append((made.name, mine, theirs))
+        for key, mine, theirs in compared:
             if mine != theirs:
                 where = f"'marl.policies.{other.name}.{key}' is {theirs}"
                 what = f"{where}, but that of '{first.name}' is {mine}, and both have base=shared"

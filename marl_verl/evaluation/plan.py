@@ -25,7 +25,7 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
-from marl_verl.extensions import check_run_options
+from marl_verl.extensions import check_run_options, names
 from marl_verl.run import private_network
 from marl_verl.run.settings import build_parts
 from marl_verl.tasks.base import Task, TaskSet
@@ -56,7 +56,10 @@ ELSEWHERE = (
     (r"marl\.run\.seed", "give --seed"),
     (r"marl\.validation\..+", "sampled episodes are independent; give --episodes"),
     (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
-    (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "give --step or --untrained to choose weights"),
+    (
+        rf"marl\.policies\.[^.]+\.({'|'.join([*names('model'), 'model', 'frozen'])})(\..+)?",
+        "give --step or --untrained to choose weights",
+    ),
 )
 
 
@@ -275,7 +278,9 @@ def evaluation_config(
 
 def _policy(given: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
     """A policy's section, frozen and without LoRA (adapters are merged); an external endpoint is unchanged."""
-    policy = {key: value for key, value in (given or {}).items() if key not in ("tiny", "loss", "base", "frozen")}
+    policy = {
+        key: value for key, value in (given or {}).items() if key not in (*names("model"), "loss", "base", "frozen")
+    }
     if model is not None:
         own = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
         policy.update(frozen=True, model={**own, "path": model, "lora_rank": 0, "lora_adapter_path": None})

@@ -1,17 +1,14 @@
-"""The sizes of a model, from its config and the headers of its files, or from the shape of a tiny model."""
+"""The sizes of a model, from its config and the headers of its files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
 from marl_verl.models.count import ENDS, adapter_parameters, model_config, parameters, shapes, shapes_of
-from marl_verl.models.tiny import TinyModel
-
-TINY_VOCABULARY = 512
+from marl_verl.models.sources import ModelToMake
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,10 @@ class Model:
         return self.adapter or self.parameters
 
 
-def sizes(model: DictConfig, tiny: TinyModel | None = None) -> Model | None:
+def sizes(model: DictConfig, made: ModelToMake | None = None) -> Model | None:
     """The sizes of a model from a `model` section; None where its config cannot be read."""
-    config = model_config(str(model.path)) if tiny is None else _tiny(tiny)
-    found = shapes(Path(str(model.path)).expanduser()) if tiny is None else {}
+    config = model_config(str(model.path)) if made is None else made.config()
+    found = shapes(Path(str(model.path)).expanduser()) if made is None else {}
     try:
         found = found or shapes_of(config)
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
@@ -55,10 +52,3 @@ def sizes(model: DictConfig, tiny: TinyModel | None = None) -> Model | None:
         )
     except KeyError:
         return None
-
-
-def _tiny(tiny: TinyModel) -> dict[str, Any]:
-    """The config of a tiny model, which is made later; its vocabulary is an upper bound."""
-    width = {"num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads, "head_dim": tiny.head_dim}
-    size = {"hidden_size": tiny.hidden, "num_hidden_layers": tiny.layers, "intermediate_size": tiny.mlp}
-    return {**width, **size, "vocab_size": TINY_VOCABULARY, "tie_word_embeddings": True}

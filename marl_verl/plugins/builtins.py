@@ -6,15 +6,9 @@ from marl_verl.plugins.registry import Registry, hookimpl
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    registry.task("split-plan-path", "marl_verl.tasks.split_plan_path:SplitPlanPath")
-    registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
-    registry.task("inventory-match", "marl_verl.tasks.inventory_match:InventoryMatch")
     registry.task("function-scored", "marl_verl.config.reward_function:FunctionScored")
     registry.task("verl", "marl_verl.tasks.verl_rows:VerlRows")
     registry.workflow("single", "marl_verl.workflows:Single")
-    registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
-    registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
-    registry.workflow("inventory-match", "marl_verl.workflows:InventoryMatchGame")
     registry.reward("valid-answer", "marl_verl.algo.rewards.mix:valid_answer")
     registry.reward("returned", "marl_verl.algo.rewards.mix:returned")
     registry.sampler("independent", "marl_verl.algo.sampling.independent:Independent")

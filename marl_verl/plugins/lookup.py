@@ -3,9 +3,7 @@
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pluggy
-from packaging.requirements import Requirement
 
 from marl_verl.errors import MarlError, nearest, unknown
+from marl_verl.extensions import missing_extras
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
 
 
@@ -109,18 +107,6 @@ class Plugins:
             reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
         valid = [*more, *self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
         return MarlError("; ".join([str(unknown(KINDS[kind], name, valid)), *reasons]))
-
-
-def missing_extras() -> set[str]:
-    """The extras of marl-verl that are plugins which are not installed, by marl-verl's own metadata."""
-    required = map(Requirement, importlib.metadata.requires("marl-verl") or ())
-    return {
-        match[1]
-        for requirement in required
-        if requirement.name.startswith("marl-verl-")
-        and not any(importlib.metadata.distributions(name=requirement.name))
-        and (match := re.search(r"extra == .([\w-]+)", str(requirement.marker)))
-    }
 
 
 def cause(error: BaseException) -> str:

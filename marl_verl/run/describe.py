@@ -17,7 +17,6 @@ from marl_verl.config.resolve import loss_of
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.config.stored import marl_section
 from marl_verl.models.count import adapter_parameters, parameters, shapes
-from marl_verl.models.tiny import folder_of
 from marl_verl.team import AgentConfig, Named, TeamConfig
 
 if TYPE_CHECKING:
@@ -91,14 +90,14 @@ def _task(team: TeamConfig) -> str:
 
 def _policy(plan: Plan, name: str) -> str:
     """A policy's model, its number of trained parameters, and its loss settings."""
-    policy, tiny = plan.team.policies[name], plan.tiny.get(name)
+    policy, made = plan.team.policies[name], plan.made.get(name)
     if policy.endpoint is not None:
         return f"{policy.endpoint.model} at {policy.endpoint.url}; external endpoint, frozen"
     if policy.script is not None:
         return f"script {policy.script}"
     path = str(model_of(policy, plan.config).get("path"))
-    base = f"tiny {tiny.family} model, {tiny.steps} warm-up steps" if tiny else path
-    found = shapes(folder_of(tiny) if tiny else Path(path).expanduser())
+    base = made.label if made else path
+    found = shapes(made.folder() if made else Path(path).expanduser())
     size = f"{parameters(found):,}" if found else "all"
     if policy.frozen:
         what = f"{size} parameters, inference only" if found else "inference only"
@@ -129,8 +128,8 @@ def _policy(plan: Plan, name: str) -> str:
 def _critic(plan: Plan, critic: DictConfig) -> str:
     sees = "the agent's observation" if critic.scope == "policy" else "the joint observation"
     model = OmegaConf.select(plan.config, "marl.critic.model.path") or f"the model of policy {critic.policy}"
-    if plan.tiny_critic is not None:
-        model = f"a tiny {plan.tiny_critic.family} model"
+    if plan.made_critic is not None:
+        model = f"a {plan.made_critic[1].label}"
     return f"reads {sees}; from {model}, lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
 
 

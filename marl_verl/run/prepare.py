@@ -23,18 +23,17 @@ from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
 from marl_verl.config.library_options import check_library_options
 from marl_verl.config.overlong import drop_overlong
-from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
+from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
-from marl_verl.config.resolve import resolve, tiny_critic
+from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
 from marl_verl.files import read_json
-from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.sizes import sizes
-from marl_verl.models.tiny import TinyModel, ensure_all
+from marl_verl.models.sources import ModelToMake, source
 from marl_verl.run.checkpoint import fingerprint, folders, pickles, snapshots
 from marl_verl.run.child import check_in_child
 from marl_verl.run.machine import machine, packages
@@ -51,14 +50,14 @@ MOST_NAME = 200  # bytes of the name of a run directory: file systems allow 255,
 
 @dataclass
 class Plan:
-    """A checked run: config, team, tasks, and the tiny models to make."""
+    """A checked run: config, team, tasks, and the models to make."""
 
-    config: DictConfig  # composed, not resolved; without the paths of tiny models
+    config: DictConfig  # composed, not resolved; without the paths of models to make
     resolved: DictConfig  # the trainer's config, except for those paths
     team: TeamConfig
     tasks: dict[Split, list[Task]]
-    tiny: dict[str, TinyModel]  # policy -> the model to make
-    tiny_critic: TinyModel | None
+    made: dict[str, ModelToMake]  # policy -> the model to make
+    made_critic: tuple[str, ModelToMake] | None  # with its key in the section of the critic
     folder: Path  # exists only for a resumed run
     resumed: bool = False
     files: tuple[plugins.PluginFile, ...] = ()
@@ -173,7 +172,7 @@ def _check_same_tasks(plan: Plan) -> None:
 def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     parts, marl = check_settings(config), marl_section(config)
     team, algorithm, samplers = parts.team, parts.algorithm, parts.samplers
-    tiny = tiny_models(config, team, marl)
+    made = made_models(config, team, marl)
     remote = checks.remote_tasks(parts.task_set, marl["task"]) if dry_run else {}
     few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and parts.task_set.slow else {}
     tasks: dict[Split, list[Task]] = {
@@ -181,7 +180,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
         for split in SPLITS
         if split not in remote
     }
-    notes = (*drop_overlong(config, team, tasks, tiny), *keyless(config))
+    notes = (*drop_overlong(config, team, tasks, made), *keyless(config))
     notes += tuple(f"{split} tasks are {what}: a dry run loads and checks none" for split, what in remote.items())
     if not remote:
         checks.check_tasks(tasks, config)
@@ -207,24 +206,24 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     engine.check_reference(resolved, team)
     engine.check_engine(resolved, team)
     engine.check_critic_rows(resolved)
-    check_lengths(resolved, team, tiny)
+    check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
     check_requests(resolved, team, seen)
     check_in_child(
-        partial(check_templates, resolved, team, seen, tiny),
-        *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, tiny)]),
+        partial(check_templates, resolved, team, seen, made),
+        *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, made)]),
         partial(check_library_options, resolved, team),
     )
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     notes += tuple(small_updates(resolved, team, batch))
-    needs = tuple(memory.estimate(resolved, team, tiny, batch, folder))
+    needs = tuple(memory.estimate(resolved, team, made, batch, folder))
     for need in needs:
         need.check()
     sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}
-    unknown = [name for name, model in sections.items() if sizes(model, tiny.get(name)) is None]
+    unknown = [name for name, model in sections.items() if sizes(model, made.get(name)) is None]
     notes += tuple(f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown)
-    return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder, notes=notes, needs=needs)
+    return Plan(config, resolved, team, tasks, made, made_critic(config, team), folder, notes=notes, needs=needs)
 
 
 def _new_folder(config: DictConfig, stem: str) -> Path:
@@ -269,19 +268,21 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
     """Make the models, then the run directory with all files that the trainer reads, completely or not at all."""
     plugins.use_files(plan.files)
     composed = OmegaConf.to_yaml(plan.config)
-    made = {name: spec for name, spec in plan.tiny.items() if plan.team.policies[name].past is None}
-    tiny = {f"marl.policies.{name}.model.path": spec for name, spec in made.items()}
-    if plan.tiny_critic is not None:
-        tiny["marl.critic.model.path"] = plan.tiny_critic
-    if tiny:
-        with display.task("making tiny models") as advance:
-            paths = ensure_all(list(tiny.values()), progress=advance)
-        for key, path in zip(tiny, paths, strict=True):
-            OmegaConf.update(plan.config, key, str(path), force_add=True)
-    for name in pretrained_models(plan.config, plan.team):
-        if not cached(name).is_dir():
+    wanted: dict[str, dict[str, ModelToMake]] = {}  # key of a source -> where the path is set -> model
+    for name, policy in plan.team.policies.items():
+        if policy.made is not None and policy.past is None:
+            wanted.setdefault(policy.made.name, {})[f"marl.policies.{name}.model.path"] = plan.made[name]
+    if plan.made_critic is not None:
+        wanted.setdefault(plan.made_critic[0], {})["marl.critic.model.path"] = plan.made_critic[1]
+    for key, models in wanted.items():
+        with display.task(f"making {key} models") as advance:
+            paths = source(key).make(list(models.values()), advance)
+        for where, path in zip(models, paths, strict=True):
+            OmegaConf.update(plan.config, where, str(path), force_add=True)
+    for name, model in pretrained_models(plan.config, plan.team).items():
+        if not model.folder().is_dir():
             with display.task(f"converting {name}"):
-                fetch(name)
+                model.fetch()
     if plan.resumed:
         _write(plan, composed)
     else:

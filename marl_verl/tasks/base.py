@@ -4,19 +4,18 @@ split for every seed."""
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError
 from marl_verl.options import Options
 from marl_verl.tasks.sides import winner
 from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_tasks
 
-__all__ = ["SPLITS", "DrawnTasks", "Split", "Task", "TaskSet", "distinct", "held_out", "is_quick", "quick"]
+__all__ = ["SPLITS", "Split", "Task", "TaskSet", "distinct", "held_out", "is_quick", "quick"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,35 +136,3 @@ def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: st
 def held_out(text: str, one_in: int) -> bool:
     """Whether the task that a text describes is in split "test": one in `one_in` is, by a hash independent of seeds."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % one_in == 0
-
-
-class DrawnTasks(TaskSet):
-    """Base of the bundled task sets: random tasks, and demonstrations for the tiny models of its two agents. The
-    `vocabulary` contains every word of an observation or an answer."""
-
-    quick = True
-    name: ClassVar[str]
-    agents: ClassVar[tuple[str, str]]
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """Generate `count` different tasks; splits are disjoint for all seeds. MarlError if the split has fewer."""
-        rng = random.Random(f"{self.name} {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, self.name)
-
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
-        if agent not in self.agents:
-            raise unknown(f"agent of {self.name}", agent, self.agents)
-        rng = random.Random(f"{self.name} demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        for _ in range(count):
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", self.name)
-            pairs.append(self._demonstration(agent, task, right=rng.random() < good))
-        return pairs
-
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        """One random task, or None if it is not in this split."""
-        raise NotImplementedError
-
-    def _demonstration(self, agent: str, task: Task, right: bool) -> tuple[str, str]:
-        raise NotImplementedError

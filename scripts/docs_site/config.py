@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
+from marl_verl_tiny.model import TinyModel
 
 from docs_site.commands import cell
 from marl_verl.config import recipe_file, schedule, task_choice
 from marl_verl.config.ranges import ALLOWED
 from marl_verl.config.verl_keys import PASS, verdict
-from marl_verl.models.tiny import TinyModel
 from marl_verl.options import in_words
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
 
@@ -37,7 +37,7 @@ SECTIONS = {  # section of a recipe -> the dataclass that has its keys
 }
 GIVEN = {
     "AgentConfig": ("name",),
-    "PolicyConfig": ("name", "override"),
+    "PolicyConfig": ("name", "override", "made"),
     "TinyModel": ("task", "agents", "task_options"),
 }
 """Fields that no recipe sets under these names."""

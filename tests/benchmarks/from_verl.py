@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import yaml
+from marl_verl_tiny.model import TinyModel, ensure_all
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import HERE
 from marl_verl.config.verl_script import from_script
-from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.run.prepare import plan_run
 from tests.benchmarks.measure import measure
 from tests.benchmarks.run import install_plugin

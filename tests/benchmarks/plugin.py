@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from marl_verl_tiny.inventory import Inventory
+
 from marl_verl import Task, TaskSet, Workflow, hookimpl
-from marl_verl.tasks.inventory import Inventory
 
 
 class Lookup(Inventory):

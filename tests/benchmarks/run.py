@@ -20,9 +20,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from marl_verl_tiny.model import ensure_all
+
 from marl_verl.config.policy_models import pretrained_models
-from marl_verl.models.pretrained import fetch
-from marl_verl.models.tiny import ensure_all
 from marl_verl.run.prepare import plan_run
 from tests.benchmarks import stock
 from tests.benchmarks.measure import Measured, measure
@@ -108,9 +108,9 @@ def team(bench: Path, name: str, recipe: str, steps: int, settings: dict[str, fl
     path.write_text((recipe + SETTINGS).format(steps=steps, **settings))
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(path)]
     plan = plan_run(path, [])  # models are made before the clock starts
-    ensure_all(list(plan.tiny.values()))
-    for model in pretrained_models(plan.config, plan.team):
-        fetch(model)
+    ensure_all(list(plan.made.values()))
+    for model in pretrained_models(plan.config, plan.team).values():
+        model.fetch()
     seen = measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}"], bench)
     lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
     seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]

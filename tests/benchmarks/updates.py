@@ -53,8 +53,8 @@ def conversations(sizes: Sizes, words: int, seed: int = 0) -> list[Row]:
 
 def tiny(folder: Path) -> int:
     """Write the tiny model of the quick start, untrained; returns its number of words."""
-    from marl_verl.models import Shape
-    from marl_verl.models.factory import make_model, make_tokenizer
+    from marl_verl_tiny.factory import make_model, make_tokenizer
+    from marl_verl_tiny.shape import Shape
 
     words = make_tokenizer([f"w{number}" for number in range(60)], context=1024)
     make_model(Shape(), words, seed=0).save_pretrained(folder)
@@ -72,9 +72,9 @@ def compared(name: str, rounds: int) -> dict[str, Any]:
         if name == "tiny":
             words = tiny(folder)
         else:
-            from marl_verl.models.pretrained import fetch
+            from marl_verl_tiny.pretrained import PRETRAINED
 
-            folder.symlink_to(fetch(name))
+            folder.symlink_to(PRETRAINED[name].fetch())
             words = 40_000
         settings = [f"actor_rollout_ref.actor.{setting}" for setting in SETTINGS]
         longest = f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={sizes.tokens}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from marl_verl_tiny.inventory import asker_sees, holder_sees
 
 from marl_verl import Task, TaskSet, Workflow, hookimpl, plugins
 from marl_verl.algo.advantage import AdvantageResult, Estimator, group_ids
 from marl_verl.episode import CallError
-from marl_verl.tasks.inventory import asker_sees, holder_sees
 
 DIGITS = "0123456789"
 

@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, process
+from marl_verl_tiny.inventory import NOTHING, Inventory, asker_sees, holder_sees
 
 from marl_verl import hookimpl
 from marl_verl.plugins import Registry
-from marl_verl.tasks.inventory import NOTHING, Inventory, asker_sees, holder_sees
 
 PROGRAM = """
 import json, os, sys, urllib.request

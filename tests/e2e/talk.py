@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from marl_verl_tiny.inventory import NOTHING, asker_sees, holder_sees
+
 from marl_verl import Episode, Task, Turn, Workflow, hookimpl
 from marl_verl.plugins import Registry
-from marl_verl.tasks.inventory import NOTHING, asker_sees, holder_sees
 
 
 class Talk(Workflow):

@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 import pytest
+from marl_verl_tiny.model import TinyModel, ensure
 
 from marl_verl.backend.verl.rollout.devices import rendezvous_ports
-from marl_verl.models.tiny import TinyModel, ensure
 from tests.e2e.conftest import Finished, left_running, long, train
 
 pytestmark = [pytest.mark.e2e, long]  # tests/test_endpoint.py has the client against a server of its own

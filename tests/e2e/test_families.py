@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from marl_verl_tiny.pretrained import SMOLLM2
 
-from marl_verl.models.pretrained import fetch
 from marl_verl.testing import real
 from tests.e2e.conftest import long
 
@@ -45,7 +45,7 @@ def test_a_family_trains(family: str, tmp_path: Path) -> None:
 
 def test_pretrained_models_train_with_magrpo_on_humaneval(tmp_path: Path) -> None:
     """MAGRPO's code recipe with the authors' problems and two SmolLM2. Every program runs in the sandbox."""
-    fetch("smollm2-135m")
+    SMOLLM2.fetch()
     script = (RECIPES / "magrpo" / "run_code_cpu.sh").read_text()
     overrides = [word for word in shlex.split(script.split('run_code.sh"')[1]) if "=" in word]
     run = real.train(RECIPES / "magrpo" / "magrpo_code.yaml", tmp_path / "humaneval", *overrides)

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 import pytest
+from marl_verl_tiny.pretrained import SMOLLM2
 
-from marl_verl.models.pretrained import cached, fetch
 from marl_verl.testing.real import command
 from tests.e2e.conftest import Finished, long, train
 
@@ -72,7 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     place = tmp_path_factory.mktemp("pretrained")
     (place / "digits.py").write_text(PLUGIN)
     (place / "recipe.yaml").write_text(RECIPE)
-    fetch("smollm2-135m")
+    SMOLLM2.fetch()
     return train(place / "run", recipe=place / "recipe.yaml")
 
 
@@ -110,7 +110,7 @@ def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, po
     command("export", str(run.folder), "--policy", policy, "--step", "1", "--output", output, *options)
     acts = _step_2(run, policy)
     assert len(acts) == 8
-    served, before = _differences(tmp_path / policy, acts), _differences(cached("smollm2-135m"), acts)
+    served, before = _differences(tmp_path / policy, acts), _differences(SMOLLM2.folder(), acts)
     assert served < 0.15  # bfloat16 against float32: 0.05 in transformers alone
     assert before > 2 * served  # the update changed the weights
 

@@ -71,8 +71,9 @@ def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
     arr, trainer = own["actor_rollout_ref"], own["trainer"]
     model = _chosen(arr["model"], MODEL)
     model["adapter"] = _chosen(arr["model"], LORA) if arr["model"].get("lora_rank") else None
-    # a tiny model is identified by its description: its folder depends on the cache
-    model |= {"tiny": policy.tiny} if policy.tiny is not None else {"path": arr["model"]["path"]}
+    # a model to make is identified by its description: its folder depends on the cache
+    made = policy.made
+    model |= {"path": arr["model"]["path"]} if made is None else {made.name: made.options}
     found: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
     found["rollout"] = _chosen(arr["rollout"], ROLLOUT) | {"stop": policy.stop}
     found |= own["data"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from marl_verl.models import Shape
-from marl_verl.tasks.inventory import Inventory
+from marl_verl_tiny.inventory import Inventory
+from marl_verl_tiny.shape import Shape
+
 from marl_verl_diagnose.selftest import Place
 
 LARGE = Shape(hidden=1024, layers=8, heads=16, kv_heads=8, head_dim=64, mlp=3072, context=32768)  # 0.24 B parameters
@@ -15,8 +16,7 @@ DEVIATION = 1.0  # of the logits: a log-prob of a wrong position differs by abou
 def random_model(place: Place) -> str:
     """The model's folder, made on the first call. Its words are those of the inventory task, and fillers."""
     import torch
-
-    from marl_verl.models.factory import make_model, make_tokenizer
+    from marl_verl_tiny.factory import make_model, make_tokenizer
 
     folder, shape = place.work / "models" / "random", LARGE if place.gpu else SMALL
     if not folder.exists():

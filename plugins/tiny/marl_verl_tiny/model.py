@@ -23,10 +23,13 @@ from annotated_types import Interval
 
 from marl_verl import options, plugins
 from marl_verl.errors import MarlError
-from marl_verl.models import Progress, Shape
+from marl_verl.options import build
+from marl_verl.team import Named
+from marl_verl_tiny.shape import Progress, Shape
 
 RECIPE = 1  # increment with every change of tokenizers, factory or warm-up that changes weights
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # those of vLLM's attention on a CPU and on a GPU
+VOCABULARY = 512  # at most, for estimates
 SAMPLE = 64  # number of demonstrations in the content hash, so that a changed task has a new model
 
 
@@ -63,6 +66,49 @@ class TinyModel(Shape):
         if self.head_dim not in HEAD_SIZES:
             sizes = ", ".join(map(str, HEAD_SIZES))
             raise MarlError(f"head_dim={self.head_dim} is no size of vLLM's attention: set one of {sizes}")
+
+    @classmethod
+    def describe(
+        cls, options: Mapping[str, Any], where: str, task: Named, agents: Sequence[str], seed: int
+    ) -> TinyModel:
+        """The model of section `where`. MarlError for an invalid option, or a task set without demonstrations."""
+        base = {"task": task.name, "agents": agents, "task_options": task.options, "seed": seed}
+        model = build(cls, {**base, **options}, where)
+        model.folder()
+        return model
+
+    @staticmethod
+    def make(models: Sequence[TinyModel], progress: Progress) -> list[Path]:
+        """As `ensure_all`."""
+        return ensure_all(models, progress=progress)
+
+    @property
+    def label(self) -> str:
+        """What it is, in words."""
+        return f"tiny {self.family} model, {self.steps} warm-up steps"
+
+    def folder(self) -> Path:
+        """`folder_of` it in the usual cache."""
+        return folder_of(self)
+
+    def tokenizer(self) -> Any:
+        """Create its tokenizer."""
+        from marl_verl_tiny import factory
+
+        make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[self.family]
+        return make(_teacher(self).vocabulary(), self.context)
+
+    def config(self) -> dict[str, Any]:
+        """Its sizes, as in a config.json; the vocabulary is an upper bound."""
+        width = {"num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim}
+        size = {"hidden_size": self.hidden, "num_hidden_layers": self.layers, "intermediate_size": self.mlp}
+        return {**width, **size, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
+
+    def prompt_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
+        """The tokens of a prompt if words are tokens: each message has three more, and the generation prompt two."""
+        if self.family != "qwen3":
+            return None
+        return sum(len(message["content"].split()) + 3 for message in messages) + 2
 
     def to_json(self) -> str:
         """The description as one line; equal descriptions give equal lines."""
@@ -161,23 +207,15 @@ def _teacher(spec: TinyModel) -> Any:
     for needed in ("vocabulary", "demonstrations"):
         if not hasattr(task_set, needed):
             raise MarlError(f"task '{spec.task}' has no {needed}(), which the warm-up of a tiny model needs")
-    return options.build(task_set, spec.task_options, "marl.task.options")
-
-
-def tiny_tokenizer(spec: TinyModel) -> Any:
-    """Create the model's tokenizer."""
-    from marl_verl.models import factory
-
-    make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[spec.family]
-    return make(_teacher(spec).vocabulary(), spec.context)
+    return build(task_set, spec.task_options, "marl.task.options")
 
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Create the model and write it with its tokenizer to `folder`."""
-    from marl_verl.models import factory  # imports torch, which takes seconds; unused for a cached model
+    from marl_verl_tiny import factory  # imports torch, which takes seconds; unused for a cached model
 
     teacher = _teacher(spec)
-    words = tiny_tokenizer(spec)
+    words = spec.tokenizer()
     model = factory.make_model(spec, words, spec.seed)
     count = spec.steps * spec.batch_size
     each = -(-count // len(spec.agents))
@@ -202,7 +240,7 @@ class _Workers:
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the work was stopped")
-            command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]
+            command = [sys.executable, "-m", "marl_verl_tiny.model", "--cache", str(cache_dir), spec.to_json()]
             env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
             # a new process group: Ctrl-C reaches only the caller, which calls `stop`
             worker = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, process_group=0)
@@ -238,13 +276,13 @@ class _Workers:
 
 def main() -> int:
     """Create one tiny model; print progress as `fraction 0.25` lines. Ends when the output pipe is closed."""
-    parser = argparse.ArgumentParser(prog="python -m marl_verl.models.tiny", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m marl_verl_tiny.model", description=main.__doc__)
     parser.add_argument("spec", type=json.loads, help="TinyModel.to_json()")
     parser.add_argument("--cache", type=Path)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
     try:
-        spec = options.build(TinyModel, given.spec, "tiny")
+        spec = build(TinyModel, given.spec, "tiny")
         ensure(spec, given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
     except MarlError as error:
         print(error, flush=True)

@@ -7,7 +7,8 @@ import random
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
+from marl_verl.tasks import Split, Task, held_out
+from marl_verl_tiny.drawn_tasks import DrawnTasks
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")

@@ -11,8 +11,9 @@ import random
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks import grid
-from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
+from marl_verl.tasks import Split, Task, held_out
+from marl_verl_tiny import grid
+from marl_verl_tiny.drawn_tasks import DrawnTasks
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # the mover's message if the scout did not send one cell

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.inventory import Inventory
+from marl_verl.tasks import Task, TaskSet
+from marl_verl_tiny.inventory import Inventory
 
 TEAMS = ("red", "blue")
 

@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from marl_verl.errors import MarlError
-from marl_verl.models import Shape, tiny
-from marl_verl.models.factory import (
+from marl_verl_tiny import model as tiny
+from marl_verl_tiny.factory import (
     BPE_END,
     BPE_ROLES,
     END,
@@ -27,8 +24,12 @@ from marl_verl.models.factory import (
     make_tokenizer,
     warm_up,
 )
+from marl_verl_tiny.inventory import Inventory
+from marl_verl_tiny.shape import Shape
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.tasks.inventory import Inventory
 
 SCOUT = tiny.TinyModel("split-plan-path", ["scout"], steps=3, batch_size=4)
 HOLDER = tiny.TinyModel("inventory", ["holder"], steps=2, batch_size=4)
@@ -215,7 +216,7 @@ def test_the_cache_folder_comes_from_the_environment(tmp_path, monkeypatch):
 
 def test_looking_a_model_up_imports_no_torch():
     code = (
-        "import sys; from marl_verl.models import tiny;"
+        "import sys; from marl_verl_tiny import model as tiny;"
         "tiny.folder_of(tiny.TinyModel('inventory', ['holder'])); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -275,7 +276,7 @@ def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_no_half_written_model(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from marl_verl.models import tiny;"
+        "import sys; from pathlib import Path; from marl_verl_tiny import model as tiny;"
         "specs = [tiny.TinyModel('inventory', [agent], steps=20000, batch_size=1) for agent in ('holder', 'asker')];"
         "tiny.ensure_all(specs, Path(sys.argv[1]))"
     )

