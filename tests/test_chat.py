@@ -506,7 +506,7 @@ def test_every_template_is_rendered_before_a_run_starts(tmp_path: Path, monkeypa
     dry_run()
     both = "marl__policies__{}__model__custom_chat_template"
     dry_run(**{both.format("holder"): LIKE_GEMMA, "marl__agents__holder__instructions": "brief"})
-    with pytest.raises(MarlError, match=r"agent 'asker' of policy 'asker' \(a tiny model\): .* of user, user"):
+    with pytest.raises(MarlError, match=r"agent 'asker' of policy 'asker' \(tiny qwen3 model, .*\): .* of user, user"):
         dry_run(**{both.format("asker"): LIKE_GEMMA})
     with pytest.raises(MarlError, match=r"custom_chat_template' must be the text of a template, got 'chat.jinja'"):
         dry_run(**{both.format("asker"): "chat.jinja"})

@@ -446,7 +446,9 @@ def test_a_workflow_that_raises_later_is_left_to_training(monkeypatch: pytest.Mo
 @pytest.fixture
 def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run directory as `train` makes it, with a checkpoint at step 20."""
-    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
+    monkeypatch.setattr(
+        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
+    )
     plan = prepare.plan_run(RECIPE, [])
     folder = make_run_directory(plan, Display())
     saved = folder / "checkpoints" / "step_20"
@@ -471,7 +473,7 @@ def test_the_run_directory_has_what_the_trainer_reads(run: Path) -> None:
 
 
 def test_a_run_directory_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
+    monkeypatch.setattr("marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
     plan = prepare.plan_run(RECIPE, [])
     plan.tasks["test"] = [Task("odd", "p", {"x": {1}})]
     with pytest.raises(checks.MarlError, match="the data of task 'odd'"):
@@ -480,7 +482,7 @@ def test_a_run_directory_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_two_runs_that_start_at_once_get_two_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
+    monkeypatch.setattr("marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
     plans = [prepare.plan_run(RECIPE, []), prepare.plan_run(RECIPE, [])]
     folders = [make_run_directory(plan, Display()) for plan in plans]
     assert folders == [Path("runs/inventory-1"), Path("runs/inventory-2")]

@@ -99,7 +99,9 @@ def made(composed: DictConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
-        patch.setattr(prepare, "ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs])
+        patch.setattr(
+            "marl_verl_tiny.model.ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs]
+        )
         folder = prepare.make_run_directory(prepare.plan_run(RECIPE, []), Display())
     for step in (20, 40):
         for name in models:
@@ -291,7 +293,9 @@ def test_a_recipe_is_evaluated_without_training(
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
     monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
     models = {name: made / "cache" / name for name in ("holder", "asker")}
-    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs])
+    monkeypatch.setattr(
+        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs]
+    )
     assert main(["eval", str(RECIPE), "data.train_batch_size=16", "--greedy-only", "--at-once", "1"]) == 0
     config, request = _Played.seen["config"], _Played.seen["request"]
     assert (request.step, request.episodes, request.at_once) == (0, 0, 1)

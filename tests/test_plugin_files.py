@@ -216,7 +216,9 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("my_team.py", "my_team.yaml"):
         (place / name).write_bytes((QUICKSTART / name).read_bytes())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
+    monkeypatch.setattr(
+        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
+    )
     return place / "my_team.yaml"
 
 

@@ -53,8 +53,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 def test_the_builtin_parts_come_through_the_hooks() -> None:
     found = plugins.discover("")
-    assert found.names("tasks") == ["function-scored", "inventory", "inventory-match", "split-plan-path", "verl"]
-    assert found.names("workflows") == ["inventory", "inventory-match", "single", "split-plan-path"]
+    assert found.names("tasks") == ["function-scored", "verl"]
+    assert found.names("workflows") == ["single"]
     assert found.names("algorithms") == [
         *("gdpo", "gigpo", "grpo", "grpo-trajectory-mean", "ippo", "mappo", "reinforce++", "remax")
     ]
@@ -200,7 +200,7 @@ def test_a_distribution_selects_one_of_two(install: Install) -> None:
     found = plugins.discover()
     assert found.get("tasks", "puzzles:rubik") is len
     assert found.get("tasks", "z-puzzles:rubik") is max
-    assert found.entry("tasks", "marl-verl:inventory") == found.entry("tasks", "inventory")
+    assert found.entry("tasks", "marl-verl-tiny:inventory") == found.entry("tasks", "inventory")
     with pytest.raises(MarlError, match=r"unknown task 'z-puzzle:rubik': did you mean 'z-puzzles:rubik'"):
         found.get("tasks", "z-puzzle:rubik")
 
@@ -385,7 +385,7 @@ def test_a_lazy_target_may_be_an_attribute_of_a_class(install: Install, tmp_path
 
 
 def test_unknown_names_and_kinds_offer_the_nearest() -> None:
-    found = plugins.discover("")
+    found = plugins.discover("tiny")
     with pytest.raises(MarlError, match=r"unknown task 'inventry': did you mean 'inventory'"):
         found.get("tasks", "inventry")
     with pytest.raises(MarlError, match=r"unknown kind of part 'task': did you mean 'tasks'"):

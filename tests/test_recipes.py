@@ -51,13 +51,13 @@ def test_the_readme_has_every_team() -> None:
 def test_shared_is_one_policy_that_learns_both_roles() -> None:
     shared = plan(TEAMS / "shared.yaml")
     assert shared.team.agents_of("both") == ["holder", "asker"]
-    assert list(shared.tiny["both"].agents) == ["holder", "asker"]
+    assert list(shared.made["both"].agents) == ["holder", "asker"]
 
 
 @pytest.mark.slow
 def test_lora_has_one_base_and_an_adapter_a_role() -> None:
     lora = plan(TEAMS / "lora.yaml")
-    assert lora.tiny["holder"] == lora.tiny["asker"]
+    assert lora.made["holder"] == lora.made["asker"]
     assert [policy.lora_rank for policy in lora.team.policies.values()] == [8, 8]
 
 
@@ -70,7 +70,7 @@ def test_frozen_trains_the_small_one_only() -> None:
 @pytest.mark.slow
 def test_two_families_have_settings_of_their_own() -> None:
     two = plan(TEAMS / "two-families.yaml")
-    assert {name: spec.family for name, spec in two.tiny.items()} == {"qwen": "qwen3", "llama": "llama"}
+    assert {name: spec.family for name, spec in two.made.items()} == {"qwen": "qwen3", "llama": "llama"}
     qwen, llama = (two.resolved.policies[name].actor_rollout_ref for name in ("qwen", "llama"))
     assert (qwen.actor.policy_loss.loss_mode, llama.actor.policy_loss.loss_mode) == ("vanilla", "gspo")
     assert (qwen.rollout.temperature, llama.rollout.temperature) == (1.0, 1.1)

@@ -189,7 +189,9 @@ def test_a_run_copies_the_file_and_keeps_its_function(
     assert "task    inventory, scored by my_reward.py:compute_score (" in capsys.readouterr().out
     assert main(["train", str(recipe), "--dry-run", "marl.task.reward=my_reward.py:two"]) == 2
     assert "reward function 'my_reward.py:two' cannot be called" in capsys.readouterr().err
-    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
+    monkeypatch.setattr(
+        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
+    )
     run = prepare.make_run_directory(prepare.plan_run(recipe, [reward, "marl.task.train_size=40"]), Display())
     assert (run / "plugins" / "reward" / "my_reward.py").read_text() == REWARDS
     (tmp_path / "mine" / "my_reward.py").unlink()

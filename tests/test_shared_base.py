@@ -71,7 +71,7 @@ def test_the_dry_run_shows_who_shares(recipe: Path) -> None:
     separate = plan_run(recipe, ["marl.policies.one.base=null", "marl.policies.two.base=null"])
     assert "devices one: 1 slot dedicated" in describe(separate)
     assert separate.needs[0].total - plan.needs[0].total > 2**30  # a server and a training worker less
-    assert plan.tiny["one"] == plan.tiny["two"] != separate.tiny["one"]  # made for the agents of both
+    assert plan.made["one"] == plan.made["two"] != separate.made["one"]  # made for the agents of both
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ def test_a_worker_with_other_plugins_stops_the_run_at_its_start(tmp_path: Path) 
     before = left_behind()
     run = train(
         tmp_path / "run",
-        "+ray_kwargs.ray_init.runtime_env.env_vars.MARL_VERL_PLUGINS=at-grpo",
+        "+ray_kwargs.ray_init.runtime_env.env_vars.MARL_VERL_PLUGINS='at-grpo,tiny'",
         "trainer.total_training_steps=1",
         "marl.task.test_size=5",
-        MARL_VERL_PLUGINS="at-grpo,sharp",
+        MARL_VERL_PLUGINS="at-grpo,sharp,tiny",
     )
     assert run.code == 2, run.output
     (printed,) = [line for line in run.output.splitlines() if line.startswith("marl-verl:")]
