@@ -35,7 +35,6 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(importlib.metadata.entry_points(group=f"marl_verl.{group}").names))
 
 
-@functools.cache
 def missing_extras() -> set[str]:
     """The extras of marl-verl that are plugins which are not installed, by marl-verl's own metadata."""
     required = map(Requirement, importlib.metadata.requires("marl-verl") or ())

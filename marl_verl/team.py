@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest
-from marl_verl.extensions import missing_extras, names
+from marl_verl.extensions import names
 from marl_verl.options import Positive, build, check_type
 
 OWN_KEYS = (
@@ -314,9 +314,6 @@ def _past_policies(agents: Mapping[str, AgentConfig], policies: Mapping[str, Pol
 
 def source_of(section: Mapping[str, Any], where: str) -> Named | None:
     """The key of a section that describes a model to make, with its options; None without one."""
-    if missing := missing_extras() & section.keys():
-        key = min(missing)
-        raise MarlError(f"unknown key '{where}.{key}': pip install 'marl-verl[{key}]' adds it")
     keys = [key for key in names("model") if section.get(key) is not None]
     for key in keys:
         check_type(section[key], Mapping | None, f"{where}.{key}")

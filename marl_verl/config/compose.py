@@ -199,13 +199,12 @@ def _check_known(change: Override, base: Any) -> None:
     elif anywhere.startswith("did"):
         hint = anywhere
     sections = ", ".join(sorted(path for path in paths if "." not in path))
-    raise _unknown(key, hint or f"valid sections: {sections}")
+    raise unknown_key(key, hint or f"valid sections: {sections}")
 
 
-def _unknown(key: str, hint: str) -> MarlError:
+def unknown_key(key: str, hint: str) -> MarlError:
     """The error for a key that is not there: a hint, or the distribution that may add it."""
-    section, _, name = key.rpartition(".")
-    if section == "marl.run" and name in missing_extras():
+    if (name := key.rpartition(".")[2]) in missing_extras():
         hint = f"pip install 'marl-verl[{name}]' adds it"
     return MarlError(f"unknown key '{key}': {hint}")
 
@@ -260,7 +259,7 @@ def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = ()
         if key in valid:
             check_keys(value, valid[key], path, allowed, free)
         elif not any(name.startswith(path + ".") for name in allowed):
-            raise _unknown(path, nearest(str(key), map(str, valid)))
+            raise unknown_key(path, nearest(str(key), map(str, valid)))
 
 
 def _undecided(value: Any) -> bool:

@@ -14,7 +14,7 @@ from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
-from marl_verl.extensions import names
+from marl_verl.extensions import missing_extras, names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
 from marl_verl.models.parsers import Parsers, check_parser
@@ -172,7 +172,10 @@ def local_model(whose: str, path: Any) -> Path | None:
     if on_hub or "://" in str(path):
         return None
     if not folder.is_dir():
-        raise missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))
+        error = missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))
+        if missing_extras():
+            raise MarlError(f"{error} A distribution may have it: pip install 'marl-verl[all]'.")
+        raise error
     return folder
 
 

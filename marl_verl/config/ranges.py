@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Interval
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.compose import VERL_OPEN, check_keys, key_paths
+from marl_verl.config.compose import VERL_OPEN, check_keys, key_paths, unknown_key
 from marl_verl.config.engine_arguments import check_engine_arguments
 from marl_verl.errors import MarlError, nearest
 from marl_verl.extensions import names
@@ -223,7 +223,7 @@ def check_part(override: Mapping[str, Any], whole: DictConfig, where: str, own: 
     base: Any = OmegaConf.to_container(whole)
     for key in override:
         if key not in base:
-            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), *own])}")
+            raise unknown_key(f"{where}.{key}", nearest(str(key), [*map(str, base), *own]))
     check_keys(override, base, where, free=VERL_OPEN)
 
 
