@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PUBLIC = (
     "marl_verl",
-    *(f"marl_verl.{name}" for name in ("advantage", "algorithms", "credit", "episode", "errors", "options", "rewards")),
-    *(f"marl_verl.{name}" for name in ("plugins", "sampling", "tasks", "testing", "testing.real", "testing.rows")),
+    *(f"marl_verl.algo.{name}" for name in ("advantage", "algorithms", "credit", "rewards", "sampling")),
+    *(f"marl_verl.{name}" for name in ("episode", "errors", "options", "plugins", "tasks")),
+    *(f"marl_verl.{name}" for name in ("testing", "testing.real", "testing.rows")),
     "marl_verl_agents",
     "marl_verl_agents.gateway",
     "marl_verl_sandbox",

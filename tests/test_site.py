@@ -100,7 +100,7 @@ def test_what_a_newcomer_looks_for_is_two_clicks_away(site: Path) -> None:
         "config.html": "max_failed_share",
         "errors.html": "unknown key",
         "errors-a-to-z.html": "all policies are frozen",
-        "api/sampling.html": 'id="marl_verl.algo.sampling.Sampler"',
+        "api/algo.sampling.html": 'id="marl_verl.algo.sampling.Sampler"',
     }.items():
         assert site / path in near, path
         assert shown in (site / path).read_text(encoding="utf-8"), shown
@@ -202,7 +202,7 @@ def test_messages_are_those_of_the_source(pages: dict[str, Any]) -> None:
 @needs_chromium
 def test_it_is_readable_in_a_browser(site: Path, tmp_path: Path) -> None:
     with chromium(tmp_path) as page:
-        for name in ("index", "equations", "config", "api/sampling", "errors-a-to-z"):
+        for name in ("index", "equations", "config", "api/algo.sampling", "errors-a-to-z"):
             for width, dark in ((400, True), (1600, False)):
                 page.open((site / f"{name}.html").as_uri(), width, dark, ready=False)
                 page.wait(f"location.pathname.endsWith('/{name}.html') && document.readyState === 'complete'")

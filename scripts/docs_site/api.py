@@ -7,8 +7,9 @@ import importlib
 from pathlib import Path
 
 CORE = (
-    *("advantage", "algorithms", "credit", "episode", "errors", "options", "plugins", "rewards"),
-    *("sampling", "tasks", "testing", "testing.real", "testing.rows", "testing.workflows"),
+    *(f"algo.{name}" for name in ("advantage", "algorithms", "credit", "rewards", "sampling")),
+    *("episode", "errors", "options", "plugins", "tasks"),
+    *("testing", "testing.real", "testing.rows", "testing.workflows"),
 )
 MODULES = {**{name: f"marl_verl.{name}" for name in CORE}, "agents": "marl_verl_agents"}
 MODULES |= {"agents.gateway": "marl_verl_agents.gateway", "sandbox": "marl_verl_sandbox"}
