@@ -4,6 +4,7 @@
 - `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in
   each rollout worker, with None where the option is not set; and `used()`, what is stored under NAME with an episode,
   or None.
+- `moved`: a module that was in marl-verl before, under its name there (`marl_verl.moved`).
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
