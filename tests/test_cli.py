@@ -171,45 +171,15 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
             "marl.sampler.options.episodes=0",
             "'marl.sampler.options.episodes' must be a whole number >= 1 and <= 4096, got 0",
         ),
-        ("marl.sampler.sessions=4", "unknown key 'marl.sampler.sessions': did you mean 'marl.sampler.options'?"),
-        (
-            "marl.validation.sessions=4",
-            "unknown key 'marl.validation.sessions': did you mean 'marl.validation.options'?",
-        ),
         ("marl.run.seed=-1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("marl.run.seed=${foo}", "the marl section cannot be resolved"),
-        ("data.seed=${foo}", "config cannot be resolved"),
+        ("data.seed=${foo}", "'data.seed' cannot be resolved"),
         ("marl.run.name=a/b", "'marl.run.name' must be the name of a folder"),
-        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
-        ("marl.rollout.act_seconds=0", "'marl.rollout.act_seconds' must be a number > 0 or null"),
-        ("marl.checkpoint.keep=0", "'marl.checkpoint.keep' must be a whole number >= 1"),
-        ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number >= 1 or null, got 0"),
-        ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
         ("data.train_files=x", "'data.train_files' has no effect on task set 'inventory', got 'x'"),
-        (
-            "actor_rollout_ref.rollout.n=8",
-            "has no effect on a team, got 8: number of attempts per task: set marl.sampler.options",
-        ),
-        ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' has no effect on a team, got 8"),
-        ("algorithm.adv_estimator=gae", "has no effect on a team, got 'gae': advantage: set marl.algorithm.name"),
-        # what verl accepts, and what fails after start-up or gives wrong numbers
-        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "has no effect on a team, got 2"),
-        ("marl.policies.asker.rollout.disaggregation.enabled=true", "has no effect on a team, got True"),
-        ("actor_rollout_ref.rollout.checkpoint_engine.backend=nccl", "has no effect on a team, got 'nccl'"),
-        ("trainer.use_v1=false", "has no effect on a team, got False"),
-        ("marl.policies.asker.actor.strategy=megatron", "'marl.policies.asker.actor.strategy' must be fsdp2 or fsdp"),
-        (
-            "actor_rollout_ref.model={use_fused_kernels:true,fused_kernel_options:{impl_backend:triton}}",
-            "supports fused_kernel_options.impl_backend=torch, or on a GPU triton, got 'triton'",
-        ),
+        ("marl.policies.asker.rollout.n=8", "a team has no use for marl.policies.asker.rollout.n=8"),
         ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gives wrong log-probs with attention 'sdpa'"),
-        ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=55", "is 55, but a row may have 56 tokens (prompt 48"),
-        ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=127", "is 127, but a row of padding has 128 tokens"),
-        (
-            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=55",
-            "rollout.log_prob_max_token_len_per_gpu' is 55",
-        ),
-        ("actor_rollout_ref.actor.use_dynamic_bsz=false", "rollout.log_prob_use_dynamic_bsz must be equal, got False"),
+        ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=127", "is 127, but a row may have 128 tokens"),
+        ("actor_rollout_ref.actor.use_dynamic_bsz=false", "rollout.log_prob_use_dynamic_bsz must be equal"),
         (
             "actor_rollout_ref.actor.use_dynamic_bsz=false actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
             "'marl.policies.holder.actor.ppo_micro_batch_size_per_gpu' is missing: set it, or",
@@ -265,7 +235,7 @@ def test_a_reference_of_a_whole_model_needs_a_gpu(
     refused: Refused, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kl = "marl.policies.holder.actor.use_kl_loss=true"
-    assert "policy 'holder': actor.use_kl_loss of a whole model needs a GPU" in refused("train", str(RECIPE), kl)
+    assert "policy 'holder': actor.use_kl_loss needs a GPU, or an adapter" in refused("train", str(RECIPE), kl)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # for the last one
     for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "trainer.device=cuda"):
         assert main(["train", str(RECIPE), "--dry-run", kl, fits]) == 0

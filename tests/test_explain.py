@@ -24,8 +24,6 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.rewards import Mix
 from marl_verl.cli.main import main
-from marl_verl.config import checks
-from marl_verl.config.compose import compose
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explain import derive
@@ -575,15 +573,6 @@ def test_a_continued_run_forgets_later_steps(printed: Command) -> None:
     RunDir(Path("run")).forget_after(2)
     assert list(RunDir(Path("run")).stored_rows()) == [1, 2]
     assert "step 2" in printed("--run", "run")
-
-
-def test_how_often_rows_are_kept_is_checked() -> None:
-    recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
-    assert compose(recipe, [], hardware="cpu").marl.run.keep_rows == 1
-    with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number >= 0, got -1"):
-        checks.check_numbers(compose(recipe, ["marl.run.keep_rows=-1"], hardware="cpu"))
-    with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number, got 'x'"):
-        compose(recipe, ["marl.run.keep_rows=x"], hardware="cpu")
 
 
 # In a process of its own

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.resolve import with_lora
-from marl_verl.errors import MarlError
 
 
 def _settings(**model: Any) -> DictConfig:
@@ -44,21 +42,3 @@ def test_a_format_that_reads_weights_stays() -> None:
 def test_without_an_adapter_nothing_changes() -> None:
     given = _settings(lora_rank=0)
     assert with_lora(given) == _settings(lora_rank=0)
-
-
-@pytest.mark.parametrize(
-    ("model", "strategy", "message"),
-    [
-        ({"lora_rank": -1}, "fsdp2", "must be a whole number, 0 for no adapter, got -1"),
-        ({"lora_rank": 4.5}, "fsdp2", "must be a whole number, 0 for no adapter, got 4.5"),
-        ({"lora_rank": True}, "fsdp2", "got True"),
-        ({"lora_alpha": 0}, "fsdp2", "model.lora_alpha must be above 0, got 0"),
-        ({}, "megatron", "needs actor.strategy fsdp2 or fsdp, got 'megatron'"),
-    ],
-)
-def test_incompatible_lora_settings(model: dict[str, Any], strategy: str, message: str) -> None:
-    given = _settings(**model)
-    given.actor.strategy = strategy
-    with pytest.raises(MarlError) as error:
-        with_lora(given)
-    assert message in str(error.value)

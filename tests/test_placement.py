@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config import cluster_hardware as asked
-from marl_verl.config import hardware as active
-from marl_verl.config.compose import compose
+from marl_verl.config import hardware
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
+from marl_verl.run import cluster
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.run.supervisor import TrainerProcess
@@ -223,37 +222,18 @@ def _packs(sizes: list[int], nodes: list[int]) -> bool:
 # The hardware of a run
 
 
-H100 = {"CPU": 64.0, "GPU": 8.0, "accelerator_type:H100": 1.0}
-HEAD = {"CPU": 8.0}
-LOGICAL = {"CPU": 8.0, "GPU": 2.0}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("nodes", "device"),
-    [([HEAD, H100], "cuda"), ([HEAD, LOGICAL], "cpu"), (None, "cpu")],  # None: the cluster cannot be reached
-)
+@pytest.mark.parametrize(("there", "device"), [("gpu", "cuda"), ("cpu", "cpu"), (None, "cpu")])
 def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_line(
-    nodes: list[dict[str, float]] | None, device: str, monkeypatch: pytest.MonkeyPatch
+    there: str | None, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
-    monkeypatch.setattr(active, "_ACCELERATORS", ())
-    monkeypatch.setattr(asked, "_nodes", lambda address: nodes)
+    monkeypatch.setattr(hardware, "_ACCELERATORS", ())
+    monkeypatch.setattr(cluster, "hardware", lambda config, overrides: there)
     plan = plan_run(INVENTORY, ["+ray_kwargs.ray_init.address=auto"])
     assert plan.resolved.trainer.device == device
     assert ("1 GPU dedicated" if device == "cuda" else "1 slot dedicated") in describe(plan)
     assert any(need.where == "this machine" for need in plan.needs) is (device == "cpu")  # its memory matters
-
-
-@pytest.mark.slow
-def test_a_cluster_is_not_asked_where_the_hardware_is_chosen_or_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "_nodes", lambda address: pytest.fail("asked"))
-    monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
-    assert compose(INVENTORY, ["hardware=gpu", "+ray_kwargs.ray_init.address=auto"]).trainer.device == "cuda"
-    compose(INVENTORY, [])
-    compose(INVENTORY, ["+ray_kwargs.ray_init.address=local"])
-    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
-    assert compose(INVENTORY, ["+ray_kwargs.ray_init.address=auto"]).trainer.device == "cuda"
 
 
 @pytest.mark.parametrize(("gpu", "hardware"), [(True, "gpu"), (False, "cpu")])
@@ -283,5 +263,11 @@ def test_a_cluster_is_asked_in_a_process_with_its_token(tmp_path: Path, monkeypa
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    assert asked._nodes("10.0.0.1:6379") == [{"CPU": 8.0}]
-    assert asked._nodes("10.0.0.2:6379") is None
+    monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
+
+    def asked(address: str | None, *overrides: str) -> str | None:
+        return cluster.hardware(OmegaConf.create({"ray_kwargs": {"ray_init": {"address": address}}}), overrides)
+
+    assert asked("10.0.0.1:6379") == "cpu"
+    assert asked("10.0.0.2:6379") is None
+    assert [asked(None), asked("local"), asked("10.0.0.1:6379", "hardware=gpu")] == [None] * 3

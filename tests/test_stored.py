@@ -16,12 +16,9 @@ from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
-from marl_verl.config import checks
-from marl_verl.config.compose import compose
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_episode, plain
-from marl_verl.errors import MarlError
 from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.journals.write import as_line, header, sample_lines
@@ -310,22 +307,6 @@ def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*/*")) == [
         "step_00001.jsonl.gz", "step_00001.jsonl.gz", "step_00002.jsonl", "step_00002.jsonl"
     ]  # fmt: skip
-
-
-def test_what_is_kept_is_checked() -> None:
-    config = compose(ROOT / "recipes" / "quickstart" / "inventory.yaml", [], hardware="cpu")
-    checks.check_numbers(config)
-    for key, value, message in (
-        ("keep_journals", -1, "must be a whole number >= 0, got -1"),
-        ("journal_tasks", 0, "must be a whole number >= 1 or null, got 0"),
-        ("journal_tasks", "some", "must be a whole number >= 1 or null, got 'some'"),
-    ):
-        wrong = config.copy()
-        wrong.marl.run[key] = value
-        with pytest.raises(MarlError, match=f"'marl.run.{key}' {message}"):
-            checks.check_numbers(wrong)
-    config.marl.run.journal_tasks = 2
-    checks.check_numbers(config)
 
 
 @pytest.mark.parametrize("name", plugins.discover("").names("samplers"))

@@ -18,10 +18,9 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.config import schema
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.task_choice import (
-    CurriculumSettings,
-    FilterSettings,
     check_task_choice,
     curriculum_of,
     filter_of,
@@ -236,7 +235,7 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
 
 def test_a_curriculum_draws_the_refills_too(tmp_path: Path) -> None:
     stack = Stack(tmp_path, choices(batch=4, refill=2), useful={1, 2}, failing={3}, tasks=12)
-    curriculum = stack.trainer.curriculum = Curriculum(CurriculumSettings(), [str(i) for i in range(12)], seed=1)
+    curriculum = stack.trainer.curriculum = Curriculum(schema.Curriculum(), [str(i) for i in range(12)], seed=1)
     rounds, _ = stack.step()
     drawn = [task for tasks in rounds for task in tasks]
     assert max(Counter(drawn).values()) == 1
@@ -351,7 +350,7 @@ def test_a_curriculum_that_is_not_valid(section: Any, message: str) -> None:
 def test_no_filter_and_no_curriculum() -> None:
     off = OmegaConf.create({"marl": {"sampler": {"filter": {"no_variance": False}}, "data": {"curriculum": None}}})
     assert filter_of(off) is curriculum_of(off) is filter_of(OmegaConf.create({"marl": {}})) is None
-    assert filter_of(choices()) == FilterSettings(no_variance=True, refill=2)
+    assert filter_of(choices()) == schema.Filter(no_variance=True, refill=2)
 
 
 def test_settings_that_do_not_go_together() -> None:

@@ -27,9 +27,7 @@ from marl_verl.config import script_team
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.config.verl_keys import DROPPED, REFUSED
-from marl_verl.config.verl_older import MICRO, MOVED
-from marl_verl.config.verl_script import ESTIMATORS, RENAMED, WITHOUT, from_script, translate
+from marl_verl.config.verl_script import ESTIMATORS, from_script, translate
 from marl_verl.errors import MarlError
 from marl_verl.run.describe import describe
 from marl_verl.tasks.verl_rows import VerlRows
@@ -321,7 +319,7 @@ def test_all_that_cannot_be_honoured_is_one_message_grouped_by_reason() -> None:
     with pytest.raises(MarlError) as caught:
         from_script([*lines, "algorithm.adv_estimator=gae"])
     reasons, keys = str(caught.value).splitlines()[1::2], str(caught.value).splitlines()[2::2]
-    assert [reason.split()[0] for reason in reasons] == ["Megatron,", "a", "images,", "reward", "unknown"]
+    assert [reason.split()[0] for reason in reasons] == ["Megatron,", "a", "agents", "a", "unknown"]
     assert " ".join(keys).split() == [*lines[:8], lines[9]]
 
 
@@ -479,13 +477,6 @@ def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "'--config-name=ppo_megatron_trainer' cannot be honoured: Megatron" in capsys.readouterr().err
     assert main_ppo.main([*GRPO.split(), "--config-file=x"]) == 2
     assert "unknown option '--config-file=x'" in capsys.readouterr().err
-
-
-def test_the_docs_name_every_key_of_the_tables() -> None:
-    for key in [*MOVED, *MICRO, *RENAMED, *DROPPED.split(), *" ".join(REFUSED.values()).split()]:
-        assert f"`{key}`" in DOCS, key
-    for name in [*ESTIMATORS, *WITHOUT, *REFUSED]:
-        assert name in DOCS, name
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ import psutil
 from omegaconf import DictConfig
 
 from marl_verl.config.hardware import on_gpu
-from marl_verl.config.ranges import check_ranges
 from marl_verl.config.unusable import check_torchvision
+from marl_verl.config.verl_checks import check_verl
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
@@ -25,9 +25,9 @@ DISK_BYTES = GIB = 1 << 30
 CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 
 
-def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:
-    """Check every value by its range, also those of a team's policies, and that at least one validation takes place."""
-    check_ranges(config, team)
+def check_values(config: DictConfig, team: TeamConfig) -> None:
+    """Check the keys of verl (`check_verl`), and that at least one validation takes place."""
+    check_verl(config, team)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq")
 

@@ -2,24 +2,18 @@
 
 import copy
 import functools
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.algorithms.losses import Loss
-from marl_verl.config.compose import key_paths
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.errors import MarlError, nearest
+from marl_verl.config.verl_keys import key_paths
+from marl_verl.errors import MarlError
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 ANOTHER_LOSS = "choose another loss (marl.algorithm.options.loss)"
-
-# verl's names, repeated here because the module that defines them takes seconds to import
-LEVELS = ("token", "sequence")
-REJECTIONS = tuple(f"{part}_k{k}" for part in ("token", "seq_sum", "seq_mean") for k in (1, 2, 3))
-REJECTIONS = (*REJECTIONS, "seq_max_k2", "seq_max_k3")
 
 
 def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
@@ -92,35 +86,12 @@ def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[
 
 
 def _check_correction(settings: DictConfig, name: str) -> None:
-    """MarlError for a rollout correction that verl would reject minutes later, or that would have no effect."""
-    level, rejection, threshold = settings.rollout_is, settings.rollout_rs, settings.rollout_is_threshold
-    if level is not None and level not in LEVELS:
-        raise MarlError(f"unknown value '{level}' of '{CORRECTION}.rollout_is': {nearest(str(level), LEVELS)}")
-    if level is not None and not _is_threshold(threshold):
-        wanted = "a number above 0, or two such as 0.5_2"
-        raise MarlError(f"'{CORRECTION}.rollout_is_threshold' must be {wanted}, got {threshold!r}")
-    for option in re.split(r"\s*,\s*", str(rejection)) if rejection is not None else ():
-        if option not in REJECTIONS:
-            raise MarlError(f"unknown value '{option}' of '{CORRECTION}.rollout_rs': {nearest(option, REJECTIONS)}")
-    if rejection is not None and settings.rollout_rs_threshold is None:
-        raise MarlError(f"'{CORRECTION}.rollout_rs' is {rejection!r} without a threshold: set its rollout_rs_threshold")
+    """MarlError for a rollout correction that would have no effect."""
+    level, rejection = settings.rollout_is, settings.rollout_rs
     if settings.bypass_mode and (level or rejection):
         idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has no effect"
         what = f"'{CORRECTION}.bypass_mode' uses the rollout log-probs as the old ones, so that {idle}"
         raise MarlError(f"{what}: set bypass_mode=false, or {ANOTHER_LOSS}")
-    if settings.loss_type != "ppo_clip":
-        raise MarlError(
-            f"'{CORRECTION}.loss_type' is {settings.loss_type!r}, but only 'ppo_clip' is supported: {ANOTHER_LOSS}"
-        )
-
-
-def _is_threshold(value: Any) -> bool:
-    """Whether verl accepts the threshold: an upper bound, or "lower_upper"."""
-    try:
-        bounds = [float(bound) for bound in str(value).split("_")]
-    except ValueError:
-        return False
-    return len(bounds) <= 2 and 0 < bounds[0] <= bounds[-1]
 
 
 @functools.cache

@@ -6,7 +6,7 @@ unless `marl.critic` names another. Its loss is a mean over rows, since a row ha
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -19,13 +19,13 @@ from marl_verl.config.model_settings import with_model_settings
 from marl_verl.config.parts import algorithm_of, loss_named
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import local_model, made_model
-from marl_verl.config.ranges import CRITIC_KEYS, check_part
+from marl_verl.config.schema import CRITIC_KEYS, CriticKeys
 from marl_verl.config.server_names import rollout_name
 from marl_verl.config.shared_base import check_shared_base, use_shared_base
 from marl_verl.errors import MarlError
 from marl_verl.models.sources import ModelToMake, located
-from marl_verl.options import Positive, check_type
-from marl_verl.team import PolicyConfig, TeamConfig, own_keys, source_of
+from marl_verl.options import build
+from marl_verl.team import PolicyConfig, TeamConfig, source_of
 
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
 """Section of an engine's settings: (in `actor`, in `critic`)."""
@@ -101,7 +101,6 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
 
 def _override(config: DictConfig, policy: PolicyConfig) -> None:
     """Merge a policy's override over `actor_rollout_ref`, which includes the loss."""
-    check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", own_keys())
     config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
     own = config.actor_rollout_ref
     own.model.path = located(own.model.path)
@@ -119,16 +118,8 @@ def _override(config: DictConfig, policy: PolicyConfig) -> None:
 
 def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
     """The settings; with an adapter (W + (alpha / r) B A) a copy adjusted for servers and checkpoints."""
-    model = actor_rollout_ref.model
-    rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
-        raise MarlError(f"model.lora_rank must be a whole number, 0 for no adapter, got {rank!r}")
-    if not rank:
+    if not actor_rollout_ref.model.lora_rank:
         return actor_rollout_ref
-    if not strategy.startswith("fsdp"):
-        raise MarlError(f"model.lora_rank={rank} needs actor.strategy fsdp2 or fsdp, got '{strategy}'")
-    if not model.lora_alpha > 0:
-        raise MarlError(f"model.lora_alpha must be above 0, got {model.lora_alpha}: the adapter would have no effect")
     own = copy.deepcopy(actor_rollout_ref)
     OmegaConf.set_struct(own, False)
     if "dummy" in str(own.rollout.load_format):
@@ -164,18 +155,14 @@ def critic_configs(
 def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
     """The scope of the run's critics (the algorithm's). MarlError for an invalid or unused `marl.critic`."""
     section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
-    scope = section.get("scope")
-    check_type(scope, Literal["policy", "team"] | None, "marl.critic.scope")
-    check_type(section.get("max_prompt_length"), Positive | None, "marl.critic.max_prompt_length")
+    scope = build(
+        CriticKeys, {key: section[key] for key in ("scope", "max_prompt_length") if key in section}, "marl.critic"
+    ).scope
     given = [key for key, value in section.items() if value is not None]
-    if wish is None and given:
-        others = "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
-        remedy = f"leave marl.critic out, or choose {others}"
-        raise MarlError(f"'marl.critic.{given[0]}' is set, but algorithm '{name}' uses no critic: {remedy}")
-    if scope not in (None, wish):
-        what = f"'marl.critic.scope' is '{scope}', but algorithm '{name}' needs a critic of scope '{wish}'"
-        raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
-    check_part(_override_of(section), config.critic, "marl.critic", CRITIC_KEYS)
+    if (wish is None and given) or scope not in (None, wish):
+        has = f"needs a critic of scope '{wish}'" if wish else "uses no critic"
+        remedy = "leave marl.critic out, or choose marl.algorithm.name=ippo, mappo or options.returns=gae"
+        raise MarlError(f"'marl.critic.{given[0]}' is set, but algorithm '{name}' {has}: {remedy}")
     path = (section.get("model") or {}).get("path")
     if path and "${" not in str(path) and located(path) == path:
         local_model("marl.critic", path)
@@ -194,8 +181,6 @@ def made_critic(config: DictConfig, team: TeamConfig) -> tuple[str, ModelToMake]
 
 def _section(config: DictConfig) -> dict[str, Any]:
     section: Any = OmegaConf.to_container(config.marl.critic) if config.marl.get("critic") is not None else {}
-    if not isinstance(section, dict):
-        raise MarlError(f"'marl.critic' must be a mapping such as {{scope: team}}, got {section!r}")
     return {str(key): value for key, value in section.items()}
 
 

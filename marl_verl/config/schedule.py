@@ -7,8 +7,6 @@ the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -17,8 +15,9 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.parts import loss_named
+from marl_verl.config.schema import Schedule
 from marl_verl.errors import MarlError
-from marl_verl.options import NonNegative, Positive, build
+from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
 WHERE = "marl.schedule"
@@ -26,25 +25,9 @@ SMALL = 8
 """A synchronous update has at most this many times the rows of an asynchronous one that is not called small."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The `marl.schedule` section. sync: sample, then train; async: train when a buffer is full, and keep sampling."""
-
-    mode: Literal["sync", "async"] = "sync"
-    # this and the options below are for async
-    fill: Positive | None = None  # rows in a policy's buffer that start its training; None: those of a batch of tasks
-    batch: Positive | None = None  # rows per optimiser update; None: all of them, in as many updates as with sync
-    ahead: NonNegative = 1  # batches of tasks sampled ahead of the one that is trained on
-    max_staleness: Positive = 4  # updates by which a row may be older than its policy
-
-    def __post_init__(self) -> None:
-        if self.fill is not None and self.batch is not None and self.batch > self.fill:
-            raise MarlError(f"'batch' must be at most fill={self.fill}, got {self.batch}: lower batch, or raise fill")
-
-
-def settings_of(config: DictConfig) -> Settings:
-    """The `marl.schedule` section of a config. MarlError: an unknown key, a wrong type, an invalid value."""
-    return build(Settings, OmegaConf.to_container(config.marl.schedule, resolve=True), WHERE)  # type: ignore[arg-type]
+def settings_of(config: DictConfig) -> Schedule:
+    """The `marl.schedule` section of a config."""
+    return build(Schedule, OmegaConf.to_container(config.marl.schedule, resolve=True), WHERE)  # type: ignore[arg-type]
 
 
 def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> None:

@@ -10,7 +10,6 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.recipe_file import check_size
 from marl_verl.errors import MarlError, missing
 from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
@@ -24,7 +23,6 @@ RESOLVED = re.compile(
 )
 """Keys that a run directory's config.yaml has in addition, or with other values."""
 
-MOST_VALUES = 10_000_000
 FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -58,11 +56,8 @@ def _parsed(path: Path) -> tuple[DictConfig, dict[str, Any], bool]:
     try:
         text = read_text(path, MOST_DOCUMENT)
         content = yaml.load(text, Loader=FAST)
-        check_size(content, f"'{path}'", MOST_VALUES)
         config = OmegaConf.load(io.StringIO(text))
-    except RecursionError as error:
-        raise MarlError(f"'{path}' cannot be read: it is nested too deeply") from error
-    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
         raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content or {}, dict) or not isinstance(config, DictConfig):
         raise MarlError(f"'{path}' is not the config of a run")

@@ -1,75 +1,31 @@
 """Which tasks and rows a step trains on: the filter of groups (`marl.sampler.filter`) and the curriculum
-(`marl.data.curriculum`); and checks for incompatible settings."""
+(`marl.data.curriculum`), and what they are incompatible with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Ge, Interval
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.config.schema import Curriculum, Filter
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 
 FILTER, CURRICULUM = "marl.sampler.filter", "marl.data.curriculum"
-Weight = Annotated[float, Ge(0)]
 
 
-@dataclass(frozen=True)
-class FilterSettings:
-    """Rows of groups without a learning signal are not trained on, and further tasks are sampled instead."""
-
-    no_variance: bool = True  # false: no filter
-    refill: Annotated[int, Interval(ge=0, le=16)] = 2  # rounds of further tasks in a step, at most
-    above: float | None = None  # groups with a mean reward above it are trained on; null: all
-    below: float | None = None  # groups with a mean reward below it are trained on; null: all
-
-    def __post_init__(self) -> None:
-        if self.above is not None and self.below is not None and self.above >= self.below:
-            raise MarlError(f"'above' must be less than below={self.below:g}, got {self.above:g}")
-
-
-@dataclass(frozen=True)
-class PoolWeights:
-    """Relative probability that a task of a pool is drawn."""
-
-    new: Weight = 1.0  # not sampled yet
-    hard: Weight = 0.5  # success rate below `hard`
-    medium: Weight = 1.0  # success rate from `hard` to `easy`
-    easy: Weight = 0.2  # success rate above `easy`
-
-    def __post_init__(self) -> None:
-        if not any((self.new, self.hard, self.medium, self.easy)):
-            raise MarlError("all weights are 0. Set one above 0, e.g. medium=1.")
-
-
-@dataclass(frozen=True)
-class CurriculumSettings:
-    """Pools of tasks by measured success rate, and the probability with which each is drawn."""
-
-    hard: Annotated[float, Interval(ge=0, le=1)] = 0.2  # a task with a lower success rate is hard
-    easy: Annotated[float, Interval(ge=0, le=1)] = 0.8  # a task with a higher success rate is easy
-    memory: Annotated[float, Interval(ge=0, lt=1)] = 0.5  # weight of the former rate when a task is sampled again
-    weights: PoolWeights = field(default_factory=PoolWeights)  # how often tasks of each pool are drawn
-
-    def __post_init__(self) -> None:
-        if self.hard > self.easy:
-            raise MarlError(f"'hard' must be at most easy={self.easy:g}, got {self.hard:g}")
-
-
-def filter_of(config: DictConfig) -> FilterSettings | None:
-    """The filter of a config, None without one. MarlError: an unknown key, a wrong type, an invalid value."""
+def filter_of(config: DictConfig) -> Filter | None:
+    """The filter of a config, None without one."""
     section = _section(config, FILTER)
-    settings = None if section is None else build(FilterSettings, section, FILTER)
+    settings = None if section is None else build(Filter, section, FILTER)
     return settings if settings is not None and settings.no_variance else None
 
 
-def curriculum_of(config: DictConfig) -> CurriculumSettings | None:
-    """The curriculum of a config, None without one. MarlError as `filter_of`."""
+def curriculum_of(config: DictConfig) -> Curriculum | None:
+    """The curriculum of a config, None without one."""
     section = _section(config, CURRICULUM)
-    return None if section is None else build(CurriculumSettings, section, CURRICULUM)
+    return None if section is None else build(Curriculum, section, CURRICULUM)
 
 
 def check_task_choice(config: DictConfig, algorithm: Algorithm) -> None:

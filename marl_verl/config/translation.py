@@ -7,8 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.config.compose import key_paths
-from marl_verl.config.verl_keys import verl_defaults
+from marl_verl.config.verl_keys import key_paths, verl_defaults
 from marl_verl.errors import MarlError
 
 MARL = "marl."

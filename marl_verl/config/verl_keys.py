@@ -1,29 +1,35 @@
-"""Keys of verl's config: those that a team passes on, those that change nothing of what is trained, and the rest.
+"""Keys of verl's config: those that a team passes on with their ranges, those that are dropped, and the rest.
 
-The longest name that a key begins with decides. A key in no table is refused.
+The longest name that a key begins with decides. All keys that are neither passed on nor dropped are refused together.
+verl accepts other values than those of `RANGES`, and trains wrongly, hangs or fails long after the start; other values
+are checked by verl, vLLM, Ray and torch themselves.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from annotated_types import Ge, Gt, Interval
 
-from marl_verl.config.compose import composed_defaults, key_paths
-from marl_verl.config.ranges import CRITIC_KEYS
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.errors import MarlError, shown
-from marl_verl.team import TeamConfig
+from marl_verl.config.schema import Above, Least, Part, Share
+from marl_verl.errors import MarlError, nearest
+from marl_verl.extensions import missing_extras
+from marl_verl.options import NonNegative, Positive, check_type
 
 LEARNER = """strategy ppo_mini_batch_size ppo_micro_batch_size_per_gpu use_dynamic_bsz ppo_max_token_len_per_gpu
     ppo_epochs shuffle data_loader_seed loss_agg_mode loss_scale_factor optim checkpoint.save_contents
     checkpoint.load_contents"""
-MODEL = """path hf_config_path tokenizer_path trust_remote_code custom_chat_template external_lib override_config
+MODEL = """path hf_config_path tokenizer_path trust_remote_code custom_chat_template external_lib
     enable_gradient_checkpointing enable_activation_offload use_remove_padding lora_rank lora_alpha target_modules
-    exclude_modules lora_adapter_path use_liger use_fused_kernels fused_kernel_options"""
+    target_parameters exclude_modules lora_adapter_path use_liger use_fused_kernels fused_kernel_options
+    override_config.attn_implementation override_config.moe_config override_config.attention_dropout
+    override_config.max_position_embeddings override_config.use_cache"""
 LOG_PROB = """strategy log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz log_prob_max_token_len_per_gpu
     use_torch_compile ulysses_sequence_parallel_size entropy_from_logits_with_chunking entropy_from_logits_chunk_size
     entropy_checkpointing pad_to_length fsdp_config"""
@@ -33,18 +39,16 @@ PASSED: Mapping[str, str] = {
         tau_neg policy_loss entropy_coeff calculate_entropy use_kl_loss kl_loss_coef kl_loss_type use_fused_kernels
         use_remove_padding""",
     "actor_rollout_ref.ref": LOG_PROB,
-    "actor_rollout_ref.model": f"{MODEL} lora.merge target_parameters",
+    "actor_rollout_ref.model": f"{MODEL} lora.merge",
     "actor_rollout_ref.rollout": """name temperature top_k top_p full_determinism seed prompt_length response_length
         dtype gpu_memory_utilization enforce_eager cudagraph_capture_sizes free_cache_engine enable_sleep_mode
         tensor_model_parallel_size data_parallel_size expert_parallel_size max_num_batched_tokens max_model_len
         max_num_seqs enable_chunked_prefill enable_prefix_caching logprobs_mode scheduling_policy load_format
         layered_summon log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz log_prob_max_token_len_per_gpu
-        disable_log_stats calculate_log_probs quantization quantization_config_file engine_kwargs.vllm
-        val_kwargs.temperature val_kwargs.top_p val_kwargs.top_k val_kwargs.do_sample agent.num_workers
-        checkpoint_engine.update_weights_bucket_megabytes""",
-    "critic": f"""{LEARNER} cliprange_value fsdp forward_max_token_len_per_gpu
-        forward_micro_batch_size_per_gpu""",
-    "critic.model": f"{MODEL} target_parameters",
+        disable_log_stats calculate_log_probs quantization engine_kwargs.vllm val_kwargs.temperature val_kwargs.top_p
+        val_kwargs.top_k val_kwargs.do_sample agent.num_workers checkpoint_engine.update_weights_bucket_megabytes""",
+    "critic": f"{LEARNER} cliprange_value fsdp forward_max_token_len_per_gpu forward_micro_batch_size_per_gpu",
+    "critic.model": MODEL,
     "data": """train_files val_files train_max_samples val_max_samples prompt_key reward_fn_key max_prompt_length
         max_response_length train_batch_size val_batch_size shuffle seed dataloader_num_workers filter_overlong_prompts
         apply_chat_template_kwargs""",
@@ -60,7 +64,7 @@ PASSED: Mapping[str, str] = {
 DROPPED = """
     actor_rollout_ref.actor.profiler actor_rollout_ref.ref.profiler actor_rollout_ref.rollout.profiler critic.profiler
     global_profiler ray_kwargs.timeline_json_file actor_rollout_ref.rollout.trace actor_rollout_ref.rollout.prometheus
-    transfer_queue.metrics transfer_queue.backend.storage_backend transfer_queue.backend.MooncakeStore skip
+    transfer_queue.metrics transfer_queue.backend skip hydra
     trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir trainer.balance_batch
     trainer.max_critic_ckpt_to_keep trainer.default_hdfs_dir trainer.del_local_ckpt_after_load
     trainer.esi_redundant_time trainer.ray_wait_register_center_timeout trainer.use_legacy_worker_impl trainer.use_v1
@@ -74,119 +78,243 @@ DROPPED = """
     actor_rollout_ref.actor.optim.total_training_steps critic.optim.total_training_steps
     actor_rollout_ref.rollout.mode actor_rollout_ref.rollout.multi_stage_wake_up
     actor_rollout_ref.rollout.skip_tokenizer_init actor_rollout_ref.rollout.moe_load_balance_metrics_interval
-    reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log hydra
+    reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
 """
 """Keys and sections that change nothing of what is trained."""
 ENGINE = (
     "Megatron, VeOmni and others: policies are trained by verl's FSDP engine (actor_rollout_ref.actor.strategy=fsdp2)"
 )
-SERVER = "a team is served by vLLM (actor_rollout_ref.rollout.name=vllm)"
-TOOLS = "tools and agent loops: what an agent does is marl.workflow, and tools are functions that it calls (team.call)"
-JUDGE = "reward models: a judge is an agent of the team, with a frozen policy or an endpoint (docs/teams.md)"
-IMAGES = "images, video and audio: agents see text only"
-GPUS = "separate GPUs for training and rollout: a policy's servers are on the GPUs of its training workers"
-SCHEDULE = "asynchronous trainers: set marl.schedule.mode=async instead"
-REWARD = "reward managers: a function that scores answers is reward.custom_reward_function.path"
-TASKS = "datasets of your own: register a task set (docs/plugins.md)"
-KL = "KL in the reward: a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
-ESTIMATOR = "advantage: set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
-CHECKPOINT = "checkpoints: set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
-ATTEMPTS = "number of attempts per task: set marl.sampler.options and marl.validation.options"
-REFUSED: Mapping[str, str] = {
-    ENGINE: """model_engine actor_rollout_ref.actor.model_engine actor_rollout_ref.actor.engine
-        actor_rollout_ref.ref.engine critic.engine actor_rollout_ref.actor.optim.lr_decay_style
-        actor_rollout_ref.actor.optim.min_lr critic.optim.lr_decay_style critic.optim.min_lr
-        actor_rollout_ref.rollout.moe_tensor_parallel_size actor_rollout_ref.actor.megatron
-        actor_rollout_ref.ref.megatron critic.megatron
-        actor_rollout_ref.actor.veomni actor_rollout_ref.ref.veomni critic.veomni actor_rollout_ref.actor.torchtitan
-        actor_rollout_ref.ref.torchtitan critic.torchtitan actor_rollout_ref.actor.mindspeed
-        actor_rollout_ref.ref.mindspeed actor_rollout_ref.actor.automodel
-        actor_rollout_ref.actor.fsdp_config.turbo_config actor_rollout_ref.ref.fsdp_config.turbo_config
-        critic.fsdp.turbo_config actor_rollout_ref.actor.router_replay
-        actor_rollout_ref.ref.router_replay actor_rollout_ref.rollout.enable_rollout_routing_replay
-        actor_rollout_ref.actor.load_weight critic.load_weight actor_rollout_ref.ref.load_weight
-        actor_rollout_ref.model.mtp critic.model.mtp actor_rollout_ref.rollout.mtp""",
-    "adapters of Megatron: set model.lora_rank, lora_alpha, target_modules, exclude_modules": (
-        "actor_rollout_ref.model.lora critic.model.lora"
-    ),
-    "training with quantisation: marl-verl has none": """actor_rollout_ref.actor.qat
-        actor_rollout_ref.actor.fsdp_config.qat
-        actor_rollout_ref.ref.fsdp_config.qat critic.fsdp.qat actor_rollout_ref.rollout.qat""",
-    SERVER: """actor_rollout_ref.rollout.engine_kwargs actor_rollout_ref.rollout.disaggregation
-        actor_rollout_ref.rollout.agent.custom_async_server actor_rollout_ref.rollout.router_config_path
-        actor_rollout_ref.rollout.pipeline_model_parallel_size actor_rollout_ref.rollout.ignore_eos""",
-    TOOLS: """data.tool_config_path data.function_tool_path actor_rollout_ref.rollout.multi_turn
-        actor_rollout_ref.rollout.agent""",
-    JUDGE: "reward_model reward.reward_model",
-    IMAGES: """data.image_key data.video_key data.audio_key data.image_patch_size data.mm_processor_kwargs
-        actor_rollout_ref.rollout.limit_images""",
-    "distillation: marl-verl has none": "distillation",
-    GPUS: """actor_rollout_ref.hybrid_engine actor_rollout_ref.rollout.nnodes actor_rollout_ref.rollout.n_gpus_per_node
-        actor_rollout_ref.rollout.checkpoint_engine rollout""",
-    SCHEDULE: "trainer.v1 async_training actor_rollout_ref.rollout.over_sample_rate",
+SERVER = "a team is served by vLLM (actor_rollout_ref.rollout.name=vllm), with the settings of rollout"
+REWARD = "a function that scores answers is reward.custom_reward_function.path or marl.task.reward"
+KL = "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
+ESTIMATOR = "set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
+CHECKPOINT = "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
+INSTEAD: Mapping[str, str] = {
+    ENGINE: """model_engine actor_rollout_ref.actor.megatron actor_rollout_ref.actor.engine critic.megatron
+        critic.engine""",
+    SERVER: "actor_rollout_ref.rollout.engine_kwargs actor_rollout_ref.rollout.disaggregation",
+    "what an agent does is marl.workflow, and tools are functions that it calls (team.call)": """
+        actor_rollout_ref.rollout.multi_turn
+        actor_rollout_ref.rollout.agent data.tool_config_path data.function_tool_path""",
+    "a judge is an agent of the team, with a frozen policy or an endpoint (docs/teams.md)": """reward_model
+        reward.reward_model""",
+    "agents see text only": "data.image_key data.video_key data.audio_key actor_rollout_ref.rollout.limit_images",
     REWARD: "reward.reward_manager reward.reward_kwargs",
-    TASKS: "data.custom_cls data.sampler data.datagen",
+    "set marl.schedule.mode=async": "trainer.v1 async_training",
+    "register a task set (docs/plugins.md)": "data.custom_cls data.sampler data.datagen",
     KL: "algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty",
-    ESTIMATOR: """algorithm.adv_estimator algorithm.gamma algorithm.lam algorithm.norm_adv_by_std_in_grpo
-        algorithm.gdpo_reward_keys algorithm.gdpo_reward_weights algorithm.use_pf_ppo algorithm.pf_ppo""",
-    "groups without a difference: set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
-    "prompts that are too long: data.filter_overlong_prompts=true drops such tasks": "data.truncation",
-    "the tokenizer: set actor_rollout_ref.model.tokenizer_path": "data.tokenizer",
+    ESTIMATOR: "algorithm",
+    "marl.algorithm.name=ippo or mappo has critics, without a warm-up": "critic.enable trainer.critic_warmup",
+    "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
+    "set data.filter_overlong_prompts=true": "data.truncation",
     CHECKPOINT: """trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path
         trainer.checkpoint_callback_class trainer.val_only""",
-    ATTEMPTS: "actor_rollout_ref.rollout.n actor_rollout_ref.rollout.val_kwargs.n",
-    "sampling: set marl.agents.NAME.sampling": "actor_rollout_ref.rollout.do_sample",
-    "critics: algorithm.adv_estimator=gae (or marl.algorithm.name=ippo or mappo) has critics, without a warm-up": (
-        "critic.enable trainer.critic_warmup"
+    "set marl.sampler.options and marl.validation.options": """actor_rollout_ref.rollout.n
+        actor_rollout_ref.rollout.val_kwargs.n""",
+    "set lora_rank, lora_alpha, target_modules": "actor_rollout_ref.model.lora critic.model.lora",
+    "the model's servers would not have it: set model.path to a model whose config.json has it": (
+        "actor_rollout_ref.model.override_config critic.model.override_config"
     ),
-    "micro-batches: set the key that ends in _per_gpu": """actor_rollout_ref.actor.ppo_micro_batch_size
-        actor_rollout_ref.rollout.log_prob_micro_batch_size actor_rollout_ref.ref.log_prob_micro_batch_size
-        critic.ppo_micro_batch_size critic.forward_micro_batch_size""",
-    "gradient clipping: set optim.clip_grad": "actor_rollout_ref.actor.grad_clip critic.grad_clip",
-    "sequence parallelism: set critic.fsdp.ulysses_sequence_parallel_size": "critic.ulysses_sequence_parallel_size",
-    "sandbox: set reward.sandbox_fusion": "sandbox_fusion",
+    "set reward.sandbox_fusion": "sandbox_fusion",
+    "set the key of the same meaning of rollout or model": " ".join(
+        f"actor_rollout_ref.rollout.engine_kwargs.vllm.{name}"
+        for name in (
+            *("model", "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_model_len"),
+            *("max_num_seqs", "max_num_batched_tokens", "dtype", "load_format", "seed", "logprobs_mode"),
+        )
+    ),
+    "set optim.lr, optim.weight_decay or optim.betas": " ".join(
+        f"{part}.optim.override_optimizer_config.{name}"
+        for part in ("actor_rollout_ref.actor", "critic")
+        for name in ("lr", "weight_decay", "betas")
+    ),
+    "set lr_scheduler_type": "actor_rollout_ref.actor.optim.warmup_style critic.optim.warmup_style",
+    "set actor.ulysses_sequence_parallel_size": "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+    "a trained model is not only run forward": """actor_rollout_ref.actor.fsdp_config.forward_only
+        critic.fsdp.forward_only""",
+    "training with quantisation: marl-verl has none": " ".join(
+        f"{part}.{name}"
+        for part in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
+        for name in ("qat", "turbo_config")
+    ),
 }
-"""What cannot be honoured and what replaces it -> keys and sections."""
-PASS, DROP, OTHER = "pass", "drop", "marl-verl does not use this key"
+"""What replaces a key -> keys and sections. Other keys are refused with the nearest accepted one."""
+PASS, DROP = "pass", "it changes nothing of what is trained"
 VERDICTS: Mapping[str, str] = {
     **{f"{section}.{key}": PASS for section, keys in PASSED.items() for key in keys.split()},
     **dict.fromkeys(DROPPED.split(), DROP),
-    **{key: reason for reason, keys in REFUSED.items() for key in keys.split()},
+    **{key: reason for reason, keys in INSTEAD.items() for key in keys.split()},
 }
+PAGE = "docs/from-verl.md#keys"
+
+Every = Literal[-1] | Positive
+Strategy = Literal["fsdp2", "fsdp"]
+PART = ("actor", "rollout", "model", "ref")
+RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` is actor and critic
+    (
+        Positive,
+        """trainer.total_epochs trainer.n_gpus_per_node trainer.nnodes data.train_batch_size data.max_prompt_length
+        data.max_response_length rollout.agent.num_workers rollout.tensor_model_parallel_size
+        rollout.data_parallel_size rollout.expert_parallel_size rollout.prompt_length rollout.response_length
+        rollout.max_num_seqs rollout.max_num_batched_tokens rollout.log_prob_max_token_len_per_gpu
+        learner.ppo_epochs learner.ppo_mini_batch_size learner.ppo_max_token_len_per_gpu
+        learner.ulysses_sequence_parallel_size actor.fsdp_config.entropy_from_logits_chunk_size
+        critic.forward_max_token_len_per_gpu ref.log_prob_max_token_len_per_gpu
+        transfer_queue.backend.SimpleStorage.num_data_storage_units reward.sandbox_fusion.max_concurrent
+        reward.sandbox_fusion.memory_limit_mb actor_rollout_ref.nccl_timeout""",
+    ),
+    (
+        Positive | None,
+        """trainer.total_training_steps data.val_batch_size learner.ppo_micro_batch_size_per_gpu rollout.max_model_len
+        rollout.log_prob_micro_batch_size_per_gpu rollout.checkpoint_engine.update_weights_bucket_megabytes
+        rollout.engine_kwargs.vllm.kv_cache_memory_bytes ref.log_prob_micro_batch_size_per_gpu
+        critic.forward_micro_batch_size_per_gpu ray_kwargs.ray_init.num_cpus ray_kwargs.ray_init.num_gpus
+        transfer_queue.backend.SimpleStorage.total_storage_size""",
+    ),
+    (
+        Every,
+        """trainer.test_freq trainer.save_freq data.train_max_samples data.val_max_samples rollout.top_k
+        rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size critic.fsdp.fsdp_size""",
+    ),
+    (
+        Part,
+        """learner.optim.lr rollout.top_p rollout.val_kwargs.top_p rollout.gpu_memory_utilization
+        actor.policy_loss.clip_cov_ratio actor.policy_loss.kl_cov_ratio""",
+    ),
+    (Share, "learner.optim.weight_decay learner.optim.lr_warmup_steps_ratio"),
+    (Share | None, "learner.optim.min_lr_ratio"),
+    (
+        Above,
+        """learner.optim.clip_grad learner.optim.num_cycles actor.clip_ratio actor.tau_pos actor.tau_neg
+        critic.cliprange_value rollout.temperature model.lora_alpha critic.model.lora_alpha""",
+    ),
+    (Above | None, "actor.clip_ratio_low actor.clip_ratio_high learner.loss_scale_factor actor.policy_loss.dro_beta"),
+    (Least, "actor.kl_loss_coef actor.policy_loss.ppo_kl_coef rollout.val_kwargs.temperature"),
+    (float, "actor.entropy_coeff actor.policy_loss.clip_cov_lb actor.policy_loss.clip_cov_ub"),
+    (NonNegative, "rollout.seed actor.fsdp_config.seed"),
+    (NonNegative | None, "data.seed learner.data_loader_seed"),
+    (Annotated[int, Interval(ge=0, le=256)], "data.dataloader_num_workers"),
+    (Annotated[int, Interval(ge=1, le=1024)], "reward.num_workers"),
+    (Annotated[float, Gt(1)], "actor.clip_ratio_c"),
+    (Annotated[int, Interval(ge=0, le=512)], "model.lora_rank critic.model.lora_rank"),
+    (Annotated[int, Ge(-1)] | None, "learner.optim.lr_warmup_steps"),
+    (Above | str, "algorithm.rollout_correction.rollout_is_threshold"),
+    (Literal["token", "sequence"] | None, "algorithm.rollout_correction.rollout_is"),
+    (Literal["ppo_clip"], "algorithm.rollout_correction.loss_type"),
+    (Strategy, "learner.strategy ref.strategy"),
+    (Literal["constant", "cosine"], "learner.optim.lr_scheduler_type"),
+    (Literal["vllm"], "rollout.name"),
+    (Literal["processed_logprobs"], "rollout.logprobs_mode"),
+    (Literal["cpu", "cuda", "npu"], "trainer.device"),
+    (Literal["disable", "auto"], "trainer.resume_mode"),
+    (Literal[True], "transfer_queue.enable"),
+    (str | None, "trainer.experiment_name reward.sandbox_fusion.url ray_kwargs.ray_init.address"),
+    (str, "trainer.project_name reward.custom_reward_function.name"),
+    (str | list | None, "model.target_modules model.exclude_modules critic.model.target_modules"),
+    (str | None, "model.tokenizer_path model.hf_config_path model.custom_chat_template model.lora_adapter_path"),
+    (str | None, "model.external_lib critic.model.path critic.model.tokenizer_path"),
+    (bool | None, "model.lora.merge"),
+    (
+        Mapping | None,
+        """actor.fsdp_config.mixed_precision ref.fsdp_config.mixed_precision critic.fsdp.mixed_precision
+        ray_kwargs.ray_init.runtime_env learner.optim.override_optimizer_config""",
+    ),
+)
+
+
+def _keys(names: str) -> Iterator[str]:
+    for name in names.split():
+        first, _, rest = name.partition(".")
+        if first == "learner":
+            yield from (f"actor_rollout_ref.actor.{rest}", f"critic.{rest}")
+        else:
+            yield f"actor_rollout_ref.{name}" if first in PART else name
+
+
+ALLOWED: Mapping[str, Any] = {key: hint for hint, names in RANGES for key in _keys(names)}
+"""Key of a composed config -> the type of its values."""
+PRECISION = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"))
+RUNTIME = dict.fromkeys(("env_vars", "working_dir", "py_modules", "pip", "uv", "conda", "excludes", "config"))
+RAY_INIT = dict.fromkeys(
+    (
+        *("address", "num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "include_dashboard"),
+        *("log_to_driver", "namespace", "logging_level", "_system_config"),
+    )
+)
+ADDED: Mapping[str, Any] = {
+    **{f"actor_rollout_ref.{part}.fsdp_config.mixed_precision": PRECISION for part in ("actor", "ref")},
+    "critic.fsdp.mixed_precision": PRECISION,
+    "actor_rollout_ref.rollout.enable_sleep_mode": True,
+    **dict.fromkeys(("actor_rollout_ref.model.target_parameters", "critic.model.target_parameters")),
+    **{f"ray_kwargs.ray_init.{key}": None for key in RAY_INIT},
+    "ray_kwargs.ray_init.runtime_env": RUNTIME,
+}
+"""Keys that the composed config lacks and that a run reads -> default, of a mapping its keys."""
+OPEN = re.compile(r"(.+\.)?(engine_kwargs\.\w+|override_config|override_optimizer_config)(\..+)?")
+"""Free-form sections of verl's config: their keys are those of vLLM, of a model and of an optimiser."""
 
 
 def verdict(key: str) -> str:
-    """`PASS`, `DROP`, or why a team cannot honour a key of verl."""
+    """`PASS`, `DROP`, or what to use instead of a key of verl."""
     names = key.split(".")
     prefixes = (".".join(names[:count]) for count in range(len(names), 0, -1))
-    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), OTHER)
+    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), "") or _nearest(key)
 
 
-def check_unused(config: DictConfig, team: TeamConfig) -> None:
-    """MarlError for keys of verl in a composed config that differ from a recipe's defaults and that no team uses."""
-    device = "cpu" if OmegaConf.select(config, "trainer.device") == "cpu" else "gpu"
-    usual = dict(key_paths(composed_defaults((f"hardware={device}",))))
-    whole: Any = {name: value for name, value in config.items() if name not in ("marl", "hydra")}
-    critic = config.marl.get("critic")
-    sections = [("", "", OmegaConf.to_container(OmegaConf.create(whole)))]  # section of verl, of ours, content
-    sections += [
-        ("actor_rollout_ref", f"marl.policies.{name}", policy.override) for name, policy in team.policies.items()
-    ]
-    if isinstance(critic, DictConfig):
-        sections.append(("critic", "marl.critic", OmegaConf.to_container(critic)))
-    unused = []
-    for verl, ours, content in sections:
-        for key, value in key_paths(content, verl):
-            known = {} if value == {} else usual.get(key)
-            if isinstance(value, Mapping) or value == known or (why := verdict(key)) == PASS:
-                continue
-            if ours == "marl.critic" and key.split(".")[1] in CRITIC_KEYS:
-                continue
-            where = ours + key.removeprefix(verl)
-            why = "it changes nothing of what is trained" if why == DROP else why
-            unused.append(f"'{where}' has no effect on a team, got {shown(value)}: {why}")
-    if unused:
-        raise MarlError("; ".join(unused[:3]))
+def _nearest(key: str) -> str:
+    section = key.rpartition(".")[0]
+    hint = nearest(key, [name for name, known in VERDICTS.items() if known == PASS and name.startswith(section)])
+    return hint if hint.startswith("did") else "a team does not use it"
+
+
+def with_added(valid: dict[str, Any]) -> dict[str, Any]:
+    """A copy of verl's sections (plain containers) with the keys of `ADDED`."""
+    valid = copy.deepcopy(valid)
+    for key, default in ADDED.items():
+        *sections, last = key.split(".")
+        section: Any = functools.reduce(lambda node, name: node.setdefault(name, {}), sections, valid)
+        if section.get(last) is None:
+            section[last] = default
+    return valid
+
+
+def check_keys(content: Any, valid: Any, key: str, where: str, allowed: Mapping[str, Any] = ALLOWED) -> None:
+    """MarlError for the first key that `valid` lacks, or value of another type than that of `ALLOWED` or its default.
+
+    Args:
+        key: verl's name of the section.
+        where: its name in the recipe, for messages.
+    """
+    if isinstance(content, str) and (content == "???" or "${" in content):
+        return  # its type is not known yet
+    if (hint := allowed.get(key)) is not None:
+        if hint is str and not str(content).strip():
+            raise MarlError(f"'{where}' is empty. Give it a value.")
+        check_type(content, hint, where)
+    elif isinstance(valid, Mapping) and (valid or content is not None):
+        check_type(content, Mapping, where)
+    elif isinstance(valid, bool | int | float | list):
+        check_type(content, type(valid), where)
+    elif isinstance(valid, str) and "${" not in valid and isinstance(content, Mapping | list):
+        check_type(content, str, where)
+    for name, value in content.items() if isinstance(content, Mapping) else ():
+        path, below = (f"{prefix}.{name}" if prefix else str(name) for prefix in (where, key))
+        if isinstance(valid, Mapping) and name in valid:
+            check_keys(value, valid[name], below, path, allowed)
+        elif OPEN.fullmatch(below) or not valid or isinstance(valid, str):
+            check_keys(value, None, below, path, allowed)
+        else:
+            extra = f"pip install 'marl-verl[{name}]' adds it" if name in missing_extras() else ""
+            raise MarlError(f"unknown key '{path}': {extra or nearest(str(name), map(str, valid))}")
+
+
+def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for every key of nested mappings, including keys whose value is a mapping."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            path = f"{prefix}.{key}" if prefix else str(key)
+            yield path, value
+            yield from key_paths(value, path)
 
 
 def at(section: Any, key: str) -> Any:

@@ -13,11 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.config.compose import ADDED, OPEN, key_paths, parse_overrides
+from marl_verl.config.compose import parse_overrides
 from marl_verl.config.dr_mas_script import add_dr_mas
 from marl_verl.config.script_team import add_team
 from marl_verl.config.translation import Translation, defaults, set_key
-from marl_verl.config.verl_keys import CHECKPOINT, DROP, ENGINE, ESTIMATOR, OTHER, PASS, SERVER, verdict
+from marl_verl.config.verl_keys import (
+    ADDED,
+    CHECKPOINT,
+    DROP,
+    ENGINE,
+    ESTIMATOR,
+    INSTEAD,
+    OPEN,
+    PASS,
+    SERVER,
+    key_paths,
+    verdict,
+)
 from marl_verl.config.verl_older import translate_settings
 from marl_verl.errors import MarlError, nearest
 
@@ -170,14 +182,13 @@ def _settle(script: Translation, key: str, critic: bool, values: Mapping[str, An
         return script.drop(key)
     if reason == DROP or (reason != PASS and _harmless(values, key, value)):
         return script.drop(key)
-    if reason in (PASS, OTHER) and not _known(key):
+    if reason not in INSTEAD and not _known(key):
         return script.drop(key) if value is None else script.refuse(key, _unknown(key))
     if reason != PASS:
         return script.refuse(key, reason)
     if key.startswith("critic."):
         return set_key(script.recipe, f"marl.{key}", value)
-    added = any(f"{key}.".startswith(f"{name}.") for name in ADDED)
-    script.overrides.append(f"++{line}" if added else line)
+    script.overrides.append(line)
 
 
 def _harmless(values: Mapping[str, Any], key: str, value: Any) -> bool:

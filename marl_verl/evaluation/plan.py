@@ -20,7 +20,6 @@ from marl_verl.config.rehearsal import rehearse
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
-from marl_verl.config.verl_keys import check_unused
 from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
@@ -143,8 +142,7 @@ def plan(
     workflow, task_set = build_parts(evaluated)
     if crossed and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
-    checks.check_numbers(config, evaluated)
-    check_unused(config, evaluated)
+    checks.check_values(config, evaluated)
     private_network.check(config, evaluated)
     check_run_options(config.marl.run)
     checks.check_sampling(config, evaluated)

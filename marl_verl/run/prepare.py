@@ -21,7 +21,6 @@ from marl_verl import plugins
 from marl_verl.config import checks, engine, fit, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
-from marl_verl.config.library_options import check_library_options
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
@@ -29,11 +28,13 @@ from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
+from marl_verl.config.verl_checks import check_with_verl
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
 from marl_verl.files import read_json
 from marl_verl.models.sizes import sizes
 from marl_verl.models.sources import ModelToMake, source
+from marl_verl.run import cluster
 from marl_verl.run.checkpoint import fingerprint, folders, pickles, snapshots
 from marl_verl.run.child import check_in_child
 from marl_verl.run.machine import machine, packages
@@ -73,6 +74,8 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
         dry_run: without the tasks that would be downloaded, and without the checks that need them.
     """
     config = compose(recipe, overrides)
+    if (there := cluster.hardware(config, overrides)) is not None:
+        config = compose(recipe, overrides, there)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
     files = plugins.read_files([*paths, *plugin_files])
@@ -203,7 +206,6 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     checks.check_machine(config, team, folder)
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
-    engine.check_reference(resolved, team)
     engine.check_engine(resolved, team)
     engine.check_critic_rows(resolved)
     check_lengths(resolved, team, made)
@@ -212,7 +214,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     check_in_child(
         partial(check_templates, resolved, team, seen, made),
         *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, made)]),
-        partial(check_library_options, resolved, team),
+        partial(check_with_verl, config, resolved, team),
     )
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}

@@ -11,10 +11,8 @@ from marl_verl.algo.sampling import Sampler
 from marl_verl.config import checks, fit
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_own_cpus, check_placement
-from marl_verl.config.ray_init import check_ray_init
 from marl_verl.config.stored import marl_section
 from marl_verl.config.task_choice import check_task_choice
-from marl_verl.config.verl_keys import check_unused
 from marl_verl.episode import Workflow
 from marl_verl.extensions import check_run_options
 from marl_verl.options import build
@@ -39,8 +37,7 @@ def check_settings(config: DictConfig) -> Parts:
     """Check all values of a config, without tasks and models, in milliseconds. MarlError for the first invalid one."""
     marl = marl_section(config)
     team = read_team(marl)
-    checks.check_numbers(config, team)
-    check_unused(config, team)
+    checks.check_values(config, team)
     private_network.check(config, team)
     check_run_options(marl["run"])
     algorithm = algorithm_of(team)
@@ -51,7 +48,6 @@ def check_settings(config: DictConfig) -> Parts:
     fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     fit.check_sides(samplers, sampler_names(algorithm, marl), algorithm, team, task_set)
     check_trackers(config)
-    check_ray_init(config)
     check_placement(config, team)
     check_own_cpus(config, team)
     checks.check_sampling(config, team)

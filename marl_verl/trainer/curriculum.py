@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from marl_verl.algo.advantage import FloatArray, IntArray
-from marl_verl.config.task_choice import CurriculumSettings
+from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.files import read_json
 
 POOLS = ("new", "hard", "medium", "easy")

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from marl_verl_tiny.model import TinyModel
 
 from docs_site.commands import cell
-from marl_verl.config import recipe_file, schedule, task_choice
-from marl_verl.config.ranges import ALLOWED
-from marl_verl.config.verl_keys import PASS, verdict
+from marl_verl.config import recipe_file, schema
+from marl_verl.config.verl_keys import ALLOWED, PASS, verdict
 from marl_verl.options import in_words
-from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
+from marl_verl.team import AgentConfig, Endpoint, Opponent, PolicyConfig, Sampling
 
-SCHEMA = Path(recipe_file.__file__).with_name("marl_trainer.yaml")
+TRAINER = Path(recipe_file.__file__).with_name("marl_trainer.yaml")
 KEY = re.compile(r"( *)(# )?([\w]+):(?: +([^#]*?))?(?: +# ?(.*))?$")
 SECTIONS = {  # section of a recipe -> the dataclass that has its keys
-    "marl.schedule": schedule.Settings,
-    "marl.sampler.filter": task_choice.FilterSettings,
-    "marl.data.curriculum": task_choice.CurriculumSettings,
-    "marl.data.curriculum.weights": task_choice.PoolWeights,
+    "marl": schema.Marl,
     "marl.agents.NAME": AgentConfig,
     "marl.agents.NAME.sampling": Sampling,
+    "marl.agents.NAME.opponent": Opponent,
     "marl.policies.NAME": PolicyConfig,
     "marl.policies.NAME.endpoint": Endpoint,
     "marl.policies.NAME.tiny": TinyModel,
+    "marl.pools.NAME": schema.Size,
+    "marl.critic": schema.CriticKeys,
 }
-GIVEN = {
+SET_BY_RUN = {
+    "Run": schema.SET_BY_RUN,
+    "Marl": ("agents", "policies", "pools", "critic"),
     "AgentConfig": ("name",),
-    "PolicyConfig": ("name", "override", "made"),
+    "PolicyConfig": ("name", "override", "made", "past"),
     "TinyModel": ("task", "agents", "task_options"),
 }
-"""Fields that no recipe sets under these names."""
+"""Fields that no recipe sets under these names, or whose sections have classes of their own."""
 
 VERL = {  # file of verl's config -> the sections whose keys it explains
     "ppo_trainer": ("",),
@@ -103,55 +103,30 @@ def explained(text: str, prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def of_schema() -> list[Key]:
-    """The keys of the `marl` section, and those of its agents, policies and mappings."""
-    keys = [
-        Key(path, meaning, default.replace("???", ""), _allowed(path))
-        for path, meaning, default in explained(SCHEMA.read_text(encoding="utf-8"))
-        if path.startswith("marl.") and (default or not isinstance(_node(path), dict))
-    ]
-    for section, kind in SECTIONS.items():
-        mine = {key.path for key in keys}
-        keys += [key for key in of_class(section, kind) if key.path not in mine]
-        hints = {f"{section}.{name}": in_words(hint) for name, hint in _hints(kind).items()}
-        keys = [dataclasses.replace(key, allowed=key.allowed or hints.get(key.path, "")) for key in keys]
-    return sorted(keys, key=lambda key: _order().index(key.path.split(".")[1]))
-
-
-@functools.cache
-def _schema() -> Any:
-    return yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
-
-
-@functools.cache
-def _order() -> list[str]:
-    return list(_schema()["marl"])
-
-
-def _node(path: str) -> Any:
-    """The value of a key in the schema, None if it has none."""
-    node = _schema()
-    for name in path.split("."):
-        node = node[name] if isinstance(node, dict) and name in node else None
-    return node
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+    """The keys of the `marl` section, in its order, and those of its agents, policies and pools."""
+    keys = [key for section, kind in SECTIONS.items() for key in of_class(section, kind)]
+    order = [field.name for field in dataclasses.fields(schema.Marl)]
+    return sorted(keys, key=lambda key: order.index(key.path.split(".")[1]))
 
 
 def of_class(section: str, kind: type) -> Iterator[Key]:
-    """The keys of a section that a dataclass has; their meanings are the comments behind its fields."""
+    """The keys of a section that a dataclass has, and of its sections; meanings are the comments behind the fields."""
     comments: dict[str, str] = {}
-    for each in reversed(kind.__mro__[:-1]):
-        if dataclasses.is_dataclass(each):
-            comments |= _comments(each)
+    for base in reversed(kind.__mro__[:-1]):
+        if dataclasses.is_dataclass(base):
+            comments |= _comments(base)
+    hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in GIVEN.get(kind.__name__, ()):
+        if field.name in SET_BY_RUN.get(kind.__name__, ()):
             continue
-        default = "" if field.default is dataclasses.MISSING else _yaml(field.default)
-        allowed = in_words(_hints(kind)[field.name])
-        yield Key(f"{section}.{field.name}", comments.get(field.name, ""), default, allowed)
+        path, hint = f"{section}.{field.name}", hints[field.name]
+        parts = [part for part in (hint, *get_args(hint)) if isinstance(part, type)]
+        nested = next((part for part in parts if dataclasses.is_dataclass(part)), None)
+        known = field.default is not dataclasses.MISSING and field.default != schema.MISSING
+        if nested is None or field.default is None:
+            yield Key(path, comments.get(field.name, ""), _yaml(field.default) if known else "", in_words(hint))
+        if nested is not None and path not in SECTIONS:
+            yield from of_class(path, nested)
 
 
 def _comments(kind: type) -> dict[str, str]:
@@ -171,14 +146,6 @@ def _yaml(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True, width=1000)).removesuffix("\n...\n").strip()
 
 
-def _allowed(path: str) -> str:
-    hint, why = ALLOWED.get(path, (None, ""))
-    if hint is not None:
-        return in_words(hint) + (f" ({why})" if why else "")
-    kind = type(_node(path))  # composing a config refuses values of another type than the schema's
-    return in_words(kind) if kind in (bool, dict, list, str, int, float) else ""
-
-
 def of_verl() -> list[Key]:
     """The keys of verl that have an effect on a team. Meanings are verl's own comments."""
     folder = next(each for each in recipe_file.search_path() if (each / "ppo_trainer.yaml").is_file())
@@ -188,9 +155,10 @@ def of_verl() -> list[Key]:
         for section in sections:
             meanings |= {path: meaning for path, meaning, _ in explained(text, section) if meaning}
     defaults = dict(_leaves(yaml.safe_load((folder / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8"))))
-    defaults |= {path: value for path, value in _leaves(_schema()) if path.partition(".")[0] in VERL_SECTIONS}
+    trainer = yaml.safe_load(TRAINER.read_text(encoding="utf-8"))
+    defaults |= {path: value for path, value in _leaves(trainer) if path.partition(".")[0] in VERL_SECTIONS}
     return [
-        Key(path, meanings.get(path, ""), _yaml(value), _allowed(path))
+        Key(path, meanings.get(path, ""), _yaml(value), in_words(ALLOWED[path]) if path in ALLOWED else "")
         for path, value in sorted(defaults.items())
         if path.partition(".")[0] in VERL_SECTIONS and not SKIPPED.fullmatch(path) and verdict(path) == PASS
     ]
