@@ -4,6 +4,9 @@
 - `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in
   each rollout worker, with None where the option is not set; and `used()`, what is stored under NAME with an episode,
   or None.
+- `league`: `opponent`, a module with the `Opponents` of a run, its `Snapshots`, and `check` and `read` of those of a
+  checkpoint, for agents that act with past versions of a policy; `cross-play`, a module for evaluations in which the
+  steps of a run play each other.
 - `moved`: a module that was in marl-verl before, under its name there (`marl_verl.moved`).
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
@@ -46,6 +49,13 @@ def missing_extras() -> set[str]:
         and not any(importlib.metadata.distributions(name=requirement.name))
         and (match := re.search(r"extra == .([\w-]+)", str(requirement.marker)))
     }
+
+
+def league(name: str, where: str) -> Any:
+    """`extension("league", name)`. MarlError, which begins with `where`, without it."""
+    if (module := extension("league", name)) is None:
+        raise MarlError(f"{where}: pip install 'marl-verl[leagues]' adds it")
+    return module
 
 
 def check_run_options(run: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest
-from marl_verl.extensions import names
+from marl_verl.extensions import league, names
 from marl_verl.options import Positive, build, check_type
 
 OWN_KEYS = (
@@ -263,6 +263,7 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> Agen
     where = f"marl.agents.{name}"
     given = {key: value for key, value in _keys(where, name, values).items() if value is not None}
     if "opponent" in given:
+        league("opponent", f"unknown key '{where}.opponent'")
         if "policy" in given:
             raise MarlError(f"agent '{name}' has both {where}.policy and {where}.opponent: remove one of the two")
         given["policy"] = ""  # set below

@@ -20,7 +20,7 @@ PUBLIC = (
     "marl_verl.testing.workflows",
 )
 # agents of frameworks act by the effects of a run; commands read what a run has written, and check what it needs
-INSIDE = ("agents", "sandbox", "tiny", "report", "diagnose")
+INSIDE = ("agents", "leagues", "sandbox", "tiny", "report", "diagnose")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
 TESTS = [path for folder in FOLDERS for path in sorted(folder.glob("tests/**/*.py"))]

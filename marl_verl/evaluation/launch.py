@@ -17,9 +17,9 @@ from rich.table import Table
 from marl_verl.config.hardware import on_gpu
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.matrix import heading, matrix
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
+from marl_verl.extensions import extension
 from marl_verl.files import read_bytes, read_json
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.run.packing import unpacked
@@ -121,7 +121,7 @@ def _taken(path: Path, settings: dict[str, Any]) -> bool:
 def _heading(plan: EvaluationPlan) -> str:
     request = plan.request
     if request.pairings:
-        return heading(plan.run, request, len(plan.tasks))
+        return str(extension("league", "cross-play").heading(plan.run, request, len(plan.tasks)))
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe(request.step)}")
@@ -133,7 +133,7 @@ def _heading(plan: EvaluationPlan) -> str:
 def results(document: dict[str, Any], display: Display) -> None:
     """Print the team's scores, a row for each agent, and totals; of a cross-play its matrix and ratings."""
     if "pairings" in document:
-        matrix(document, display)
+        extension("league", "cross-play").matrix(document, display)
         return
     scores = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks")
     for column in ("team", "", "95 % interval"):

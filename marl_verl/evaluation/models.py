@@ -13,12 +13,12 @@ from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_resolved
 from marl_verl.errors import MarlError, missing
 from marl_verl.evaluation.request import MODELS, Assignment, acting
+from marl_verl.extensions import extension
 from marl_verl.files import read_bytes
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.models.chat import Chat
 from marl_verl.run.checkpoint.export import WEIGHTS, Source
 from marl_verl.run.checkpoint.folders import complete, damage, step_of
-from marl_verl.run.checkpoint.snapshots import Snapshots, read
 from marl_verl.run.packing import unpacked
 from marl_verl.run.run_dir import RunDir
 from marl_verl.team import AgentConfig, TeamConfig
@@ -62,7 +62,8 @@ def newest_snapshots(run: Path, team: TeamConfig, step: int) -> dict[str, int]:
     if not step:
         return {}
     folder = next(path for path in complete(run / "checkpoints") if step_of(path) == step)
-    return {past.of: max(map(int, read(folder, past.of))) for past in team.opponents.values()}
+    league = extension("league", "opponent")
+    return {past.of: max(map(int, league.read(folder, past.of))) for past in team.opponents.values()}
 
 
 def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], step: int) -> Models:
@@ -79,7 +80,7 @@ def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], ste
             if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
                 found.exports[name], found.paths[name] = source, str(folder / MODELS / name)
         elif assignment.weights == "past":
-            snapshots = Snapshots.of(run.resolve(), config, assignment.source)
+            snapshots = extension("league", "opponent").Snapshots.of(run.resolve(), config, assignment.source)
             snapshots.check([assignment.snapshot])
             model = snapshots.model(assignment.snapshot)
             found.tokenizers[name] = found.paths[name] = model or str(folder / MODELS / name)

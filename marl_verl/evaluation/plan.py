@@ -21,10 +21,9 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.errors import MarlError, shown
-from marl_verl.evaluation.cross_play import chosen_steps, pair
 from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
-from marl_verl.extensions import check_run_options, names
+from marl_verl.extensions import check_run_options, league, names
 from marl_verl.run import private_network
 from marl_verl.run.settings import build_parts
 from marl_verl.tasks.base import Task, TaskSet
@@ -124,10 +123,11 @@ def plan(
     composed = with_overrides(read_composed(run), overrides)
     marl = marl_section(composed)
     team = read_team(marl)
-    chosen = chosen_steps(run, steps) if cross_play else (chosen_step(run, step),)
+    playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None
+    chosen = playing.chosen_steps(run, steps) if playing else (chosen_step(run, step),)
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
     step = chosen[-1]
-    crossed = pair(team, chosen) if cross_play else None
+    crossed = playing.pair(team, chosen) if playing else None
     if crossed:
         assignments, policies = crossed.first, crossed.policies
     else:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.evaluation.cross_play import elo_result, pairing_result
 from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.events import emit
+from marl_verl.extensions import extension
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.sides import side_statistics
@@ -75,6 +75,7 @@ def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
 
     Episodes have seeds of their own in every pairing, so that the pairings are independent samples.
     """
+    playing = extension("league", "cross-play")
     results, passes = [], []
     for number, pairing in enumerate(request.pairings):
         trainer.agent_loop_manager.assign(pairing.policies)
@@ -83,14 +84,14 @@ def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
         played.play()
         trainer.records.check_failures(played.reports)
         passes.append(played)
-        results.append(pairing_result(pairing, request.sides, [report.outcomes for report in played.reports]))
+        results.append(playing.pairing_result(pairing, request.sides, [report.outcomes for report in played.reports]))
     failures = sum((each.tally.failures for each in passes), Counter[str]())
     return {
         "sides": list(request.sides),
         "eval_tasks": len(passes[0].reports),
         "episodes": request.episodes,
         "pairings": results,
-        **elo_result(results),
+        **playing.elo_result(results),
         "failed": failures.total(),
         "failed_reasons": dict(sorted(failures.items())),
         "tokens": sum(each.tally.tokens for each in passes),

@@ -31,11 +31,12 @@ from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_comp
 from marl_verl.config.verl_checks import check_with_verl
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
+from marl_verl.extensions import extension
 from marl_verl.files import read_json
 from marl_verl.models.sizes import sizes
 from marl_verl.models.sources import ModelToMake, source
 from marl_verl.run import cluster
-from marl_verl.run.checkpoint import fingerprint, folders, pickles, snapshots
+from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.child import check_in_child
 from marl_verl.run.machine import machine, packages
 from marl_verl.run.progress import Display
@@ -137,7 +138,8 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan.arguments = ("--resume", str(folder), *overrides, *_given(plugin_files))
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
-    snapshots.check(folder, saved, {past.of for past in plan.team.opponents.values()})
+    if plan.team.opponents:
+        extension("league", "opponent").check(folder, saved, {past.of for past in plan.team.opponents.values()})
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(

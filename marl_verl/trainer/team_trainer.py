@@ -31,6 +31,7 @@ from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
 from marl_verl.config.task_choice import curriculum_of, filter_of
 from marl_verl.events import emit, timed
+from marl_verl.extensions import extension
 from marl_verl.run import trackers
 from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
@@ -40,7 +41,6 @@ from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.metrics import team_metrics
-from marl_verl.trainer.opponents import Opponents
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.schedule import Schedule, Synchronous, Task
 from marl_verl.trainer.validation import play, validation_metrics
@@ -79,8 +79,10 @@ class TeamTrainer(PPOTrainer):
         self.trainer_mode = "sync"
         self.phase = Phases(lambda: getattr(self, "global_steps", 0))
         self.policies = Policies(self.config, self.team)
-        opponents = bool(self.team.opponents)
-        self.opponents = Opponents(self.config, self.team, self.policies, self.run_dir.folder) if opponents else None
+        self.opponents: Any = None  # of a league
+        if self.team.opponents:
+            league = extension("league", "opponent")
+            self.opponents = league.Opponents(self.config, self.team, self.policies, self.run_dir.folder)
         sync = self.config.marl.schedule.mode == "sync"
         self.schedule: Schedule = Synchronous(self) if sync else Asynchronous(self, self.config)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_leagues.cross_play import chosen_steps, elo_result, pair, pairing_result
+from marl_verl_leagues.matrix import matrix
 from rich.console import Console
 
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
-from marl_verl.evaluation.cross_play import chosen_steps, elo_result, pair, pairing_result
-from marl_verl.evaluation.matrix import matrix
 from marl_verl.evaluation.plan import check_kind
 from marl_verl.evaluation.request import Assignment, Pairing, Request
 from marl_verl.run.progress import Display

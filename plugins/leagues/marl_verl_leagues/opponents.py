@@ -33,9 +33,11 @@ from marl_verl.backend.verl.policy_runtime import PolicyRuntime
 from marl_verl.backend.verl.policy_servers import PastRuntime
 from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.events import timed
-from marl_verl.run.checkpoint.snapshots import Snapshots, read
 from marl_verl.team import Opponent, TeamConfig, past_name
 from marl_verl.trainer.policies import Policies
+from marl_verl_leagues.snapshots import Snapshots, check, read
+
+__all__ = ["Opponents", "Snapshots", "check", "read"]
 
 DECAY = 0.99
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from marl_verl.evaluation.elo import SCALE, WIDTH, ratings
+from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 
 
 def test_two_players_differ_by_the_odds_of_their_games() -> None:

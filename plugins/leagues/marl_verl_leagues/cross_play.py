@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.elo import WIDTH, ratings
 from marl_verl.evaluation.models import chosen_step
 from marl_verl.evaluation.request import Assignment, Pairing, assign
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.team import TeamConfig, sides_of
+from marl_verl_leagues.elo import WIDTH, ratings
+from marl_verl_leagues.matrix import heading, matrix
+
+__all__ = ["CrossPlay", "chosen_steps", "elo_result", "heading", "matrix", "pair", "pairing_result"]
 
 Outcomes = Mapping[str, float]
 """Side -> its outcome, of one episode."""

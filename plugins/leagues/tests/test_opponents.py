@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_leagues.opponents import DECAY, Opponents, Pool, Results, results
+from marl_verl_leagues.snapshots import MODEL, SAVED, Snapshots, check, read
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
@@ -22,11 +24,9 @@ from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, acting, assign
 from marl_verl.models.sizes import sizes
 from marl_verl.run.checkpoint import folders
-from marl_verl.run.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.team import Opponent, PolicyConfig, TeamConfig, read_team
-from marl_verl.trainer.opponents import DECAY, Opponents, Pool, Results, results
 
 MARL: dict[str, Any] = {
     "agents": {
@@ -381,7 +381,7 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     }
 
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "self_play" / "kuhn_pool_cpu.yaml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "self_play" / "kuhn_pool_cpu.yaml"
 
 
 @pytest.mark.parametrize(

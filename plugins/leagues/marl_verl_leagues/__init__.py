@@ -1,0 +1,3 @@
+"""Leagues: agents that act with past versions of a policy, and checkpoints that play each other."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,10 @@
+"""Registers nothing: with it, a run stores the version and the content of this distribution."""
+
+from __future__ import annotations
+
+from marl_verl.plugins import Registry, hookimpl
+
+
+@hookimpl
+def marl_register(registry: Registry) -> None:
+    """A recipe names `opponent` in an agent's section, and the command line `--cross-play`: both are entry points."""
