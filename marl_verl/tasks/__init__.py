@@ -1,4 +1,4 @@
-"""Tasks: the task set interface, task files, public data sets, and the two bundled task sets."""
+"""Tasks: the task set interface, task files, public data sets, and rows of verl."""
 
 from marl_verl.tasks.base import Split, Task, TaskSet, distinct, held_out, quick
 from marl_verl.tasks.fields import Fields
