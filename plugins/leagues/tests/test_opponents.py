@@ -388,8 +388,8 @@ RECIPE = Path(__file__).parents[3] / "recipes" / "self_play" / "kuhn_pool_cpu.ya
     ("override", "message"),
     [
         ("marl.schedule.mode=async", "'marl.agents.second.opponent' needs marl.schedule.mode=sync"),
-        ("+actor_rollout_ref.model.lora_adapter_path=/tmp", "merge the adapter into the model first"),
-        ("actor_rollout_ref.rollout.data_parallel_size=2", "load snapshots in one shard only"),
+        ("+actor_rollout_ref.model.lora_adapter_path=/tmp", "whole models in one shard"),
+        ("actor_rollout_ref.rollout.data_parallel_size=2", "whole models in one shard"),
         ("marl.agents.second.opponent.of=plyer", "did you mean 'player'?"),
     ],
 )
