@@ -28,10 +28,11 @@ from safetensors.numpy import save_file
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.rewards.mix import valid_answer
 from marl_verl.cli.main import COMMANDS, main, registered
-from marl_verl.config import checks, memory
+from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
+from marl_verl.run import estimate as memory
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.folders import manifest
 from marl_verl.run.checkpoint.team import describe

@@ -434,19 +434,11 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "message"),
     [
-        (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be an HTTP URL such as"),
-        (
-            Endpoint("ftp://host/v1", "m"),
-            "must be an HTTP URL such as http://localhost:8000/v1, got 'ftp://host/v1'",
-        ),
-        (Endpoint("http:///v1", "m"), "must be an HTTP URL"),
-        (Endpoint("", "m"), "must be an HTTP URL"),
-        (Endpoint("http://host:port/v1", "m"), "'marl.policies.judge.endpoint.url' must be a URL"),
-        (
-            Endpoint("http://host/v1/chat/completions/", "m"),
-            "must be the server's base URL 'http://host/v1', got 'http://host/v1/chat/completions/'",
-        ),
-        (Endpoint("http://host/v1", " "), "'marl.policies.judge.endpoint.model' is empty"),
+        (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint' must have an HTTP URL such as"),
+        (Endpoint("ftp://u:secret@host/v1", "m"), r"and a model, got 'ftp://\*\*\*@host/v1'"),
+        (Endpoint("http:///v1", "m"), "must have an HTTP URL"),
+        (Endpoint("http://host:port/v1", "m"), "must have an HTTP URL"),
+        (Endpoint("http://host/v1", " "), "and a model"),
         (Endpoint("http://host/v1", "m", "NO_SUCH_KEY"), "environment variable NO_SUCH_KEY, which is not set"),
         (Endpoint("http://host/v1", "m", "EMPTY_KEY"), "environment variable EMPTY_KEY, which is not set"),
     ],

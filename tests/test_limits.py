@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from marl_verl.algo.sampling import Independent, Sample, drive
-from marl_verl.config.rehearsal import rehearse
 from marl_verl.episode import (
     Act,
     Action,
@@ -34,6 +33,7 @@ from marl_verl.episode import (
 )
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.errors import MarlError
+from marl_verl.run.rehearsal import rehearse
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
@@ -445,7 +445,7 @@ asyncio.run(work())
 
 
 def test_a_rehearsal_detects_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl_verl.config.rehearsal.SECONDS", 0.5)
+    monkeypatch.setattr("marl_verl.run.rehearsal.SECONDS", 0.5)
     team = read_team(
         {
             "task": {"name": "inventory"},

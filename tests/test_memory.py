@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl.config import memory
 from marl_verl.config.compose import compose
 from marl_verl.config.hardware import HARDWARE_VARIABLE
-from marl_verl.config.memory import GIB, Need
 from marl_verl.config.resolve import resolve
 from marl_verl.errors import MarlError
 from marl_verl.models import count
 from marl_verl.models.sizes import sizes
+from marl_verl.run import estimate as memory
+from marl_verl.run.estimate import GIB, Need
 from marl_verl.team import read_team
 from tests.model_configs import CONFIGS, PARAMETERS, SMOLLM2
 

@@ -10,10 +10,10 @@ import pytest
 from marl_verl_agents import openai_client
 
 from marl_verl.cli.main import main
-from marl_verl.config.rehearsal import rehearse_split
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.run.prepare import plan_run
+from marl_verl.run.rehearsal import rehearse_split
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedPolicy, check_workflow

@@ -16,7 +16,6 @@ from marl_verl import plugins
 from marl_verl.config import checks
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
-from marl_verl.config.rehearsal import rehearse
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
@@ -25,6 +24,7 @@ from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find
 from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.extensions import check_run_options, league, names
 from marl_verl.run import private_network
+from marl_verl.run.rehearsal import rehearse
 from marl_verl.run.settings import build_parts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.overlap import trained

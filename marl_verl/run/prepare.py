@@ -18,12 +18,11 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config import checks, engine, fit, memory
+from marl_verl.config import checks, engine, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
-from marl_verl.config.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
 from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
@@ -35,11 +34,12 @@ from marl_verl.extensions import extension
 from marl_verl.files import read_json
 from marl_verl.models.sizes import sizes
 from marl_verl.models.sources import ModelToMake, source
-from marl_verl.run import cluster
+from marl_verl.run import cluster, estimate
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.child import check_in_child
 from marl_verl.run.machine import machine, packages
 from marl_verl.run.progress import Display
+from marl_verl.run.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
 from marl_verl.run.run_dir import STARTS
 from marl_verl.run.settings import check_settings
 from marl_verl.run.trackers import keyless
@@ -64,7 +64,7 @@ class Plan:
     resumed: bool = False
     files: tuple[plugins.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
-    needs: tuple[memory.Need, ...] = ()  # of memory and disk
+    needs: tuple[estimate.Need, ...] = ()  # of memory and disk
     arguments: tuple[str, ...] = ()  # of `marl-verl train`
 
 
@@ -221,7 +221,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     notes += tuple(small_updates(resolved, team, batch))
-    needs = tuple(memory.estimate(resolved, team, made, batch, folder))
+    needs = tuple(estimate.estimate(resolved, team, made, batch, folder))
     for need in needs:
         need.check()
     sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}

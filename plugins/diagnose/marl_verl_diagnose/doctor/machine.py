@@ -15,8 +15,8 @@ from marl_verl_tiny.model import default_cache
 
 from marl_verl.config.checks import CPU_BYTES, CPU_BYTES_A_POLICY, DISK_BYTES
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
-from marl_verl.config.memory import trainable
 from marl_verl.run.cleanup import abandoned
+from marl_verl.run.estimate import trainable
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 GIB = 1 << 30

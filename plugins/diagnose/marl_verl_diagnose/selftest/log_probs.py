@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.config.hardware import RUN_VARIABLE
-from marl_verl.config.memory import training
 from marl_verl.models.sizes import sizes
+from marl_verl.run.estimate import training
 from marl_verl_diagnose.selftest import Figures, Place, require
 from marl_verl_diagnose.selftest.models import random_model
 
