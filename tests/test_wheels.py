@@ -112,11 +112,8 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     fresh.install("marl-verl[sharp]")
     assert set(fresh.plugins()) == {"builtin", "diagnose", "sharp", "search", "sandbox", "tiny"}
     run(fresh.python, "-m", "marl_verl.cli.main", "recipes", "--copy", "mine", cwd=fresh.folder)
-    command = fresh.folder / "marl-verl"  # the scripts call it by name, and packages installed by link have none
-    command.write_text(f'#!/bin/sh\nexec {fresh.python} -m marl_verl.cli.main "$@"\n')
-    command.chmod(0o755)
-    path = f"PATH={fresh.folder}:{os.environ['PATH']}"
-    assert "sharp" in run("env", path, "mine/sharp/run_cpu.sh", "--dry-run", cwd=fresh.folder)
+    variant = ("mine/sharp/cpu.yaml", "--variant", "shapley", "--dry-run")
+    assert "shapley" in run(fresh.python, "-m", "marl_verl.cli.main", "train", *variant, cwd=fresh.folder)
     again = run(
         fresh.python, "-m", "marl_verl.cli.main", "recipes", "sharp", "--copy", "mine", cwd=fresh.folder, code=2
     )

@@ -1,16 +1,31 @@
-"""Arguments shared by several commands: --plugin FILE, and RUN with --step N or FILE."""
+"""Arguments shared by several commands: --plugin FILE, --variant NAME, and RUN with --step N or FILE."""
 
 import argparse
 import sys
 from pathlib import Path
 
+from marl_verl.config.variants import variants_of
 from marl_verl.errors import MarlError
 from marl_verl.files import read_bounded
+from marl_verl.run.terminal import show
 
 
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
     text = "a Python file that registers parts, e.g. my_team.py; may be repeated"
     parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=text)
+
+
+def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "a variant of the recipe, applied before the overrides; may be repeated"
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME", help=text)
+    parser.add_argument("--variants", action="store_true", help="list the variants of the recipe")
+
+
+def show_variants(recipe: Path) -> int:
+    variants = variants_of(recipe)
+    width = max(map(len, variants), default=0)
+    show("\n".join(f"{name:<{width}}  {variants[name].about}" for name in variants) or f"'{recipe}' has no variants")
+    return 0
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:

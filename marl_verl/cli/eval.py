@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.api import evaluate, train
-from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument, add_variant_arguments, show_variants
+from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import results
 from marl_verl.run.progress import Display, Output
@@ -17,6 +18,7 @@ EXAMPLES = """
   marl-verl eval runs/inventory-1 --step 0                     the team before training
   marl-verl eval runs/inventory-1 --swap asker=holder          the two agents exchange their policies
   marl-verl eval recipe.yaml                                   the team of a recipe, without training
+  marl-verl eval recipe.yaml --variant single                  that of a variant
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
   marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="config overrides that change how the team acts"
     )
+    add_variant_arguments(parser)
     add_plugin_argument(parser)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: latest; 0: before training)")
     parser.add_argument("--tasks", type=int, metavar="N", help="only the first N held-out tasks")
@@ -65,12 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.run is None:
         raise MarlError("no run is given: e.g. marl-verl eval runs/NAME")
+    if options.variants:
+        return show_variants(options.run)
+    overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
     if options.dry_run:
-        train(options.run, options.overrides, plugins=options.plugin, dry_run=True, assume=options.assume)
+        train(options.run, overrides, plugins=options.plugin, dry_run=True, assume=options.assume)
         return 0
     display = Display(Output(stderr=True) if options.json else None)
     given = {name: getattr(options, name) for name in PASSED_ON}
-    done = evaluate(options.run, options.overrides, plugins=options.plugin, progress=display, **given)
+    done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **given)
     if options.json:
         show(json.dumps(done.numbers, indent=1))
     else:

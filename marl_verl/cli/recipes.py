@@ -6,14 +6,16 @@ import shutil
 from pathlib import Path
 
 import marl_verl
+from marl_verl.config.variants import TABLE
 from marl_verl.errors import MarlError, unknown
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
-A recipe is a YAML file, and scripts with its variants; a script takes overrides, as `marl-verl train` does.
+A recipe is a YAML file. Its variants are in variants.yaml; the scripts train the settings of papers.
 
   marl-verl recipes sharp --copy .
-  sharp/run_cpu.sh trainer.total_training_steps=3
+  marl-verl train sharp/cpu.yaml --variants
+  marl-verl train sharp/cpu.yaml --variant shapley trainer.total_training_steps=3
 """
 
 
@@ -33,8 +35,8 @@ def run(options: argparse.Namespace) -> int:
             show(str(_copied(folder, options.copy.expanduser() / name)))
     elif options.name is None:
         for name, folder in folders.items():
-            show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')))}")
-        show("\nmarl-verl recipes NAME lists the scripts of a folder; --copy DIR copies it.")
+            show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
+        show("\nmarl-verl recipes NAME lists the files of a folder; --copy DIR copies it.")
     else:
         files = [path for path in sorted(chosen[options.name].iterdir()) if path.suffix in (".sh", ".yaml")]
         width = max(len(path.name) for path in files)

@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from marl_verl.api import train
-from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.cli.recipes import example
+from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
 
 
@@ -14,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     overrides = "e.g. trainer.total_training_steps=20 marl.run.seed=1"
     parser.add_argument("recipe", nargs="?", type=Path, help=recipe)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=overrides)
+    add_variant_arguments(parser)
     add_plugin_argument(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this directory")
     dry_run = "check everything, print the resolved team, start nothing"
@@ -25,9 +27,15 @@ def run(options: argparse.Namespace) -> int:
     """Train. With --resume the first positional argument is an override."""
     recipe, overrides = options.recipe, options.overrides
     if options.resume is not None:
+        if options.variant or options.variants:
+            raise MarlError("a continued run keeps its variant: leave --variant out, or start a new run")
         recipe, overrides = None, [str(word) for word in (recipe, *overrides) if word is not None]
     elif recipe is None:
         raise MarlError(f"no recipe is given: e.g. marl-verl train {example()}")
+    elif options.variants:
+        return show_variants(recipe)
+    else:
+        overrides = [*variant_overrides(recipe, options.variant), *overrides]
     how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
     train(recipe, overrides, plugins=options.plugin, **how)
     return 0

@@ -135,7 +135,7 @@ def _forced(change: Override) -> str:
     """
     line, key = str(change.input_line), change.key_or_group
     if change.is_delete():
-        if not key.startswith((*MEMBERS, "marl.pools")) and not key.endswith(".options"):
+        if not key.startswith((*MEMBERS, "marl.pools")) and ".options." not in f"{key}.":
             raise MarlError(f"'~{key}' would remove a setting that every run has: set it to another value instead")
         return line
     return line if change.is_add() or change.is_force_add() else f"++{line}"

@@ -27,6 +27,7 @@ from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
+from marl_verl.config.variants import run_name
 from marl_verl.config.verl_checks import check_with_verl
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
@@ -84,7 +85,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     use_verl_data(config)
     files += use_reward_function(config, recipe.resolve().parent)
     plugins.use_files(files)
-    plan = _check(config, _new_folder(config, recipe.stem), dry_run)
+    plan = _check(config, _new_folder(config, run_name(recipe)), dry_run)
     plan.files = tuple(files)
     plan.arguments = (str(recipe), *overrides, *_given(plugin_files))
     return plan

@@ -3,7 +3,7 @@
 # TRAIN_FILE and TEST_FILE. It runs what the models write: see README.md.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-exec marl-verl "${COMMAND:-train}" "$here/magrpo_code.yaml" \
-  marl.task.train_file="${TRAIN_FILE:-null}" \
-  marl.task.test_file="${TEST_FILE:-null}" \
-  "$@"
+exec marl-verl train "$here/code.yaml" \
+    marl.task.train_file="${TRAIN_FILE:-null}" \
+    marl.task.test_file="${TEST_FILE:-null}" \
+    "$@"

@@ -3,7 +3,7 @@
 # and TEST_FILE.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-exec marl-verl "${COMMAND:-train}" "$here/magrpo_writing.yaml" \
-  marl.task.train_file="${TRAIN_FILE:-null}" \
-  marl.task.test_file="${TEST_FILE:-null}" \
-  "$@"
+exec marl-verl train "$here/writing.yaml" \
+    marl.task.train_file="${TRAIN_FILE:-null}" \
+    marl.task.test_file="${TEST_FILE:-null}" \
+    "$@"

@@ -6,9 +6,9 @@
 # It runs programs that models wrote in the sandbox, and requires its tier "isolated" (docs/sandbox.md).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-exec marl-verl train "$here/mars2_code.yaml" \
-  "marl.task.train_file=${TRAIN_FILE:-null}" \
-  "marl.task.test_file=${TEST_FILE:-null}" \
-  "marl.task.options.train=${TRAIN_SET:-apps}" \
-  "marl.task.options.test=${TEST_SET:-livecodebench}" \
-  "$@"
+exec marl-verl train "$here/code.yaml" \
+    marl.task.train_file="${TRAIN_FILE:-null}" \
+    marl.task.test_file="${TEST_FILE:-null}" \
+    marl.task.options.train="${TRAIN_SET:-apps}" \
+    marl.task.options.test="${TEST_SET:-livecodebench}" \
+    "$@"

@@ -3,8 +3,7 @@
 # MuSiQue from the hub; TRAIN_FILE, TEST_FILE: MuSiQue's own files, or rows as in example_multi_hop.jsonl.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-
-exec marl-verl train "$here/sharp_multi_hop.yaml" \
+exec marl-verl train "$here/multi_hop.yaml" \
     marl.task.train_file="${TRAIN_FILE:-null}" \
     marl.task.test_file="${TEST_FILE:-null}" \
     "$@"

@@ -6,14 +6,9 @@
 # It runs programs that models wrote in the sandbox, and requires its tier "isolated" (docs/sandbox.md).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-if [ -n "${TRAIN_FILE:-}" ]; then
-    set -- marl.task.train_file="$TRAIN_FILE" marl.task.options.train="${TRAIN_SET:-null}" "$@"
-fi
-if [ -n "${TEST_FILE:-}" ]; then
-    set -- marl.task.test_file="$TEST_FILE" marl.task.options.test="${TEST_SET:-null}" "$@"
-fi
-
-exec marl-verl train "$here/sharp_web.yaml" \
+exec marl-verl train "$here/web.yaml" \
+    marl.task.train_file="${TRAIN_FILE:-null}" \
+    marl.task.test_file="${TEST_FILE:-null}" \
     marl.task.options.train="${TRAIN_SET:-musique}" \
     marl.task.options.test="${TEST_SET:-gaia}" \
     marl.workflow.options.source="${SOURCE:-http://127.0.0.1:8000/retrieve}" \

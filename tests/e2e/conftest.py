@@ -30,7 +30,7 @@ from tests.sites import add_distribution, python_path
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
-MARS2 = ROOT / "recipes" / "mars2" / "mars2_cpu.yaml"
+MARS2 = ROOT / "recipes" / "mars2" / "cpu.yaml"
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.long

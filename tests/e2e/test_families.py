@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 from marl_verl_tiny.pretrained import SMOLLM2
 
+from marl_verl.config.variants import variant_overrides
 from marl_verl.testing import real
 from tests.e2e.conftest import long
 
@@ -46,9 +46,8 @@ def test_a_family_trains(family: str, tmp_path: Path) -> None:
 def test_pretrained_models_train_with_magrpo_on_humaneval(tmp_path: Path) -> None:
     """MAGRPO's code recipe with the authors' problems and two SmolLM2. Every program runs in the sandbox."""
     SMOLLM2.fetch()
-    script = (RECIPES / "magrpo" / "run_code_cpu.sh").read_text()
-    overrides = [word for word in shlex.split(script.split('run_code.sh"')[1]) if "=" in word]
-    run = real.train(RECIPES / "magrpo" / "magrpo_code.yaml", tmp_path / "humaneval", *overrides)
+    recipe = RECIPES / "magrpo" / "code.yaml"
+    run = real.train(recipe, tmp_path / "humaneval", *variant_overrides(recipe, ["smollm2"]))
     assert run.code == 0, run.output
     assert [line["train/failed_episodes"] for line in run.lines("train/success")] == [0, 0, 0]
     for policy in run.summary["policies"].values():

@@ -32,10 +32,10 @@ BEST_OF_THREE = "marl.validation={sampler: best-of, options: {episodes: 3}}"
 TEAMS: dict[str, tuple[Path, tuple[str, ...]]] = {
     "own plugin": (RECIPES / "quickstart" / "inventory.yaml", (*OWN, BEST_OF_THREE)),
     "relay": (HERE / "relay.yaml", ()),
-    "magrpo": (RECIPES / "magrpo" / "magrpo_cpu.yaml", ()),
-    "at-grpo": (RECIPES / "at_grpo" / "at_grpo_cpu.yaml", ()),
-    "dr-mas": (RECIPES / "dr_mas" / "dr_mas_cpu.yaml", ("marl.workflow.options.unparseable=reject",)),
-    "sharp": (RECIPES / "sharp" / "sharp_cpu.yaml", ()),
+    "magrpo": (RECIPES / "magrpo" / "cpu.yaml", ()),
+    "at-grpo": (RECIPES / "at_grpo" / "cpu.yaml", ()),
+    "dr-mas": (RECIPES / "dr_mas" / "cpu.yaml", ("marl.workflow.options.unparseable=reject",)),
+    "sharp": (RECIPES / "sharp" / "cpu.yaml", ()),
 }
 """Name -> recipe and overrides."""
 

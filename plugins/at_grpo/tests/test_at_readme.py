@@ -1,4 +1,4 @@
-"""The examples of the plugin's README run and use registered names; the recipes' README has every script."""
+"""The examples of the plugin's README run and use registered names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_workflow_shown_proposes_after_every_act() -> None:
 @pytest.mark.slow
 def test_the_options_shown_are_options(tmp_path: Path) -> None:
     (shown,) = blocks("yaml")
-    recipe = OmegaConf.load(RECIPES / "at_grpo_cpu.yaml")
+    recipe = OmegaConf.load(RECIPES / "cpu.yaml")
     OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
     plan = plan_run(tmp_path / "shown.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"])
     assert "greedy-tree: candidates=8, partial_value=proposal" in describe(plan)
@@ -63,8 +63,3 @@ def test_the_equation_shown_is_what_is_computed() -> None:
     found = algorithm_named("at-grpo", {"alpha": 1.0}, "test").compute(RowTable.from_rows(rows))
     mixed = np.array([1.5, 1.0, 0.0])
     np.testing.assert_allclose(found.advantage, (mixed - mixed.mean()) / (mixed.std(ddof=1) + 1e-6))
-
-
-def test_the_recipes_readme_has_every_script() -> None:
-    text = (RECIPES / "README.md").read_text(encoding="utf-8")
-    assert {path.name for path in RECIPES.glob("run_*.sh")} == set(re.findall(r"`(run_\w+\.sh)`", text))

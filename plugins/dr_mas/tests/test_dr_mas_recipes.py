@@ -63,11 +63,6 @@ def test_yaml_in_the_readme_composes(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (PLUGIN / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     for block in blocks:
-        recipe = OmegaConf.merge(OmegaConf.load(RECIPES / "dr_mas_cpu.yaml"), OmegaConf.create(block))
+        recipe = OmegaConf.merge(OmegaConf.load(RECIPES / "cpu.yaml"), OmegaConf.create(block))
         OmegaConf.save(recipe, tmp_path / "shown.yaml")
         assert "groups  rows with the same uid" in command("train", str(tmp_path / "shown.yaml"), "--dry-run")
-
-
-def test_the_readme_names_every_script() -> None:
-    readme = (RECIPES / "README.md").read_text(encoding="utf-8")
-    assert not [path.name for path in RECIPES.glob("run_*.sh") if f"`{path.name}`" not in readme]

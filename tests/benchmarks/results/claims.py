@@ -20,11 +20,14 @@ AT_GRPO = Claim(
         "walls. The last two arms pay 10 more for every plan, so that the roles are on different scales."
     ),
     arms=[
-        Arm("AT-GRPO", ["recipes/at_grpo/run_cpu.sh"]),
-        Arm("turn-blind groups", ["recipes/at_grpo/run_cpu_grpo.sh"]),
-        Arm("single agent", ["recipes/at_grpo/run_cpu_single.sh"]),
-        Arm("AT-GRPO, +10", ["recipes/at_grpo/run_cpu_paid.sh"]),
-        Arm("turn-blind groups, +10", ["recipes/at_grpo/run_cpu_paid_grpo.sh"]),
+        Arm("AT-GRPO", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml"]),
+        Arm("turn-blind groups", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "grpo"]),
+        Arm("single agent", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "single"]),
+        Arm("AT-GRPO, +10", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "paid"]),
+        Arm(
+            "turn-blind groups, +10",
+            ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "grpo", "--variant", "paid"],
+        ),
     ],
     settings=[*steps(20, 5), *SHORT],
     measures=[GREEDY, SAMPLING, AREA],
@@ -59,8 +62,8 @@ SHARP = Claim(
         "steps, for the 64 episodes of step 11."
     ),
     arms=[
-        Arm("SHARP", ["recipes/sharp/run_cpu.sh"]),
-        Arm("broadcast only", ["recipes/sharp/run_cpu_broadcast_only.sh"]),
+        Arm("SHARP", ["marl-verl", "train", "recipes/sharp/cpu.yaml"]),
+        Arm("broadcast only", ["marl-verl", "train", "recipes/sharp/cpu.yaml", "--variant", "broadcast_only"]),
     ],
     settings=[
         *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
@@ -95,9 +98,9 @@ MAGRPO = Claim(
         "in the first turn to be rewarded in the second."
     ),
     arms=[
-        Arm("joint", ["recipes/magrpo/run_cpu.sh"]),
-        Arm("one agent learns", ["recipes/magrpo/run_cpu.sh", "marl.policies.right.frozen=true"]),
-        Arm("turn-blind groups", ["recipes/magrpo/run_cpu_grpo.sh"]),
+        Arm("joint", ["marl-verl", "train", "recipes/magrpo/cpu.yaml"]),
+        Arm("one agent learns", ["marl-verl", "train", "recipes/magrpo/cpu.yaml", "marl.policies.right.frozen=true"]),
+        Arm("turn-blind groups", ["marl-verl", "train", "recipes/magrpo/cpu.yaml", "--variant", "grpo"]),
     ],
     settings=[*steps(24, 6), *SHORT],
     measures=[GREEDY, SAMPLING, AREA],
@@ -121,8 +124,8 @@ MARS2 = Claim(
         "other. Success, sampled, is that of a tree of 8 nodes. Runs are asynchronous."
     ),
     arms=[
-        Arm("two models", ["recipes/mars2/run_cpu.sh"]),
-        Arm("twice the same", ["recipes/mars2/run_cpu_same_model.sh"]),
+        Arm("two models", ["marl-verl", "train", "recipes/mars2/cpu.yaml"]),
+        Arm("twice the same", ["marl-verl", "train", "recipes/mars2/cpu.yaml", "--variant", "same_model"]),
     ],
     settings=[*steps(20, 10), *SHORT],
     measures=[
@@ -153,8 +156,11 @@ SELF_PLAY = Claim(
         "Naive self-play compares both players with the mean of their task (GRPO)."
     ),
     arms=[
-        Arm("RAE", ["recipes/self_play/run_kuhn_cpu.sh"]),
-        Arm("naive", ["recipes/self_play/run_kuhn_cpu.sh", "marl.algorithm.options.advantage=advantage"]),
+        Arm("RAE", ["marl-verl", "train", "recipes/self_play/kuhn_cpu.yaml"]),
+        Arm(
+            "naive",
+            ["marl-verl", "train", "recipes/self_play/kuhn_cpu.yaml", "marl.algorithm.options.advantage=advantage"],
+        ),
     ],
     settings=["marl.run.keep_journals=0", "marl.run.keep_rows=0"],
     measures=[

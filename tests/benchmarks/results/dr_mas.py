@@ -48,7 +48,10 @@ def normalisations(
         title=title,
         claim=NORMALISED,
         setting=setting,
-        arms=[Arm("per agent", ["recipes/dr_mas/run_cpu.sh"]), Arm("global", ["recipes/dr_mas/run_cpu_grpo.sh"])],
+        arms=[
+            Arm("per agent", ["marl-verl", "train", "recipes/dr_mas/cpu.yaml"]),
+            Arm("global", ["marl-verl", "train", "recipes/dr_mas/cpu.yaml", "--variant", "grpo"]),
+        ],
         settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT, *settings],
         measures=[
             GREEDY,
@@ -124,8 +127,8 @@ DR_MAS_RARE = Claim(
         "often."
     ),
     arms=[
-        Arm("per agent", ["recipes/dr_mas/run_cpu_rare.sh"]),
-        Arm("global", ["recipes/dr_mas/run_cpu_rare_grpo.sh"]),
+        Arm("per agent", ["marl-verl", "train", "recipes/dr_mas/cpu.yaml", "--variant", "rare"]),
+        Arm("global", ["marl-verl", "train", "recipes/dr_mas/cpu.yaml", "--variant", "rare", "--variant", "grpo"]),
     ],
     settings=[*steps(20, 5), *SHORT],
     measures=[

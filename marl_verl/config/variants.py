@@ -1,0 +1,61 @@
+"""Variants of recipes: named lists of overrides in the table variants.yaml beside a recipe.
+
+shared:
+  about: One policy for both agents.
+  base: grpo                     # a variant above, whose overrides come first; may be left out
+  overrides: [key=value, ...]    # for each recipe of the folder, or {"plan_path, math": [key=value, ...], ...}
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from marl_verl.errors import MarlError, unknown
+
+TABLE = "variants.yaml"
+
+
+class Variant(NamedTuple):
+    """One line on its meaning, and overrides in Hydra's grammar, those of its base first."""
+
+    about: str
+    overrides: list[str]
+
+
+def variants_of(recipe: Path) -> dict[str, Variant]:
+    """Name -> variant, of the variants that a recipe has. MarlError if the table is invalid."""
+    table, variants = recipe.parent / TABLE, dict[str, Variant]()
+    if recipe.is_dir() or not table.is_file():
+        return {}
+    import yaml  # here: they take time, and most commands do not need them
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(table))  # which refuses a key that is there twice
+        for name, entry in content.items():  # type: ignore[union-attr]
+            lists = entry["overrides"]
+            lists = {recipe.stem: lists} if isinstance(lists, list) else lists
+            lists = [list(lines) for recipes, lines in lists.items() if recipe.stem in recipes.split(", ")]
+            if lists:
+                base = variants[entry["base"]].overrides if "base" in entry else []
+                variants[str(name)] = Variant(str(entry["about"]), sum(lists, base))
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, OmegaConfBaseException, yaml.YAMLError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        form = "NAME: {about: TEXT, base: VARIANT, overrides: [key=value, ...]}"
+        raise MarlError(f"'{table}' is no table of variants ({reason}). Write {form}.") from error
+    return variants
+
+
+def variant_overrides(recipe: Path, names: Sequence[str]) -> list[str]:
+    """The overrides of several variants of a recipe, in the given order. MarlError for an unknown name."""
+    variants = variants_of(recipe) if names else {}
+    for name in names:
+        if name not in variants:
+            raise unknown("variant", name, variants)
+    return [line for name in names for line in variants[name].overrides]
+
+
+def run_name(recipe: Path) -> str:
+    """The name of a recipe's runs: in a folder with a table of variants, FOLDER_RECIPE."""
+    return f"{recipe.resolve().parent.name}_{recipe.stem}" if (recipe.parent / TABLE).is_file() else recipe.stem

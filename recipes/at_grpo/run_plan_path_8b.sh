@@ -1,9 +1,0 @@
-#!/usr/bin/env bash
-# The paper's larger models: one Qwen3-8B per role (8 GPUs).
-set -euo pipefail
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-exec "$here/run_plan_path.sh" \
-    marl.policies.tool-caller.model.path=Qwen/Qwen3-8B \
-    marl.policies.planner.model.path=Qwen/Qwen3-8B \
-    trainer.n_gpus_per_node=4 \
-    "$@"

@@ -1,0 +1,366 @@
+"""Every recipe and each of its variants is right: composed, planned with all checks, and fits its GPUs.
+
+Recipes for GPUs are checked with the settings for GPUs, and data sets with a few rows of each. A recipe is read
+(conftest.py), and its tasks are made, once for all its variants.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch  # noqa: F401 -- where it is imported, the checks of a plan need no child process
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from marl_verl.cli.main import main
+from marl_verl.config import checks, compose
+from marl_verl.config.hardware import HARDWARE_VARIABLE
+from marl_verl.config.parts import algorithm_of
+from marl_verl.config.variants import TABLE, Variant, variant_overrides, variants_of
+from marl_verl.errors import MarlError
+from marl_verl.models import count
+from marl_verl.run.describe import describe
+from marl_verl.run.prepare import Plan, plan_run
+from tests.model_configs import CONFIGS
+
+pytestmark = pytest.mark.slow
+RECIPES = Path(__file__).parents[1] / "recipes"
+SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
+FAMILIES = sorted(table.parent for table in RECIPES.glob(f"*/{TABLE}"))
+OTHERS = ("code", "math", "search", "self_play", "writing")  # have no variants
+COPIES = 1100  # of the example's rows: as many tasks as the largest part of a set
+SMALL = ("marl.task.train_size=160", "marl.task.test_size=5")
+GPUS = {HARDWARE_VARIABLE: "gpu", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(32)))}
+
+
+def recipes_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.yaml") if path.name != TABLE)
+
+
+def id_of(case: Any) -> str:
+    if isinstance(case, Path):
+        return f"{case.parent.name}/{case.stem}"
+    return "+".join(case) or "method"
+
+
+ALL = [recipe for folder in [*FAMILIES, *(RECIPES / name for name in OTHERS)] for recipe in recipes_of(folder)]
+SHOWN = [("at_grpo/cpu", ("grpo", "paid")), ("dr_mas/cpu", ("rare", "grpo")), ("dr_mas/cpu", ("shared", "grpo"))]
+CASES = [
+    *((recipe, names) for recipe in ALL for names in [(), *((name,) for name in variants_of(recipe))]),
+    *((RECIPES / f"{name}.yaml", names) for name, names in SHOWN),  # in READMEs and results
+]
+
+
+def on_gpu(recipe: Path) -> bool:
+    return recipe.parent in FAMILIES and recipe.stem != "cpu" and recipe.parent.name != "games"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recipes")
+
+
+@pytest.fixture(autouse=True)
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tasks of a recipe are made once."""
+    monkeypatch.setattr(checks, "load_tasks", tasks_of)
+    monkeypatch.setattr(count, "_hub_config", lambda name: CONFIGS.get(name, {}))
+    count.model_config.cache_clear()
+
+
+made: dict[str, Any] = {}
+
+
+def tasks_of(
+    task_set: Any, section: Any, split: Any, seed: int, few: int | None = None, load: Any = checks.load_tasks
+) -> Any:
+    key = repr((type(task_set), section, split, seed, few))
+    if key not in made:
+        made[key] = load(task_set, section, split, seed, few)
+    return list(made[key])
+
+
+def data_of(recipe: Path, folder: Path) -> list[str]:
+    """Overrides that name the data of a recipe whose set is public: the example's rows, many times."""
+    example = recipe.parent / f"example_{recipe.stem}.jsonl"
+    if not example.is_file():
+        return []
+    rows = [json.loads(line) for line in example.read_text().splitlines()]
+    for split in ("train", "test"):
+        copies = [{**rows[n % len(rows)], "id": f"{split} {n}"} for n in range(COPIES)]
+        copies = [{**row, "prompt": f"{row['prompt']}\n# {split}\n"} for row in copies]
+        lines = "".join(json.dumps(row) + "\n" for row in copies)
+        (folder / f"{recipe.parent.name}-{recipe.stem}-{split}.jsonl").write_text(lines)
+    return [f"marl.task.{x}_file={folder}/{recipe.parent.name}-{recipe.stem}-{x}.jsonl" for x in ("train", "test")]
+
+
+plans: dict[Any, Plan] = {}
+
+
+def plan(recipe: Path, names: tuple[str, ...], folder: Path, *more: str) -> Plan:
+    """The plan of a variant; of a recipe for GPUs as on a machine with 32 of them, with all checks that apply there."""
+    key = (recipe, names, more)
+    if key not in plans:
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in GPUS.items() if on_gpu(recipe) else ():
+                patch.setenv(variable, value)
+            overrides = [*variant_overrides(recipe, names), *data_of(recipe, folder), *SMALL, *more]
+            plans[key] = plan_run(recipe, overrides)
+    return plans[key]
+
+
+@pytest.mark.parametrize(("recipe", "names"), CASES, ids=id_of)
+def test_a_variant_is_right(recipe: Path, names: tuple[str, ...], folder: Path) -> None:
+    """It passes all checks, fits its GPUs of 80 GB or this machine by the estimate, and has what its overrides say."""
+    planned = plan(recipe, names, folder)
+    assert "policy  " in describe(planned)
+    assert planned.config.trainer.device == ("cuda" if on_gpu(recipe) else "cpu")
+    trained = [name for name, policy in planned.team.policies.items() if policy.trained]
+    for need in planned.needs:
+        assert need.total <= need.room or need.where.startswith("disk"), str(need)
+    if on_gpu(recipe):
+        assert len([need for need in planned.needs if "training" in need.where]) == len(trained)
+        for name in trained:
+            if planned.team.policies[name].pool is not None:  # the others of its pool need the memory
+                assert planned.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
+    assert_written(planned, variant_overrides(recipe, names))
+    if "single" in names or "single_large" in names:
+        assert {agent.policy for agent in planned.team.agents.values()} == set(trained)
+        assert len(trained) == 1
+
+
+def assert_written(planned: Plan, overrides: list[str]) -> None:
+    """Every override is in the config, except where a later one replaces it."""
+    wanted: dict[str, Override] = {}
+    for change in compose.parse_overrides(overrides):
+        if change.is_delete():
+            wanted = {key: other for key, other in wanted.items() if not key.startswith(f"{change.key_or_group}.")}
+        wanted[change.key_or_group] = change
+    for key, change in wanted.items():
+        if any(other.startswith(f"{key}.") for other in wanted) or change.is_delete():
+            continue
+        setting = OmegaConf.select(planned.config, key)
+        plain = OmegaConf.to_container(setting) if OmegaConf.is_config(setting) else setting
+        value = change.value()
+        if isinstance(value, dict):  # merged over what the recipe has
+            plain = {name: plain[name] for name in value}
+        assert plain == value, key
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=id_of)
+def test_a_script_trains_its_recipe_and_hands_on_its_arguments(script: Path, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "marl-verl").write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "marl-verl").chmod(0o755)
+    env = {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]])}
+    called = subprocess.run([str(script), "--variant", "x", "a=b"], env=env, check=True, capture_output=True, text=True)
+    command, recipe, *overrides, last = called.stdout.splitlines()
+    assert (command, Path(recipe), last) == ("train", script.parent / f"{script.stem.removeprefix('run_')}.yaml", "a=b")
+    assert overrides[-2:] == ["--variant", "x"]
+    # without environment variables it changes nothing: a variant would lose against it
+    config = compose.compose(Path(recipe), [], "gpu")
+    assert compose.compose(Path(recipe), overrides[:-2], "gpu") == config
+
+
+def test_each_paper_has_a_recipe_for_a_cpu_and_settings_with_scripts() -> None:
+    for paper in ("magrpo", "at_grpo", "mars2", "dr_mas", "sharp"):
+        assert {"cpu"} < {recipe.stem for recipe in recipes_of(RECIPES / paper)}
+        settings = {script.stem.removeprefix("run_") for script in SCRIPTS if script.parent.name == paper}
+        assert settings | {"cpu"} == {recipe.stem for recipe in recipes_of(RECIPES / paper)}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda path: path.name)
+def test_a_table_has_variants_of_its_recipes_only_and_its_readme_names_them(family: Path) -> None:
+    content: Any = OmegaConf.to_container(OmegaConf.load(family / TABLE))
+    named = {name for entry in content.values() for key in entry["overrides"] for name in key.split(", ")
+             if isinstance(entry["overrides"], dict)}  # fmt: skip
+    assert named <= {recipe.stem for recipe in recipes_of(family)}
+    assert set(content) == {name for recipe in recipes_of(family) for name in variants_of(recipe)}
+    readme = (family / "README.md").read_text(encoding="utf-8")
+    assert [name for name in content if not re.search(rf"`(run_\w+\.sh --variant )?{name}`", readme)] == []
+    for script in family.glob("run_*.sh"):
+        assert script.name in readme
+
+
+def test_a_variant_builds_on_another_and_applies_to_the_recipes_that_it_names(tmp_path: Path) -> None:
+    recipe, table = tmp_path / "a.yaml", tmp_path / TABLE
+    table.write_text(
+        "one: {about: First., overrides: [x=1]}\n"
+        "two: {about: Second., base: one, overrides: {'a, b': [y=1], a: [y=2], c: [y=3]}}\n"
+        "three: {about: Third., overrides: {c: [z=1]}}\n"
+    )
+    assert variants_of(recipe) == {"one": Variant("First.", ["x=1"]), "two": Variant("Second.", ["x=1", "y=1", "y=2"])}
+    assert variant_overrides(recipe, ["two", "one"]) == ["x=1", "y=1", "y=2", "x=1"]
+    with pytest.raises(MarlError, match="unknown variant 'thre'"):
+        variant_overrides(recipe, ["thre"])
+    for text in ("- one", "one: {overrides: [x=1]}", "one: {about: A., base: zero, overrides: [x=1]}", "a: {}\na: {}"):
+        table.write_text(text)
+        with pytest.raises(MarlError, match="is no table of variants"):
+            variants_of(recipe)
+
+
+def test_commands_list_and_apply_variants(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(RECIPES / "at_grpo" / "cpu.yaml")
+    assert main(["eval", recipe, "--variants"]) == 0
+    assert "The paper's other regime" in capsys.readouterr().out
+    assert main(["train", recipe, "--variant", "grpo", "--variant", "shared", *SMALL, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "policy  both" in printed
+    assert "grpo" in printed
+    assert main(["train", "--resume", "runs/x", "--variant", "shared"]) == 2
+
+
+def test_overrides_change_what_a_variant_adds() -> None:
+    recipe, key = RECIPES / "at_grpo" / "cpu.yaml", "marl.policies.both.tiny.steps"
+    shared = variant_overrides(recipe, ["shared"])
+    assert OmegaConf.select(compose.compose(recipe, [*shared, f"{key}=7"], "cpu"), key) == 7
+    for wrong in ("~marl.sampler.options.nothing", "trainer.test_freq@marl=2"):
+        with pytest.raises(MarlError):
+            compose.compose(recipe, [wrong], "cpu")
+
+
+# Data
+
+HUB = {
+    "magrpo/code coop": ("OpenMLRL/CoopHumanEval", "OpenMLRL/CoopHumanEval"),
+    "magrpo/writing arxiv": ("OpenMLRL/arXiv_abstract", "OpenMLRL/arXiv_abstract"),
+    "sharp/multi_hop": ("dgslibisey/MuSiQue", "dgslibisey/MuSiQue"),
+    "sharp/web": ("dgslibisey/MuSiQue", "gaia-benchmark/GAIA (2023_all), split 'validation'"),
+    "sharp/web test=webwalkerqa": ("dgslibisey/MuSiQue", "callanwu/WebWalkerQA, split 'main'"),
+    "sharp/web test=frames": ("dgslibisey/MuSiQue", "google/frames-benchmark, split 'test'"),
+    "at_grpo/math": ("POLARIS-Project/Polaris-Dataset-53K", "HuggingFaceH4/aime_2024"),
+    "mars2/code": ("codeparrot/apps", "livecodebench/code_generation_lite"),
+    "dr_mas/math": ("aaabiao/dapo_filter", "HuggingFaceH4/MATH-500, split 'test' and HuggingFaceH4/aime_2024"),
+    "dr_mas/search": ("hotpotqa/hotpot_qa", "hotpotqa/hotpot_qa"),
+}
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in GPUS.items():
+        monkeypatch.setenv(variable, value)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("name", HUB)
+def test_a_dry_run_names_the_public_set_and_loads_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    recipe, _, change = name.partition(" ")
+    path = RECIPES / f"{recipe}.yaml"
+    changes = [f"marl.task.options.{change}"] if "=" in change else variant_overrides(path, change.split())
+    planned = plan_run(path, changes, dry_run=True)
+    notes = [note for note in planned.notes if note.endswith("a dry run loads and checks none")]
+    assert [note.split()[0] for note in notes] == ["train", "test"]
+    assert all(hub in note for hub, note in zip(HUB[name], notes, strict=True))
+    assert "(not loaded)" in describe(planned)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MarlError, match=r"marl\.task\.train_file: no task file '.*nowhere.jsonl'"):
+        plan_run(RECIPES / "dr_mas" / "math.yaml", [f"marl.task.train_file={tmp_path}/nowhere.jsonl"])
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_dry_run_generates_few_tasks_of_a_slow_set() -> None:
+    planned = plan_run(RECIPES / "at_grpo" / "sokoban.yaml", [], dry_run=True)
+    assert {split: len(tasks) for split, tasks in planned.tasks.items()} == {"train": 32, "test": 8}
+    assert planned.config.trainer.total_training_steps == 200
+
+
+# What the methods and baselines are
+
+
+def test_a_model_that_is_not_there_is_not_estimated(folder: Path) -> None:
+    planned = plan(RECIPES / "at_grpo" / "cpu.yaml", ("joined",), folder)
+    assert any(note.startswith("no memory estimate of policy 'planner'") for note in planned.notes)
+
+
+ROLES = {"plan_path": ("tool-caller", "planner"), "math": ("tool-user", "reasoner"), "code": ("coder", "tester")}
+
+
+@pytest.mark.parametrize("task", ROLES)
+def test_roles_of_at_grpo_are_trained_alone_and_joined(task: str, folder: Path) -> None:
+    """With the arguments in the README."""
+    recipe, (alone, frozen) = RECIPES / "at_grpo" / f"{task}.yaml", ROLES[task]
+    team = plan(recipe, (), folder, f"marl.policies.{frozen}.frozen=true").team
+    assert {name for name, policy in team.policies.items() if policy.trained} == {alone}
+    paths = {role: f"marl.policies.{role}.model.path=exported/{role}" for role in ROLES[task]}
+    policies = plan(recipe, (), folder, *paths.values()).resolved.policies
+    assert all(policies[role].actor_rollout_ref.model.path == f"exported/{role}" for role in paths)
+
+
+def of(recipe: str, folder: Path, *names: str) -> dict[str, Any]:
+    """The algorithm's options of a variant, and its team."""
+    planned = plan(RECIPES / f"{recipe}.yaml", names, folder)
+    return {**algorithm_of(planned.team).options(), "agents": planned.team.agents, "tiny": planned.tiny}
+
+
+@pytest.mark.parametrize("setting", ["cpu", "math", "plan_path"])
+def test_turn_blind_groups_of_at_grpo(setting: str, folder: Path) -> None:
+    recipe = f"at_grpo/{setting}"
+    assert of(recipe, folder)["group"] == ["uid", "turn", "agent", "slot"]
+    blind = of(recipe, folder, "grpo")
+    assert (blind["group"], blind["sampler"]) == (["uid"], "independent")
+    assert of(recipe, folder, "episodes")["group"] == ["uid", "turn", "agent", "slot"]
+
+
+def test_roles_on_different_scales_of_at_grpo(folder: Path) -> None:
+    for names in ((), ("grpo",)):
+        plain, paid = (of("at_grpo/cpu", folder, *names, *more) for more in ((), ("paid",)))
+        assert paid["agents"]["planner"].reward == f"{plain['agents']['planner'].reward}-paid"
+        assert {name for name in plain if plain[name] != paid[name]} == {"agents"}
+
+
+@pytest.mark.parametrize("setting", ["cpu", "math", "search"])
+def test_global_normalisation_of_dr_mas(setting: str, folder: Path) -> None:
+    recipe = f"dr_mas/{setting}"
+    assert of(recipe, folder)["group"] == ["uid", "agent"]
+    for name in ("grpo", "trajectory_mean"):
+        assert of(recipe, folder, name)["group"] == ["uid"]
+        assert "amplification" in of(recipe, folder, name)["metrics"]
+    assert of(recipe, folder, "trajectory_mean")["sample"] == "session_mean"
+
+
+@pytest.mark.parametrize("setting", ["cpu", "multi_hop"])
+def test_broadcast_only_of_sharp(setting: str, folder: Path) -> None:
+    weights = ("w_broadcast", "w_marginal", "w_tool")
+    assert [of(f"sharp/{setting}", folder)[name] for name in weights] == [0.9, 0.9, 0.1]
+    assert [of(f"sharp/{setting}", folder, "broadcast_only")[name] for name in weights] == [0.9, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("setting", ["code", "cpu"])
+def test_magrpo_without_its_tree_and_turn_blind(setting: str, folder: Path) -> None:
+    recipe = f"magrpo/{setting}"
+    method = of(recipe, folder)
+    assert (method["sampler"], method["loss"]) == ("joint-tree", "reinforce")
+    assert method["group"] == ["uid", "parent", "agent", "slot"]
+    assert of(recipe, folder, "episodes")["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(recipe, folder, "grpo")["group"] == ["uid"]
+
+
+# Where values are from
+
+ORIGINS = ("paper", "authors' code", "ours")
+
+
+@pytest.mark.parametrize("page", sorted(RECIPES.glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_a_readme_says_where_each_value_is_from(page: Path) -> None:
+    """A table of every recipe's README has a last column "source ...", which is filled in each row."""
+    tables = re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = [
+        [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
+        for table in tables
+    ]
+    sourced = [table for table in rows if table[0][-1].startswith("source")]
+    assert sourced, f"{page} has no table with the column 'source'"
+    for header, _, *body in sourced:
+        for row in body:
+            assert len(row) == len(header), row
+            assert any(origin in row[-1] for origin in ORIGINS) or row[0] == "scripts", row
