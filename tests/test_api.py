@@ -194,7 +194,9 @@ class _Trained:
 
     failure: BaseException | None = None
 
-    def __init__(self, folder: Path, policies: list[str], lock: int, gpu: bool, private_network: bool) -> None:
+    def __init__(
+        self, folder: Path, policies: list[str], module: str, lock: int, gpu: bool, private_network: bool
+    ) -> None:
         self.folder = folder
 
     def run(self, display: Display, begun: float) -> None:

@@ -90,16 +90,16 @@ def test_verls_own_key_does_the_same(key: str) -> None:
 
 
 BESIDE = {
-    "algo/rewards/countdown.py": "from clean import text\nfrom shared.helpers import same\n"
+    "rewards/countdown.py": "from clean import text\nfrom shared.helpers import same\n"
     "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
     "    return [same(text(a), b) + bonus for a, b in zip(solution_strs, ground_truths)]\n",
-    "algo/rewards/clean.py": "import json\nimport numpy\nfrom marl_verl.tasks import Task\n\n"
+    "rewards/clean.py": "import json\nimport numpy\nfrom marl_verl.tasks import Task\n\n"
     "def text(answer):\n    return answer.strip()\n",
     "shared/helpers.py": "from . import equal\ndef same(a, b):\n    return float(equal.equal(a, b))\n",  # no __init__
     "shared/equal.py": "def equal(a, b):\n    return a == b\n",
     "marl_verl/tasks.py": "raise RuntimeError('a clone: the installed one comes first')\n",
-    "algo/rewards/numpy.py": "raise RuntimeError('the installed one comes first')\n",
-    "algo/rewards/unused.py": "raise RuntimeError('not imported')\n",
+    "rewards/numpy.py": "raise RuntimeError('the installed one comes first')\n",
+    "rewards/unused.py": "raise RuntimeError('not imported')\n",
 }
 
 
@@ -110,7 +110,7 @@ def test_a_function_as_users_of_verl_have_it(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     given = config()
-    setting = {"path": "algo/rewards/countdown.py", "name": "compute_score_batch", "reward_kwargs": {"bonus": 1}}
+    setting = {"path": "rewards/countdown.py", "name": "compute_score_batch", "reward_kwargs": {"bonus": 1}}
     OmegaConf.update(given, "reward.custom_reward_function", setting)
     files = use_reward_function(given, Path("mine").resolve())
     modules = {"clean.py", "shared/helpers.py", "shared/equal.py"}
