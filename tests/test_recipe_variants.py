@@ -299,7 +299,7 @@ def test_roles_of_at_grpo_are_trained_alone_and_joined(task: str, folder: Path) 
 def of(recipe: str, folder: Path, *names: str) -> dict[str, Any]:
     """The algorithm's options of a variant, and its team."""
     planned = plan(RECIPES / f"{recipe}.yaml", names, folder)
-    return {**algorithm_of(planned.team).options(), "agents": planned.team.agents, "tiny": planned.tiny}
+    return {**algorithm_of(planned.team).options(), "agents": planned.team.agents}
 
 
 @pytest.mark.parametrize("setting", ["cpu", "math", "plan_path"])
