@@ -8,6 +8,7 @@ are checked by verl, vLLM, Ray and torch themselves.
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -128,6 +129,7 @@ INSTEAD: Mapping[str, str] = {
         for part in ("actor_rollout_ref.actor", "critic")
         for name in ("lr", "weight_decay", "betas")
     ),
+    "set optim.clip_grad": "actor_rollout_ref.actor.grad_clip critic.grad_clip",
     "set lr_scheduler_type": "actor_rollout_ref.actor.optim.warmup_style critic.optim.warmup_style",
     "set actor.ulysses_sequence_parallel_size": "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
     "a trained model is not only run forward": """actor_rollout_ref.actor.fsdp_config.forward_only
@@ -262,9 +264,13 @@ def verdict(key: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    section = key.rpartition(".")[0]
-    hint = nearest(key, [name for name, known in VERDICTS.items() if known == PASS and name.startswith(section)])
-    return hint if hint.startswith("did") else "a team does not use it"
+    """The accepted key of the same section, or of one in it, whose last name is like that of `key`."""
+    section, _, last = key.rpartition(".")
+    accepted = [name for name, known in VERDICTS.items() if known == PASS and name.startswith(section)]
+    ends = {name.rpartition(".")[2]: name for name in accepted}
+    same_words = [end for end in ends if sorted(end.split("_")) == sorted(last.split("_"))]
+    close = same_words or difflib.get_close_matches(last, ends, n=1, cutoff=0.6)
+    return f"did you mean '{ends[close[0]]}'?" if close else "a team does not use it"
 
 
 def with_added(valid: dict[str, Any]) -> dict[str, Any]:
