@@ -425,7 +425,7 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
     assert paths == {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed", "far": None}
     big, small = evaluated.policies["big"], evaluated.policies["small-untrained"]
     assert (big.lora_rank, big.pool, big.loss) == (0, "shared", None)
-    assert (small.tiny, small.override["rollout"]) == (None, {"temperature": 0.5})
+    assert (small.made, small.override["rollout"]) == (None, {"temperature": 0.5})
     assert evaluated.policies["far"].endpoint == read_team(MARL).policies["far"].endpoint
     assert evaluated.agents["verifier"].policy == "small-untrained"
     assert evaluated.agents["solver"].instructions == "Solve."

@@ -23,7 +23,7 @@ def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
         f"{model}lora_rank={RANK}",
         f"{model}lora_alpha={ALPHA}",
         f"{model}lora.merge=true",
-        "actor_rollout_ref.actor.optim.lr=100",
+        "actor_rollout_ref.actor.optim.lr=1",
     )
     with cpu_verl():
         yield Actor(tmp_path / "model", "ppo-clip", monkeypatch, *settings)
@@ -43,7 +43,7 @@ def test_the_servers_receive_base_and_adapter_merged(actor: Actor) -> None:
     place = "layers.0.mlp.down_proj."
     base = _find(before, place, "base_layer")
     update = ALPHA / RANK * _find(before, place, "lora_B") @ _find(before, place, "lora_A")
-    assert update.abs().max() > 0.02
+    assert update.abs().max() > 0.005  # more than the tolerance below
     assert not any("lora" in name or "base_layer" in name for name in sent)
     torch.testing.assert_close(sent[LAYER].double(), base + update, rtol=0.01, atol=2e-3)  # sent in bfloat16
     after = actor.weights()

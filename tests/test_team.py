@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from marl_verl.errors import MarlError
-from marl_verl.team import Endpoint, read_team
+from marl_verl.team import Endpoint, Named, read_team
 
 MARL: dict[str, Any] = {
     "agents": {
@@ -31,7 +31,7 @@ def test_a_team_is_read_with_its_types() -> None:
     assert team.agents_of("base") == ["solver", "judge"]
     assert team.policies["base"].override == {"actor": {"optim": {"lr": 1e-5}}}
     assert team.policies["other"].frozen
-    assert team.policies["other"].tiny == {"steps": 3}
+    assert team.policies["other"].made == Named("tiny", {"steps": 3})
     assert team.task.options == {"length": 3}
     assert team.algorithm.options == {}
 
