@@ -96,7 +96,7 @@ def _check(config: DictConfig, known: Any) -> None:
         check_type(marl, Mapping, "marl")
         section = marl_section(config)
         if isinstance(run := section.get("run"), dict):
-            if missing := next((name for name in run if name in missing_extras()), None):
+            for missing in run.keys() & missing_extras():
                 raise MarlError(f"unknown key 'marl.run.{missing}': pip install 'marl-verl[{missing}]' adds it")
             section = {**section, "run": {key: value for key, value in run.items() if key not in names("run")}}
         build(Marl, section, "marl")
