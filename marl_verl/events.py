@@ -10,6 +10,9 @@ from typing import Any
 EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 """The file descriptor of the events, one JSON object per line."""
 
+SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
+"""The scratch folder, in the environment of every process of a run."""
+
 
 def emit(event: str, **values: Any) -> None:
     """Send an event to the command line, if the trainer was started by one."""

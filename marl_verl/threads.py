@@ -1,6 +1,8 @@
 """Calls in threads, and time limits of the main thread."""
 
+import ctypes
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -44,20 +46,11 @@ class TimeUp(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeUp, with the line that was running, in a block that takes longer; again every second if it is caught.
 
-    Python runs signal handlers in the main thread only: in another thread there is no limit.
+    In the main thread a signal interrupts also what waits in C; in another thread only code of Python ends.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
     lines: list[str] = []
-
-    def up(_: int, frame: FrameType | None) -> None:
-        lines.append(current_line(frame))
-        raise TimeUp(lines[0])
-
-    before = signal.signal(signal.SIGALRM, up)
-    rest, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    begin = _by_signal if threading.current_thread() is threading.main_thread() else _by_thread
+    end = begin(seconds, lines)
     try:
         yield
     except BaseException as error:
@@ -65,8 +58,44 @@ def time_limit(seconds: float) -> Iterator[None]:
             raise TimeUp(lines[0]) from error
         raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, rest, interval)  # a limit of the caller goes on
+        end()
+
+
+def _by_signal(seconds: float, lines: list[str]) -> Callable[[], None]:
+    def up(_: int, frame: FrameType | None) -> None:
+        lines.append(current_line(frame))
+        raise TimeUp(lines[0])
+
+    before = signal.signal(signal.SIGALRM, up)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+
+    def end() -> None:
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # a limit of the caller goes on
         signal.signal(signal.SIGALRM, before)
+
+    return end
+
+
+def _by_thread(seconds: float, lines: list[str]) -> Callable[[], None]:
+    thread, ended, lock = threading.get_ident(), threading.Event(), threading.Lock()
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def watch() -> None:
+        wait = seconds
+        while not ended.wait(wait):
+            wait = 1.0
+            with lock:
+                if not ended.is_set():
+                    lines.append(current_line(sys._current_frames().get(thread)))
+                    raise_in(ctypes.c_ulong(thread), ctypes.py_object(TimeUp))
+
+    def end() -> None:
+        with lock:
+            ended.set()
+            raise_in(ctypes.c_ulong(thread), None)  # one that has not been raised yet
+
+    threading.Thread(target=watch, name="marl-verl time limit", daemon=True).start()
+    return end
 
 
 def current_line(frame: FrameType | None) -> str:

@@ -21,8 +21,7 @@ NAP = "import time; time.sleep(300)"
 
 def work(folder: Path) -> None:
     """Three helpers: one that hides its environment, one that leaves the session, one deeper in the tree."""
-    from marl_verl.events import emit
-    from marl_verl.run.cleanup import SCRATCH_VARIABLE
+    from marl_verl.events import SCRATCH_VARIABLE, emit
 
     deeper = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {NAP!r}]).pid, flush=True)"
     helpers = [

@@ -149,6 +149,37 @@ def test_a_check_works_in_another_thread() -> None:
     assert done[0].finished
 
 
+def test_a_loop_in_another_thread_is_ended() -> None:
+    """As in a notebook, whose main thread runs an event loop."""
+    found: list[BaseException] = []
+
+    def check() -> None:
+        try:
+            check_workflow(All(begin=forever), TASK, POLICY, seconds=0.2)
+        except BaseException as error:  # noqa: BLE001
+            found.append(error)
+
+    thread = threading.Thread(target=check, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert re.search(r"not done after 0\.2 s: it hangs \(test_kit_limits\.py, line \d+\)", str(found[0]))
+
+
+def test_task_groups_of_anyio_end_in_a_workflow() -> None:
+    """anyio reads the state of a task's coroutine when it cancels."""
+    anyio = pytest.importorskip("anyio")
+
+    class Cancels(Workflow):
+        async def run(self, task: Task, team: Team) -> Any:
+            action = await team["solver"].act(task.prompt)
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep, 1000)
+                group.cancel_scope.cancel()
+            return action.text
+
+    assert check_workflow(Cancels(), TASK, ScriptedPolicy({"solver": "go"}), seconds=20).finished
+
+
 # Hash seeds
 
 

@@ -434,7 +434,7 @@ async def work():
 asyncio.run(work())
 """
     (tmp_path / "endless.py").write_text(code)
-    variables = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    variables = {**os.environ, "MARL_VERL_SCRATCH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, str(tmp_path / "endless.py")]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (1, "pieces\n")

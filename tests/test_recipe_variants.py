@@ -199,7 +199,14 @@ def test_a_variant_builds_on_another_and_applies_to_the_recipes_that_it_names(tm
     assert variant_overrides(recipe, ["two", "one"]) == ["x=1", "y=1", "y=2", "x=1"]
     with pytest.raises(MarlError, match="unknown variant 'thre'"):
         variant_overrides(recipe, ["thre"])
-    for text in ("- one", "one: {overrides: [x=1]}", "one: {about: A., base: zero, overrides: [x=1]}", "a: {}\na: {}"):
+    colon = "one: {about: A., overrides: [x: 1]}"
+    for text in (
+        "- one",
+        "one: {overrides: [x=1]}",
+        "one: {about: A., base: zero, overrides: [x=1]}",
+        "a: {}\na: {}",
+        colon,
+    ):
         table.write_text(text)
         with pytest.raises(MarlError, match="is no table of variants"):
             variants_of(recipe)

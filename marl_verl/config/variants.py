@@ -37,6 +37,8 @@ def variants_of(recipe: Path) -> dict[str, Variant]:
             lists = entry["overrides"]
             lists = {recipe.stem: lists} if isinstance(lists, list) else lists
             lists = [list(lines) for recipes, lines in lists.items() if recipe.stem in recipes.split(", ")]
+            if any(not isinstance(line, str) for lines in lists for line in lines):
+                raise TypeError("an override is no text")
             if lists:
                 base = variants[entry["base"]].overrides if "base" in entry else []
                 variants[str(name)] = Variant(str(entry["about"]), sum(lists, base))

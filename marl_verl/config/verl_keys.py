@@ -12,7 +12,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Interval
@@ -215,7 +215,16 @@ RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` i
     (str | list | None, "model.target_modules model.exclude_modules critic.model.target_modules"),
     (str | None, "model.tokenizer_path model.hf_config_path model.custom_chat_template model.lora_adapter_path"),
     (str | None, "model.external_lib critic.model.path critic.model.tokenizer_path"),
-    (bool | None, "model.lora.merge"),
+    (bool | None, "model.lora.merge model.use_liger critic.model.use_liger"),
+    (  # Hydra reads `no` as a text, which would count as true
+        bool,
+        """actor.use_remove_padding actor.use_fused_kernels actor.use_dynamic_bsz actor.pad_to_length ref.pad_to_length
+        actor.fsdp_config.pad_to_length critic.fsdp.pad_to_length ref.use_torch_compile""",
+    ),
+    (  # verl saves no optimizer for a name that it does not know
+        list[Literal["model", "optimizer", "extra", "hf_model"]],
+        "learner.checkpoint.save_contents learner.checkpoint.load_contents",
+    ),
     (
         Mapping | None,
         """actor.fsdp_config.mixed_precision ref.fsdp_config.mixed_precision critic.fsdp.mixed_precision
@@ -297,6 +306,8 @@ def check_keys(content: Any, valid: Any, key: str, where: str, allowed: Mapping[
         if hint is str and not str(content).strip():
             raise MarlError(f"'{where}' is empty. Give it a value.")
         check_type(content, hint, where)
+        for index, element in enumerate(content) if get_origin(hint) is list else ():
+            check_type(element, get_args(hint)[0], f"{where}[{index}]")
     elif isinstance(valid, Mapping) and (valid or content is not None):
         check_type(content, Mapping, where)
     elif isinstance(valid, bool | int | float | list):

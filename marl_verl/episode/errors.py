@@ -20,8 +20,8 @@ class Limits:
         acts, calls: number of acts and of calls in one run; stops workflows that do not terminate.
         tokens: tokens sampled in one run over all agents, checked before each act.
         act_seconds: one act, from the request to its action.
-        call_seconds: one `team.call`, and one scoring of an answer. A call that takes longer raises TimeoutError in the
-            workflow, which is recorded. With a limit, synchronous functions run in their own threads.
+        call_seconds: one `team.call`, and one scoring of an answer. A call that takes longer raises a CallError of kind
+            "TimeoutError" in the workflow, which is recorded. With a limit, synchronous functions run in threads.
         episode_seconds: one episode including its scoring; in a tree, from one act to the next.
     """
 

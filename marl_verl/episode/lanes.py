@@ -67,9 +67,8 @@ class _Contained(Coroutine[Any, Any, Any]):
     def close(self) -> None:
         self._work.close()
 
-    @property
-    def __name__(self) -> str:  # asyncio shows it with the task
-        return str(getattr(self._work, "__qualname__", "task"))
+    def __getattr__(self, name: str) -> Any:  # its name, and the state of the coroutine, which anyio reads
+        return getattr(self._work, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._work.__await__()

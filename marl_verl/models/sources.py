@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from marl_verl.extensions import extension
+from marl_verl.extensions import extension, names
 from marl_verl.team import Named
 
 Progress = Callable[[float], None]
@@ -74,7 +74,7 @@ def source(key: str) -> Source:
 
 def pretrained(path: Any) -> Pretrained | None:
     """The model that a distribution has under this name, unless a file has the name."""
-    if not isinstance(path, str) or Path(path).exists():
+    if path not in names("pretrained") or Path(path).exists():
         return None
     found: Pretrained | None = extension("pretrained", path)
     return found

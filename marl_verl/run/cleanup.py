@@ -26,9 +26,6 @@ from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
 from marl_verl.errors import MarlError
 
-SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
-"""The scratch folder, in the environment of every process of a run."""
-
 PREFIX = "marl-"
 RECORD = "run.json"
 SHARED = "/dev/shm/"

@@ -20,8 +20,8 @@ import psutil
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.config.server_names import POLICIES_VARIABLE
 from marl_verl.errors import RunError
-from marl_verl.events import EVENTS_VARIABLE
-from marl_verl.run.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
+from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE
+from marl_verl.run.cleanup import RunResources, cleanup_abandoned
 from marl_verl.run.live import usual
 from marl_verl.run.private_network import enter
 from marl_verl.run.progress import Display

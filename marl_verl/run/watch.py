@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 from marl_verl.backend.verl.rollout.blocked import reason_file
 from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.errors import format_error, message_of
-from marl_verl.events import emit
+from marl_verl.events import SCRATCH_VARIABLE, emit
 from marl_verl.run.checkpoint.folders import complete
-from marl_verl.run.cleanup import SCRATCH_VARIABLE, RunResources
+from marl_verl.run.cleanup import RunResources
 from marl_verl.run.run_dir import REQUEST
 
 PERIOD = 1.0
@@ -126,7 +126,7 @@ class Watch:
         if found is None:
             return None
         what, why = found
-        if (blocked := reason_file()).is_file():
+        if (blocked := reason_file()) is not None and blocked.is_file():
             why = blocked.read_text()
         return f"{what} died {self._activity()} ({why}). {how_to_continue(self._folder)}"
 

@@ -55,7 +55,7 @@ def check_algorithm(
         reach: the rows on which the advantage of a row may depend: its group; its task, for returns that sum the turns
             of a session across groups; "batch": all rows, nothing is asserted.
         seed: of the orders and of the groups that are checked.
-        seconds: time limit of the check; it works in the main thread only.
+        seconds: time limit of the check.
 
     Returns:
         The advantages; your test must check their values.

@@ -59,7 +59,7 @@ def check_credit(
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
         episodes: number of episodes, with different seeds.
-        seconds: time limit of the check; it works in the main thread only.
+        seconds: time limit of the check.
         options: of `ScriptedContext`: rewards, sides, mix, limits.
 
     Returns:

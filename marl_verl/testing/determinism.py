@@ -40,7 +40,7 @@ def check_workflow(
 
     Args:
         may_not_act: agents of the policy that need not act on this task with these replies.
-        seconds: time limit of the check, without imports; it works in the main thread only.
+        seconds: time limit of the check.
 
     Returns:
         The first run, finished.

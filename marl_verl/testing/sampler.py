@@ -68,7 +68,7 @@ def check_sampler(
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
             the workflow's end is scored, or None. Without it only the rewards of final states are checked.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
-        seconds: time limit of the check; it works in the main thread only.
+        seconds: time limit of the check.
         options: of `ScriptedContext`: rewards, sides, untrained, mix, limits.
 
     Warns with MarlWarning if a sampler that branches has sampled no two rows with the same parent, so that nothing of a

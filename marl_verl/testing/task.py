@@ -34,7 +34,7 @@ def check_task(
         answers: task -> answers to score, right, wrong and in a bad format.
         count: tasks per split and seed.
         scores: minimum and maximum score.
-        seconds: time limit of the check; it works in the main thread only.
+        seconds: time limit of the check.
 
     Returns:
         The training tasks of the first seed.

@@ -23,8 +23,7 @@ from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
-from marl_verl.events import emit
-from marl_verl.run.cleanup import SCRATCH_VARIABLE
+from marl_verl.events import SCRATCH_VARIABLE, emit
 from marl_verl.run.cluster import connect, send_token
 from marl_verl.run.installed import safe_job
 from marl_verl.run.trackers import tracked

@@ -1,22 +1,24 @@
 """Ends a process whose event loop is blocked, with its stack: by an endless loop or slow code between two effects."""
 
 import asyncio
+import contextlib
 import faulthandler
 import os
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
+from marl_verl.events import SCRATCH_VARIABLE
 from marl_verl.threads import current_line
 
 PIECES = 20
 """Waits per limit: a process that was stopped meanwhile has waited for one of them only."""
 
 
-def reason_file() -> Path:
-    """Where the reason is written for the trainer, which sees this process die."""
-    return Path(tempfile.gettempdir()) / "blocked"
+def reason_file() -> Path | None:
+    """Where the reason is written for the trainer, which sees this process die: in the run's scratch folder, if any."""
+    scratch = os.environ.get(SCRATCH_VARIABLE)
+    return Path(scratch) / "blocked" if scratch and Path(scratch).is_dir() else None
 
 
 def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
@@ -28,13 +30,18 @@ def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
             answered = threading.Event()
             loop.call_soon_threadsafe(answered.set)
             if not any(answered.wait(seconds / PIECES) for _ in range(PIECES)):
-                line = current_line(sys._current_frames().get(thread))
-                what = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
-                reason_file().write_text(
-                    f"{what}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
-                )
-                faulthandler.dump_traceback()
-                os._exit(1)
+                _end(current_line(sys._current_frames().get(thread)), seconds)
             threading.Event().wait(seconds / PIECES)
 
     threading.Thread(target=watch, name="marl-verl blocked", daemon=True).start()
+
+
+def _end(line: str, seconds: float) -> None:
+    what = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
+    try:
+        if (file := reason_file()) is not None:
+            file.write_text(f"{what}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds")
+        with contextlib.suppress(ValueError, OSError):  # standard error is closed
+            faulthandler.dump_traceback()
+    finally:
+        os._exit(1)

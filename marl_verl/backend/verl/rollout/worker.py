@@ -238,9 +238,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     ) -> None:
         """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
         report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
-        if (seconds := self.config.marl.rollout.step_seconds) is not None and not self._watched:
+        limits = self.config.marl.rollout  # without a limit of calls, they run in the loop
+        if None not in (limits.step_seconds, limits.call_seconds) and not self._watched:
             self._watched = True
-            end_if_blocked(asyncio.get_running_loop(), float(seconds))
+            end_if_blocked(asyncio.get_running_loop(), float(limits.step_seconds))
         try:
             await self._report_on(prompt, sampling_params, trajectory, report)
         except (Exception, SystemExit, KeyboardInterrupt) as error:

@@ -108,7 +108,7 @@ class Gateway:
     async def _port(self) -> int:
         if self._started is None:
             self._started = asyncio.get_running_loop().create_future()
-            # not in the context of the run that comes first: the watchdog would take all requests for its steps
+            # not in the context of the run that comes first, whose tasks have places
             serving = contextvars.Context().run(asyncio.ensure_future, self._serve(self._started))
             serving.add_done_callback(self._ended)
         return await asyncio.shield(self._started)
