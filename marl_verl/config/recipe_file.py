@@ -2,12 +2,14 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from marl_verl.errors import MarlError, missing, shown
 
 HERE = Path(__file__).parent
+FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the other one is quadratic in the depth
 MOST_BYTES, MOST_ALIASES = 1 << 20, 20
 """Of a recipe: OmegaConf takes minutes for a larger file, and copies every alias (20 make at most 1,600 copies)."""
 
@@ -20,7 +22,7 @@ def check_recipe(recipe: Path) -> None:
         if recipe.suffix != ".yaml" or recipe.stat().st_size > MOST_BYTES:
             raise MarlError(f"recipe '{recipe}' must be a .yaml file of at most {MOST_BYTES:,} bytes")
         text = recipe.read_text(encoding="utf-8")
-        if sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)) > MOST_ALIASES:
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=FAST)) > MOST_ALIASES:
             raise MarlError(f"recipe '{recipe}' has more than {MOST_ALIASES} aliases (*name): write the values out")
         content = yaml.safe_load(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:

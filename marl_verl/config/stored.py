@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from marl_verl.config.recipe_file import FAST
 from marl_verl.errors import MarlError, missing
 from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
@@ -22,8 +23,6 @@ RESOLVED = re.compile(
     r"|data\.(train_files|val_files|val_batch_size)|trainer\.experiment_name"
 )
 """Keys that a run directory's config.yaml has in addition, or with other values."""
-
-FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_config(path: Path) -> DictConfig:
