@@ -1,4 +1,4 @@
-"""Calls in threads, and time limits of the main thread."""
+"""Calls in threads, and time limits."""
 
 import ctypes
 import signal
@@ -28,7 +28,7 @@ def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
 
     def run() -> None:
-        future.set_running_or_notify_cancel()  # whoever waits may stop waiting, and the call goes on
+        future.set_running_or_notify_cancel()  # the call goes on even if nobody waits for its result
         try:
             future.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
@@ -70,7 +70,7 @@ def _by_signal(seconds: float, lines: list[str]) -> Callable[[], None]:
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def end() -> None:
-        signal.setitimer(signal.ITIMER_REAL, *timer)  # a limit of the caller goes on
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # restores a limit of the caller
         signal.signal(signal.SIGALRM, before)
 
     return end

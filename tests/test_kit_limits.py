@@ -151,18 +151,18 @@ def test_a_check_works_in_another_thread() -> None:
 
 def test_a_loop_in_another_thread_is_ended() -> None:
     """As in a notebook, whose main thread runs an event loop."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def check() -> None:
         try:
             check_workflow(All(begin=forever), TASK, POLICY, seconds=0.2)
         except BaseException as error:  # noqa: BLE001
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=check, daemon=True)
     thread.start()
     thread.join(30)
-    assert re.search(r"not done after 0\.2 s: it hangs \(test_kit_limits\.py, line \d+\)", str(found[0]))
+    assert re.search(r"not done after 0\.2 s: it hangs \(test_kit_limits\.py, line \d+\)", str(errors[0]))
 
 
 def test_task_groups_of_anyio_end_in_a_workflow() -> None:

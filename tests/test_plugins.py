@@ -385,13 +385,13 @@ def test_a_lazy_target_may_be_an_attribute_of_a_class(install: Install, tmp_path
 
 
 def test_unknown_names_and_kinds_offer_the_nearest() -> None:
-    found = plugins.discover("tiny")
+    tiny = plugins.discover("tiny")
     with pytest.raises(MarlError, match=r"unknown task 'inventry': did you mean 'inventory'"):
-        found.get("tasks", "inventry")
+        tiny.get("tasks", "inventry")
     with pytest.raises(MarlError, match=r"unknown kind of part 'task': did you mean 'tasks'"):
-        found.get("task", "inventory")
+        tiny.get("task", "inventory")
     with pytest.raises(MarlError, match=r"unknown loss 'x': valid: gspo, "):
-        found.entry("losses", "x")
+        tiny.entry("losses", "x")
 
 
 # The registry

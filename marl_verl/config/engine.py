@@ -27,8 +27,8 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
     for past in team.opponents.values():
         part, where = resolved.policies[past.of].actor_rollout_ref, f"marl.policies.{past.of}"
         if part.model.get("lora_adapter_path") or part.rollout.data_parallel_size > 1:
-            what = f"opponents act with past versions of '{past.of}', which are whole models in one shard"
-            raise MarlError(f"{what}: leave out {where}.model.lora_adapter_path and .rollout.data_parallel_size")
+            problem = f"opponents act with past versions of '{past.of}', which are whole models in one shard"
+            raise MarlError(f"{problem}: leave out {where}.model.lora_adapter_path and .rollout.data_parallel_size")
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
         actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
@@ -38,9 +38,9 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
         if "model" not in actor.checkpoint.save_contents:
             raise MarlError(f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need")
         if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
-            what = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
+            problem = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
             remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
-            raise MarlError(f"{what}, which gives wrong log-probs with attention '{attention}': {remedy}")
+            raise MarlError(f"{problem}, which gives wrong log-probs with attention '{attention}': {remedy}")
         check_kernels(part.model, where, str(attention))
         _check_adapter(part.model, where)
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
@@ -64,8 +64,8 @@ def check_critic_rows(resolved: DictConfig) -> None:
             prompt = int(resolved.policies[settings.policy].actor_rollout_ref.rollout.prompt_length)
         limit = critic.ppo_max_token_len_per_gpu * critic.fsdp.ulysses_sequence_parallel_size
         if critic.use_dynamic_bsz and limit < prompt + 1:
-            what = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
-            raise MarlError(f"{what} and one more: raise it, or lower marl.critic.max_prompt_length")
+            problem = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
+            raise MarlError(f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length")
         if not critic.use_dynamic_bsz and critic.ppo_micro_batch_size_per_gpu is None:
             remedy = "set it, or marl.critic.use_dynamic_bsz=true"
             raise MarlError(f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}")
@@ -80,8 +80,8 @@ def _check_adapter(model: DictConfig, where: str) -> None:
     names = sorted({name.split(".")[-2] for name, shape in matrices.items() if len(shape) > 1 and "." in name})
     unknown = [str(name) for name in modules if str(name).split(".")[-1] not in names]
     if unknown or not modules:
-        what = f"unknown module '{unknown[0]}' of" if unknown else "there is no module in"
-        raise MarlError(f"{what} '{where}.model.target_modules': {nearest(''.join(unknown[:1]), names)}")
+        problem = f"unknown module '{unknown[0]}' of" if unknown else "there is no module in"
+        raise MarlError(f"{problem} '{where}.model.target_modules': {nearest(''.join(unknown[:1]), names)}")
 
 
 def check_kernels(model: DictConfig, where: str, attention: str) -> None:
@@ -89,8 +89,8 @@ def check_kernels(model: DictConfig, where: str, attention: str) -> None:
     config = model_config(str(model.path))
     kind = str(config.get("model_type"))
     if model.use_remove_padding and config and attention in MASKED and kind not in PACKED:
-        what = f"'{where}.model.use_remove_padding': models of type '{kind}' are not known to separate packed rows"
-        raise MarlError(f"{what} with attention '{attention}': set {where}.model.use_remove_padding=false")
+        problem = f"'{where}.model.use_remove_padding': models of type '{kind}' are not known to separate packed rows"
+        raise MarlError(f"{problem} with attention '{attention}': set {where}.model.use_remove_padding=false")
     if model.use_fused_kernels and (scaled := [key for key in SCALED if config.get(key) not in (None, 1)]):
-        what = f"'{where}.model.use_fused_kernels': verl's kernels ignore '{scaled[0]}' of models of type '{kind}'"
-        raise MarlError(f"{what}: set {where}.model.use_fused_kernels=false")
+        problem = f"'{where}.model.use_fused_kernels': verl's kernels ignore '{scaled[0]}' of models of type '{kind}'"
+        raise MarlError(f"{problem}: set {where}.model.use_fused_kernels=false")

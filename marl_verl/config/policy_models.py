@@ -48,8 +48,8 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
             for key in ("tokenizer_path", "hf_config_path"):
                 if given := model_of(policy, config).get(key):
                     kind = policy.made.name
-                    what = f"policy '{name}' has a {kind} model with files of its own, but model.{key} is"
-                    raise MarlError(f"{what} {shown(given)}: leave it out, or set model.path instead of {kind}")
+                    problem = f"policy '{name}' has a {kind} model with files of its own, but model.{key} is"
+                    raise MarlError(f"{problem} {shown(given)}: leave it out, or set model.path instead of {kind}")
             made[name] = made_model(f"marl.policies.{name}", policy.made, path, team, agents, marl["run"]["seed"])
     return made
 
@@ -189,9 +189,9 @@ def check_endpoint(name: str, endpoint: Endpoint) -> None:
     parts = urlsplit(url)
     named = [word for word, _ in parse_qsl(parts.query) if SECRET.search(word)]
     if parts.password is not None or named:
-        what = f"the query '{named[0]}', which looks like a key" if named else "a password"
+        problem = f"the query '{named[0]}', which looks like a key" if named else "a password"
         remedy = "remove it, put the key into an environment variable, and name that in key_variable"
-        raise MarlError(f"'{where}.url' contains {what}, and a run stores its config: {remedy}")
+        raise MarlError(f"'{where}.url' contains {problem}, and a run stores its config: {remedy}")
     endpoint_key(name, endpoint)
 
 
@@ -201,12 +201,12 @@ def endpoint_key(name: str, endpoint: Endpoint) -> str:
     if variable is None:
         return NO_KEY
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not shown: it may be the key itself
-        what = f"'marl.policies.{name}.endpoint.key_variable' must be the name of an environment variable"
-        raise MarlError(f"{what}, such as JUDGE_KEY, and not a key")
+        problem = f"'marl.policies.{name}.endpoint.key_variable' must be the name of an environment variable"
+        raise MarlError(f"{problem}, such as JUDGE_KEY, and not a key")
     key = os.environ.get(variable, "").strip()
     if not key:
-        what = f"policy '{name}' reads its key for {endpoint.url} from the environment variable {variable}"
-        raise MarlError(f"{what}, which is not set: export it, or remove key_variable")
+        problem = f"policy '{name}' reads its key for {endpoint.url} from the environment variable {variable}"
+        raise MarlError(f"{problem}, which is not set: export it, or remove key_variable")
     if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
         raise MarlError(f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII")
     return key

@@ -22,7 +22,7 @@ def check_recipe(recipe: Path) -> None:
         if recipe.suffix != ".yaml" or recipe.stat().st_size > MOST_BYTES:
             raise MarlError(f"recipe '{recipe}' must be a .yaml file of at most {MOST_BYTES:,} bytes")
         text = recipe.read_text(encoding="utf-8")
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=FAST)) > MOST_ALIASES:
+        if count_aliases(text) > MOST_ALIASES:
             raise MarlError(f"recipe '{recipe}' has more than {MOST_ALIASES} aliases (*name): write the values out")
         content = yaml.safe_load(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
@@ -37,6 +37,11 @@ def check_recipe(recipe: Path) -> None:
         if (recipe.parent / name).exists():
             what = f"'{recipe.parent / name}' would replace the config file of that name, which recipes extend"
             raise MarlError(f"{what}: rename it, or move recipe '{recipe.name}' to another folder")
+
+
+def count_aliases(text: str) -> int:
+    """The number of aliases in YAML. OmegaConf copies what each stands for, which may take minutes."""
+    return sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=FAST))
 
 
 def verl_configs() -> Path:

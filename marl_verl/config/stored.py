@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.recipe_file import FAST
+from marl_verl.config.recipe_file import FAST, count_aliases
 from marl_verl.errors import MarlError, missing
 from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
@@ -54,28 +54,15 @@ def _parsed(path: Path) -> tuple[DictConfig, dict[str, Any], bool]:
     """(config of a file, the same as plain containers, whether its last line is complete)."""
     try:
         text = read_text(path, MOST_DOCUMENT)
-        content = yaml.load(text, Loader=FAST)
-        if _has_aliases(content):  # OmegaConf would copy them, for minutes; no run writes one
+        if count_aliases(text):  # no run writes one
             raise MarlError(f"'{path}' is not the config of a run: it has YAML aliases")
+        content = yaml.load(text, Loader=FAST)
         config = OmegaConf.load(io.StringIO(text))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
         raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content or {}, dict) or not isinstance(config, DictConfig):
         raise MarlError(f"'{path}' is not the config of a run")
     return config, content or {}, text.endswith("\n")
-
-
-def _has_aliases(content: Any) -> bool:
-    """Whether a container is at several places of a parsed file."""
-    seen, left = set[int](), [content]
-    while left:
-        node = left.pop()
-        if isinstance(node, dict | list):
-            if id(node) in seen:
-                return True
-            seen.add(id(node))
-            left.extend(node.values() if isinstance(node, dict) else node)
-    return False
 
 
 def _lacking(composed: dict[str, Any], resolved: dict[str, Any], where: str = "") -> Iterator[str]:

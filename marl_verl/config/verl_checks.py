@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -52,11 +53,17 @@ def resolved_value(config: DictConfig, key: str) -> Any:
 
 def changed(config: DictConfig, team: TeamConfig) -> Iterator[tuple[str, str, Any]]:
     """Yield (verl's key, its name in the recipe, value) of the keys of verl that differ from a recipe's defaults."""
-    usual = dict(key_paths(composed_defaults((f"hardware={_hardware(config)}",))))
+    usual = _usual(_hardware(config))
     for verl, where, section in _sections(config, team):
         for key, value in key_paths(section, verl):
             if not isinstance(value, dict) and value != usual.get(key):
                 yield key, f"{where}{key.removeprefix(verl)}", value
+
+
+@functools.cache
+def _usual(hardware: str) -> dict[str, Any]:
+    """Key -> default of a recipe."""
+    return dict(key_paths(composed_defaults((f"hardware={hardware}",))))
 
 
 def _hardware(config: DictConfig) -> str:
@@ -80,7 +87,7 @@ def check_with_verl(config: DictConfig, resolved: DictConfig, team: TeamConfig) 
 
     The imports take seconds: nothing is imported for a recipe that sets no such key.
     """
-    usual = dict(key_paths(composed_defaults((f"hardware={_hardware(config)}",))))
+    usual = _usual(_hardware(config))
     settings = [*changed(config, team)]
     keys = [key for key, _, _ in settings if key not in ALLOWED]
     correction = any(key.startswith("algorithm.rollout_correction.") for key, _, _ in settings)
@@ -100,8 +107,8 @@ def check_with_verl(config: DictConfig, resolved: DictConfig, team: TeamConfig) 
 
             AsyncEngineArgs(**dict.fromkeys(arguments))
     except Exception as error:
-        given = ", ".join(f"{name}={shown(value)}" for key, name, value in settings if key in keys)
-        raise MarlError(f"{' '.join(format_error(error).split())} (one of {given})") from error
+        tried = ", ".join(f"{name}={shown(value)}" for key, name, value in settings if key in keys)
+        raise MarlError(f"{' '.join(format_error(error).split())} (one of {tried})") from error
 
 
 def _make(section: DictConfig) -> None:

@@ -7,7 +7,7 @@ import contextvars
 import dataclasses
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from marl_verl import threads
@@ -67,14 +67,10 @@ def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 
 async def _awaited(value: Any) -> Any:
-    return await contained(value) if inspect.isawaitable(value) else value
-
-
-async def contained(work: Awaitable[Any]) -> Any:
-    """The result of an awaitable; SystemExit, which would end the event loop with all runs, becomes RuntimeError."""
+    """A value, or the result of an awaitable."""
     try:
-        return await work
-    except SystemExit as error:
+        return await value if inspect.isawaitable(value) else value
+    except SystemExit as error:  # as in `_plainly`
         raise RuntimeError(f"SystemExit: {error}") from error
 
 

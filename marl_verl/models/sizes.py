@@ -33,17 +33,17 @@ class Model:
 def sizes(model: DictConfig, made: ModelToMake | None = None) -> Model | None:
     """The sizes of a model from a `model` section; None where its config cannot be read."""
     config = model_config(str(model.path)) if made is None else made.config()
-    found = shapes(Path(str(model.path)).expanduser()) if made is None else {}
+    tensors = shapes(Path(str(model.path)).expanduser()) if made is None else {}
     try:
-        found = found or shapes_of(config)
+        tensors = tensors or shapes_of(config)
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         width = int(config.get("head_dim") or hidden // heads)
         experts = int(config.get("num_experts_per_tok") or 1)
         mlp = int(config.get("moe_intermediate_size") or config["intermediate_size"]) * experts
         return Model(
-            parameters=parameters(found),
-            adapter=adapter_parameters(found, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
-            ends=parameters({name: size for name, size in found.items() if set(name.split(".")) & set(ENDS)}),
+            parameters=parameters(tensors),
+            adapter=adapter_parameters(tensors, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
+            ends=parameters({name: size for name, size in tensors.items() if set(name.split(".")) & set(ENDS)}),
             layers=int(config["num_hidden_layers"]),
             hidden=hidden,
             keys=int(config.get("num_key_value_heads") or heads) * width,

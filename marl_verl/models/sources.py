@@ -68,16 +68,16 @@ class Pretrained(Protocol):
 
 def source(key: str) -> Source:
     """The source of models for a key of a policy's section."""
-    found: Source = extension("model", key)
-    return found
+    registered: Source = extension("model", key)
+    return registered
 
 
 def pretrained(path: Any) -> Pretrained | None:
     """The model that a distribution has under this name, unless a file has the name."""
     if path not in names("pretrained") or Path(path).exists():
         return None
-    found: Pretrained | None = extension("pretrained", path)
-    return found
+    model: Pretrained | None = extension("pretrained", path)
+    return model
 
 
 def located(path: Any) -> Any:

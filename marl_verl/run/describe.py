@@ -97,22 +97,22 @@ def _policy(plan: Plan, name: str) -> str:
         return f"script {policy.script}"
     path = str(model_of(policy, plan.config).get("path"))
     base = made.label if made else path
-    found = shapes(made.folder() if made else Path(path).expanduser())
-    size = f"{parameters(found):,}" if found else "all"
+    tensors = shapes(made.folder() if made else Path(path).expanduser())
+    size = f"{parameters(tensors):,}" if tensors else "all"
     if policy.frozen:
-        what = f"{size} parameters, inference only" if found else "inference only"
-        return f"{base}; frozen ({what})"
+        use = f"{size} parameters, inference only" if tensors else "inference only"
+        return f"{base}; frozen ({use})"
     own = plan.resolved.policies[name].actor_rollout_ref
     actor, model = own.actor, own.model
-    what = f"{size} parameters trained"
+    trained = f"{size} parameters trained"
     if model.lora_rank:
         targets = OmegaConf.to_container(OmegaConf.create({"at": model.target_modules}))["at"]  # type: ignore[index,call-overload]
-        what = f"LoRA rank {model.lora_rank} on {targets}, base model frozen"
-        if found:
-            learnt = adapter_parameters(found, int(model.lora_rank), targets)
-            what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters trained, {size} frozen"
+        trained = f"LoRA rank {model.lora_rank} on {targets}, base model frozen"
+        if tensors:
+            learnt = adapter_parameters(tensors, int(model.lora_rank), targets)
+            trained = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters trained, {size} frozen"
         if others := [other for other in plan.team.alike(name) if other != name]:
-            what += f" and shared with {', '.join(others)}"
+            trained += f" and shared with {', '.join(others)}"
     loss, settings = loss_of(plan.team, name)
     mode = actor.policy_loss.loss_mode
     if mode != settings.actor.get("policy_loss", {}).get("loss_mode"):  # the policy's own, or of loss `verl`
@@ -122,7 +122,7 @@ def _policy(plan: Plan, name: str) -> str:
         kl += f", turns not merged ({why})"
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
     often = f", {count} update{'s' if count > 1 else ''} per batch" if plan.config.marl.schedule.mode == "sync" else ""
-    return f"{base}; {what}, {loss}, lr {actor.optim.lr:g}{often}{kl}"
+    return f"{base}; {trained}, {loss}, lr {actor.optim.lr:g}{often}{kl}"
 
 
 def _critic(plan: Plan, critic: DictConfig) -> str:

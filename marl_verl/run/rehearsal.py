@@ -62,8 +62,8 @@ def rehearse_split(
         raise MarlError(f"none of the first {len(tried)} tasks can be judged: {refused[0]}") from refused[0]
     references = [(task, answer) for task in tried if (answer := task_set.reference(task)) is not None]
     if references and not any(asyncio.run(judged(task_set, *pair))[1] for pair in references):
-        what = f"none of the reference solutions of the first tasks is right, e.g. of '{references[0][0].id}'"
-        raise MarlError(f"{what}: no attempt could be. Check how the task set reads and runs their tests.")
+        problem = f"none of the reference solutions of the first tasks is right, e.g. of '{references[0][0].id}'"
+        raise MarlError(f"{problem}: no attempt could be. Check how the task set reads and runs their tests.")
     return moves
 
 
@@ -92,8 +92,8 @@ def rehearse(
                 acts = await run.next()
                 if acts is None:
                     if isinstance(run.answer, Action):
-                        what = f"workflow '{team.workflow.name}' answers with an Action, which cannot be scored"
-                        raise MarlError(f"{what}: return action.text")
+                        problem = f"workflow '{team.workflow.name}' answers with an Action, which cannot be scored"
+                        raise MarlError(f"{problem}: return action.text")
                     if task_set is not None and (is_quick(task_set.score) or is_async(task_set.score)):
                         await _tried(judged(task_set, task, run.answer, SECONDS / 2), "the score")
                     return await _try_rewards(run, task, team, rewards or {})
@@ -105,19 +105,19 @@ def rehearse(
         with time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
             asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
     except TimeUp as up:
-        what = f"workflow '{team.workflow.name}' on task '{task.id}' ran {2 * SECONDS:.0f} s without an effect{up}"
-        raise MarlError(f"{what}; it may not terminate") from up
+        problem = f"workflow '{team.workflow.name}' on task '{task.id}' ran {2 * SECONDS:.0f} s without an effect{up}"
+        raise MarlError(f"{problem}; it may not terminate") from up
     except WorkflowError as error:
         for why in (why for key, why in refused.items() if key not in MESSAGES):
-            what = f"workflow '{team.workflow.name}' on task '{task.id}': a request of its client is refused"
-            raise MarlError(f"{what}: {why}") from error
+            problem = f"workflow '{team.workflow.name}' on task '{task.id}': a request of its client is refused"
+            raise MarlError(f"{problem}: {why}") from error
         # a workflow may reject empty actions; in training such an episode counts as a failed attempt
         if not moves or isinstance(error, UnknownAgentError):
             raise
     except TimeoutError as error:
         if not moves:
-            what = f"workflow '{team.workflow.name}' did not request an act within {SECONDS:.0f} s"
-            raise MarlError(f"{what} on task '{task.id}'") from error
+            problem = f"workflow '{team.workflow.name}' did not request an act within {SECONDS:.0f} s"
+            raise MarlError(f"{problem} on task '{task.id}'") from error
     return tuple(moves)
 
 
@@ -143,8 +143,8 @@ async def _tried(work: Awaitable[T], label: str) -> T | None:
     except MarlError as error:
         raise Unjudged(f"{label}: {format_error(error)}") from error
     except Exception as error:  # noqa: BLE001 - code of users
-        what = f"{label} raised {format_error(error)} for an empty action"
-        warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
+        problem = f"{label} raised {format_error(error)} for an empty action"
+        warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
         return None
 
 
@@ -195,9 +195,11 @@ def check_prompts(
                 lengths.append(again[0])
             else:
                 policy = team.agents[agent].policy
-                what = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(lengths)} tokens"
+                problem = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(lengths)} tokens"
                 where = f"data.max_prompt_length={limit} (policy '{policy}')"
-                raise MarlError(f"{what}, but the limit is {where}. Set data.max_prompt_length={max(lengths)} or more.")
+                raise MarlError(
+                    f"{problem}, but the limit is {where}. Set data.max_prompt_length={max(lengths)} or more."
+                )
 
 
 def _size(task: Task) -> int:
@@ -213,7 +215,7 @@ class _Lengths:
 
     def too_long(self, moves: Moves) -> dict[str, tuple[int, int]]:
         """Agent -> (tokens of its shortest prompt, its limit), for each agent whose prompts are all too long."""
-        found = {}
+        lengths = {}
         for agent in self.team.agents.values():
             acts = [act for acts in moves for act in acts if act.agent == agent.name]
             if not acts or self.team.policies[agent.policy].external:
@@ -221,8 +223,8 @@ class _Lengths:
             limit = int(self.resolved.policies[agent.policy].actor_rollout_ref.rollout.prompt_length)
             length = min(self._count(agent, act) for act in acts)
             if length > limit:
-                found[agent.name] = (length, limit)
-        return found
+                lengths[agent.name] = (length, limit)
+        return lengths
 
     def _count(self, agent: AgentConfig, act: Act) -> int:
         """The tokens of a prompt; 0 if its tokenizer is not on this machine."""

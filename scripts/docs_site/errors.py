@@ -15,8 +15,8 @@ Assigned = dict[str, list[tuple[int, ast.expr]]]
 
 TITLE = """# Errors A to Z
 
-Every error message of marl-verl and its distributions, generated from the source: `{...}` stands for what is specific
-to your run. Each message says what to do; [Common errors](errors.md) explains those that most users meet. The search
+Every error message of marl-verl and its distributions, generated from the source; `{...}` is a value of your run. Each
+message says what to do; [Common errors](errors.md) explains those that most users meet. The search
 box finds a message by its words.
 """
 

@@ -104,8 +104,8 @@ class McpServer:
 
     async def tools(self) -> list[dict[str, Any]]:
         """The tools as `tools` of an act."""
-        found: list[dict[str, Any]] = await called(self._run, self._list, [self.name], self._agent)
-        return found
+        tools: list[dict[str, Any]] = await called(self._run, self._list, [self.name], self._agent)
+        return tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of a tool's result. McpError if the tool returns an error."""

