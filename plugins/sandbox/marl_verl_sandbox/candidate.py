@@ -42,7 +42,7 @@ POOL = 4
 def limit(request: dict[str, Any], processes: bool) -> None:
     """Set this process's resource limits, which it cannot raise again; but for the stack, which is in its memory."""
     seconds, memory = int(request["seconds"]) + 2, request["megabytes"] << 20
-    for what, most in (
+    for kind, most in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_FSIZE, frames.LONGEST),
@@ -53,9 +53,9 @@ def limit(request: dict[str, Any], processes: bool) -> None:
         # without processes of its own it would count those of the user: the guard counts the program's threads
         *([(resource.RLIMIT_NPROC, request["processes"])] if processes else []),
     ):
-        hard = resource.getrlimit(what)[1]
+        hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(kind, (most, most))
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if soft == resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, hard))
@@ -169,12 +169,12 @@ def load(program: str, module: types.ModuleType) -> dict[str, Any]:
 def serve(request: dict[str, Any], channel: socket.socket) -> int:
     """Load a program; answer calls [args, kwargs] of its function `entry` with ["value", ...] or ["raise", ...]."""
     try:
-        function = found(load(request["program"], types.ModuleType("program")), request["entry"])
+        function = function_of(load(request["program"], types.ModuleType("program")), request["entry"])
     except BaseException as error:  # noqa: BLE001 - any exception of the program
         frames.send(channel, values.to_json(raised(error)))
         return 1
     frames.send(channel, values.to_json(["value", None]))
-    while (message := frames.receive(channel)) is not None:
+    while (message := frames.receive(channel.recv)) is not None:
         try:
             arguments, named = values.from_json(message)
             answer = values.to_json(["value", function(*arguments, **named)])
@@ -184,7 +184,7 @@ def serve(request: dict[str, Any], channel: socket.socket) -> int:
     return 0
 
 
-def found(names: dict[str, Any], entry: str) -> Any:
+def function_of(names: dict[str, Any], entry: str) -> Any:
     """The function `entry` of a program, or for "Class.method" the method of a new object of the class."""
     first, *rest = entry.split(".")
     if first not in names:
@@ -212,7 +212,7 @@ def judge(request: dict[str, Any], channel: socket.socket) -> int:
 
     def candidate(*arguments: Any, **named: Any) -> Any:
         frames.send(channel, values.to_json(["call", list(arguments), named]))
-        message = frames.receive(channel)
+        message = frames.receive(channel.recv)
         if message is None:
             raise SystemExit
         answer = values.from_json(message)

@@ -35,10 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     try:
         program = read_bytes(options.program, MOST_PROGRAM, follow=True).decode("utf-8-sig")
-    except OSError as error:
-        raise MarlError(f"cannot read program '{options.program}': {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MarlError(f"program '{options.program}' is not UTF-8 text: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise MarlError(f"program '{options.program}' cannot be read as text: {error}") from error
     tests, sandbox = read_cases(options.tests), Sandbox(options.tier)
     try:
         outcomes = check(program, tests, sandbox)
@@ -46,14 +44,13 @@ def run(options: argparse.Namespace) -> int:
         raise MarlError(str(error)) from error
     passed = sum(outcome.passed for outcome in outcomes)
     if options.json:
-        cases = [{"passed": each.passed, "verdict": each.verdict, "reason": each.error} for each in outcomes]
+        cases = [{"passed": case.passed, "verdict": case.verdict, "reason": case.error} for case in outcomes]
         result = {"passed": passed, "total": len(outcomes), "tier": sandbox.tier, "cases": cases}
         show(json.dumps(result, indent=2))
     else:
-        last = [(each.error.strip().splitlines() or [""])[-1] for each in outcomes]
-        lines = [
-            f"case {number}: {each.verdict}" + (f": {why}" if why else "")
-            for number, (each, why) in enumerate(zip(outcomes, last, strict=True), start=1)
-        ]
+        lines = []
+        for number, outcome in enumerate(outcomes, start=1):
+            why = outcome.error.strip().rpartition("\n")[2]
+            lines.append(f"case {number}: {outcome.verdict}" + (f": {why}" if why else ""))
         show(harmless("\n".join([*lines, f"{passed} of {len(outcomes)} passed, tier {sandbox.tier}"])))
     return 0 if passed == len(outcomes) else 1

@@ -20,17 +20,17 @@ import json, os, sys, types
 from typing import Any
 out = os.dup(1)
 os.dup2(2, 1)
-given = json.loads(sys.stdin.read())
+request = json.loads(sys.stdin.read())
 values = types.ModuleType("values")
-exec(given["values"], values.__dict__)
-exec(given["found"] + given["raised"])
+exec(request["values"], values.__dict__)
+exec(request["function_of"] + request["raised"])
 try:
     names = {"__name__": "program"}
-    exec(compile(given["program"], "program.py", "exec", dont_inherit=True), names)
-    function = found(names, given["entry"])
+    exec(compile(request["program"], "program.py", "exec", dont_inherit=True), names)
+    function = function_of(names, request["entry"])
     answer = [True, None]
-    if given["call"] is not None:
-        arguments, named = values.from_json(given["call"].encode())
+    if request["call"] is not None:
+        arguments, named = values.from_json(request["call"].encode())
         answer = values.to_json(["value", function(*arguments, **named)])
     else:
         answer = values.to_json(["value", None])
@@ -51,14 +51,14 @@ def run(url: str, program: str, stdin: str, limits: Limits) -> tuple[int | None,
     logging.getLogger(call_sandbox_api.__module__).setLevel(logging.CRITICAL)  # SandboxError has what it would log
     seconds = math.ceil(limits.seconds)
     answer, error = call_sandbox_api(url, program, stdin, seconds, seconds, limits.megabytes, "python")
-    found: Any = (answer or {}).get("run_result")
-    if error or answer is None or answer.get("status") == "SandboxError" or not isinstance(found, dict):
+    result: Any = (answer or {}).get("run_result")
+    if error or answer is None or answer.get("status") == "SandboxError" or not isinstance(result, dict):
         said = error or (answer or {}).get("message") or json.dumps(answer)
         raise SandboxError(f"the sandbox server at '{url}' failed: {said:.200}")
-    code = None if found.get("status") == "TimeLimitExceeded" else int(found.get("return_code") or 0)
-    if code == 0 and found.get("status") != "Finished":
+    code = None if result.get("status") == "TimeLimitExceeded" else int(result.get("return_code") or 0)
+    if code == 0 and result.get("status") != "Finished":
         code = 1
-    return code, str(found.get("stdout") or ""), str(found.get("stderr") or "")
+    return code, str(result.get("stdout") or ""), str(result.get("stderr") or "")
 
 
 class ExternalSession:
@@ -66,8 +66,8 @@ class ExternalSession:
 
     def __init__(self, url: str, program: str, entry: str, limits: Limits) -> None:
         self._url, self._limits = url, limits
-        self._given = {"program": program, "entry": entry, "values": inspect.getsource(values)}
-        self._given |= {"found": inspect.getsource(candidate.found), "raised": inspect.getsource(candidate.raised)}
+        self._request = {"program": program, "entry": entry, "values": inspect.getsource(values)}
+        self._request |= {name: inspect.getsource(getattr(candidate, name)) for name in ("function_of", "raised")}
 
     def __enter__(self) -> ExternalSession:
         return self
@@ -77,7 +77,7 @@ class ExternalSession:
 
     def ask(self, message: bytes | None = None) -> bytes | None:
         """As `pool.Process.ask`."""
-        stdin = json.dumps({**self._given, "call": message and message.decode()})
+        stdin = json.dumps({**self._request, "call": message and message.decode()})
         code, out, _ = run(self._url, CALL, stdin, self._limits)
         if code is None:
             raise TimeoutError

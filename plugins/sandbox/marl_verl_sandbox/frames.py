@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Protocol
+from collections.abc import Callable
 
 LONGEST = 1 << 20
 """Bytes of one message from a program, and of its output."""
@@ -20,28 +20,18 @@ def send(connection: socket.socket, message: bytes) -> None:
     connection.sendall(len(message).to_bytes(4, "big") + message)
 
 
-class Readable(Protocol):
-    """A socket, or what stands for one."""
-
-    def recv(self, size: int, /) -> bytes: ...
-
-
-def receive(connection: Readable, longest: int = LONGEST) -> bytes | None:
-    """The next message; None at the end. TooLarge before any of a larger one is read."""
-    head = _exactly(connection, 4)
-    if head is None:
-        return None
+def receive(recv: Callable[[int], bytes], longest: int = LONGEST) -> bytes | None:
+    """The next message of a socket with this `recv`; None at the end. TooLarge before any of a larger one is read."""
+    head = _exactly(recv, 4)
     size = int.from_bytes(head, "big")
     if size > longest:
         raise TooLarge(f"larger than {longest} bytes")
-    return _exactly(connection, size)
+    content = _exactly(recv, size)
+    return content if len(head) == 4 and len(content) == size else None
 
 
-def _exactly(connection: Readable, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(min(size - len(found), 1 << 16))
-        if not part:
-            return None
-        found += part
-    return bytes(found)
+def _exactly(recv: Callable[[int], bytes], size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size and (part := recv(min(size - len(content), 1 << 16))):
+        content += part
+    return bytes(content)

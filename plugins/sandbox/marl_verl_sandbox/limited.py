@@ -22,21 +22,22 @@ _GRACE = 30.0
 
 
 class Limited:
-    """The function `answer(*given)` of a Python file, which may import installed packages, and which takes and returns
-    plain JSON values. `warm()` of the file imports what is needed, once.
+    """The function `answer(*arguments)` of a Python file, which may import installed packages.
+
+    It takes and returns plain JSON values. `warm()` of the file imports what is needed, once.
 
     Args:
         file: the Python file.
-        what: its name in errors.
+        name: its name in errors.
     """
 
-    def __init__(self, file: Path, what: str) -> None:
-        self._file, self._what = file, what
+    def __init__(self, file: Path, name: str) -> None:
+        self._file, self._name = file, name
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         atexit.register(self.stop)
 
-    def call(self, *given: Any, seconds: float) -> Any:
+    def call(self, *arguments: Any, seconds: float) -> Any:
         """The function's value; None if it raised an exception, or was stopped at a limit.
 
         Raises:
@@ -46,7 +47,7 @@ class Limited:
             for _ in range(2):  # again, if something ended the process since the last request
                 process = self._started()
                 try:
-                    print(json.dumps([seconds, *given]), file=process.stdin, flush=True)
+                    print(json.dumps([seconds, *arguments]), file=process.stdin, flush=True)
                     reply = _line(process, seconds + _GRACE)
                 except BrokenPipeError:
                     reply = ""
@@ -71,7 +72,7 @@ class Limited:
                 self._process.kill()
                 _, errors = self._process.communicate()
                 self._process = None
-                raise MarlError(f"{self._what} cannot be loaded: {' '.join(errors.split())[-300:]}")
+                raise MarlError(f"{self._name} cannot be loaded: {' '.join(errors.split())[-300:]}")
         return self._process
 
 

@@ -43,14 +43,14 @@ def serve(answer) -> None:  # type: ignore[no-untyped-def]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(0, encoding="utf-8", closefd=False) as requests:
         for line in requests:
-            seconds, *given = json.loads(line)
+            seconds, *arguments = json.loads(line)
             signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
-                found = answer(*given)
+                value = answer(*arguments)
             except Exception:  # noqa: BLE001 - libraries raise anything on arbitrary text
-                found = None
+                value = None
             signal.setitimer(signal.ITIMER_PROF, 0)
-            print(json.dumps(found), flush=True)
+            print(json.dumps(value), flush=True)
 
 
 if __name__ == "__main__":

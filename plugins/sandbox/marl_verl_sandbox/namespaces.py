@@ -9,16 +9,8 @@ import re
 from collections.abc import Iterable
 
 MOUNTS, UTS, IPC, USER, PIDS, NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW*
-READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    32,
-    4096,
-    16384,
-    1 << 18,
-)  # MS_*
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT = 1, 2, 4, 8, 32  # MS_*
+BIND, RECURSIVE, PRIVATE = 1 << 12, 1 << 14, 1 << 18  # MS_*
 DETACH = 2  # MNT_DETACH
 DIE_WITH_PARENT, DUMPABLE, DROP_BOUND, NO_NEW_PRIVILEGES = 1, 4, 24, 38  # PR_*
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # a system call without a function in the C library

@@ -13,7 +13,9 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError
 from marl_verl_sandbox import frames
@@ -34,6 +36,12 @@ PATIENCE = 30.0
 """Seconds for a guard to end a program; the kernel does it in milliseconds."""
 
 
+Seconds = Annotated[float, Interval(gt=0, le=3600)]
+"""Type of an option that limits the time of a run."""
+Megabytes = Annotated[int, Ge(64)]
+"""Type of an option that limits the memory of a run: Python itself needs 64 MB."""
+
+
 class SandboxError(RuntimeError):
     """The sandbox itself failed; this says nothing about the program."""
 
@@ -49,16 +57,10 @@ class Limits:
         folder_megabytes: size of its temporary folder (tier `isolated`).
     """
 
-    seconds: float = 5.0
-    megabytes: int = 512
+    seconds: Seconds = 5.0
+    megabytes: Megabytes = 512
     processes: int = 32
     folder_megabytes: int = 16
-
-    def __post_init__(self) -> None:
-        if not 0 < self.seconds <= 3600:
-            raise MarlError(f"'seconds' must be above 0 and at most 3600, got {self.seconds}")
-        if self.megabytes < 64:
-            raise MarlError(f"'megabytes' must be at least 64, got {self.megabytes}: Python itself needs that")
 
 
 class Template:
@@ -85,9 +87,9 @@ class Template:
             answer = b""
         self._control.settimeout(None)
         self.landlock = answer != OPEN
-        why = "" if answer in (READY, OPEN) else answer.decode(errors="replace") or "its process does not start"
-        if why:
+        if answer not in (READY, OPEN):
             self.close()
+            why = answer.decode(errors="replace") or "its process does not start"
             raise MarlError(f"sandbox tier '{tier}' is not available on this machine: {why}")
 
     def send(self, files: list[int]) -> None:
@@ -150,7 +152,7 @@ class Process:
             self._channel.settimeout(self._left())
             if message is not None:
                 frames.send(self._channel, message)
-            return frames.receive(Timed(self._channel, self._left))
+            return frames.receive(self._recv)
         except (BrokenPipeError, ConnectionResetError):
             return None
 
@@ -172,7 +174,7 @@ class Process:
             with contextlib.suppress(OSError):  # the guard has ended
                 self._guard.shutdown(socket.SHUT_WR)
             try:
-                status = frames.receive(self._guard)
+                status = frames.receive(self._guard.recv)
             except TimeoutError:
                 status = None
             if status is None:
@@ -182,6 +184,11 @@ class Process:
             return self.code, out, err
         finally:
             self._close()
+
+    def _recv(self, size: int) -> bytes:
+        """Read until the deadline at most: a slow sender cannot prolong it."""
+        self._channel.settimeout(self._left())
+        return self._channel.recv(size)
 
     def _left(self) -> float:
         left = self._deadline - time.monotonic()
@@ -195,17 +202,6 @@ class Process:
         self._channel.close()
         for file in self._files:
             os.close(file)
-
-
-class Timed:
-    """A socket whose every read waits until the deadline at most: a slow sender cannot prolong it."""
-
-    def __init__(self, channel: socket.socket, left: Any) -> None:
-        self._channel, self._left = channel, left
-
-    def recv(self, size: int) -> bytes:
-        self._channel.settimeout(self._left())
-        return self._channel.recv(size)
 
 
 _templates: dict[tuple[str, int], Template] = {}
@@ -225,13 +221,13 @@ def template(tier: str) -> Template:
 
 def _packages() -> list[str]:
     """Folders of the packages that programs may import, and of their shared libraries."""
-    found = []
+    folders = []
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations:
             folder = Path(spec.submodule_search_locations[0])
-            found += [str(path) for path in (folder, folder.with_name(f"{name}.libs")) if path.is_dir()]
-    return found
+            folders += [str(path) for path in (folder, folder.with_name(f"{name}.libs")) if path.is_dir()]
+    return folders
 
 
 def _write(file: int, content: bytes) -> None:

@@ -22,6 +22,7 @@ TIERS = ("limits", "isolated", "external")
 AUTO = "auto"
 Verdict = Literal["passed", "wrong", "error", "timeout"]
 
+LIMITS = Limits()
 CORES = len(os.sched_getaffinity(0))
 _lock = threading.Lock()
 at_once = threading.BoundedSemaphore(CORES)
@@ -75,7 +76,7 @@ class Sandbox:
         if name == "limits" and (weakness := weak()):
             warnings.warn(weakness, MarlWarning, stacklevel=2)
 
-    def run(self, program: str, stdin: str = "", limits: Limits = Limits()) -> tuple[int | None, str, str]:  # noqa: B008
+    def run(self, program: str, stdin: str = "", limits: Limits = LIMITS) -> tuple[int | None, str, str]:
         """Run a program; return (exit code, minus signal, or None if its time was over; output; error output)."""
         with at_once:
             if self.url:
@@ -86,7 +87,7 @@ class Sandbox:
                 code, output, error = process.end()
                 return (code if in_time else None), output, error
 
-    def prints(self, program: str, stdin: str, stdout: str, limits: Limits = Limits()) -> Outcome:  # noqa: B008
+    def prints(self, program: str, stdin: str, stdout: str, limits: Limits = LIMITS) -> Outcome:
         """Whether a program ends with exit code 0 and prints the words of `stdout` in order, in any white space."""
         code, output, error = self.run(program, stdin, limits)
         if code is None:
@@ -103,7 +104,7 @@ class Sandbox:
         entry: str,
         arguments: Sequence[Any],
         expected: Any,
-        limits: Limits = Limits(),  # noqa: B008
+        limits: Limits = LIMITS,
         named: Mapping[str, Any] | None = None,
     ) -> Outcome:
         """Whether a program's function returns the expected JSON value (`values.same`).
@@ -129,14 +130,7 @@ class Sandbox:
         right = values.same(expected, answer[0])
         return Outcome("passed", value) if right else Outcome("wrong", value, f"returned {value:.200}")
 
-    def holds(
-        self,
-        program: str,
-        entry: str,
-        setup: str,
-        test: str,
-        limits: Limits = Limits(),  # noqa: B008
-    ) -> Outcome:
+    def holds(self, program: str, entry: str, setup: str, test: str, limits: Limits = LIMITS) -> Outcome:
         """Whether a test, statements that call the program's function by its name or as `candidate`, raises nothing.
 
         The test runs in a process of its own, which has the expected values; each call is passed on to the program's
@@ -156,12 +150,12 @@ class Sandbox:
                 with Process(template(tier), limits, request) as judge:
                     message = judge.ask()
                     while message is not None and time.monotonic() < deadline:
-                        found = values.from_json(message)
-                        if found[0] == "passed":
+                        kind, *content = values.from_json(message)
+                        if kind == "passed":
                             return Outcome("passed")
-                        if found[0] == "raise":
-                            return Outcome("wrong", error=_said(found))
-                        answer = process.ask(values.to_json(found[1:]))
+                        if kind == "raise":
+                            return Outcome("wrong", error=": ".join(content)[:220])
+                        answer = process.ask(values.to_json(content))
                         if answer is None:
                             return _gone(process)
                         message = judge.ask(answer)
@@ -185,11 +179,11 @@ def _reply(process: Any, message: bytes | None) -> list[Any] | Outcome:
         answer = process.ask(message)
         if answer is None:
             return _gone(process)
-        found = values.from_json(answer)
-        if isinstance(found, list) and len(found) == 2 and found[0] == "value":
-            return [found[1]]
-        if isinstance(found, list) and len(found) == 3 and found[0] == "raise":
-            return Outcome("error", error=_said(found))
+        match values.from_json(answer):
+            case ["value", value]:
+                return [value]
+            case ["raise", kind, text]:
+                return Outcome("error", error=f"{kind}: {text}"[:220])
     except frames.TooLarge as error:
         return Outcome("error", error=f"the value is {error}")
     except ValueError:
@@ -199,11 +193,6 @@ def _reply(process: Any, message: bytes | None) -> list[Any] | Outcome:
 
 def _gone(process: Any) -> Outcome:
     return Outcome("error", error=f"the program ended its process: {ended(process.end()[0])}")
-
-
-def _said(found: list[Any]) -> str:
-    """One line for ["raise", type, message]."""
-    return f"{found[1]}: {found[2]}"[:220]
 
 
 def ended(code: int) -> str:

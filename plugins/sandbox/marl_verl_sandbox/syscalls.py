@@ -16,93 +16,38 @@ from marl_verl_sandbox.namespaces import call
 
 Numbers = tuple[int | None, int | None]
 """Of a system call on (x86_64, aarch64)."""
-DENIED: dict[str, Numbers] = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "socket": (41, 198),
-    "connect": (42, 203),
-    "bind": (49, 200),
-    "io_uring_setup": (425, 425),
-    "execve": (59, 221),  # would make the process dumpable; there is nothing to execute in `isolated`
-    "execveat": (322, 281),
-    "setsid": (112, 157),  # a program is one session and one process group: `template` slows it as a whole
-    "setpgid": (109, 154),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsmount": (432, 432),
-    "mount_setattr": (442, 442),
-    "open_by_handle_at": (304, 265),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "personality": (135, 92),
-    "setpriority": (141, 140),
-    "sched_setaffinity": (203, 122),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "ioprio_set": (251, 30),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "inotify_init": (253, None),  # a number for each user, which other programs need
-    "inotify_init1": (294, 26),
-    "fanotify_init": (300, 262),
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "msgget": (68, 186),
-    "msgsnd": (69, 189),
-    "msgrcv": (70, 188),
-    "msgctl": (71, 187),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semctl": (66, 191),
-    "semtimedop": (220, 192),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
-}
-ALONE: dict[str, Numbers] = {  # denied where the program has no namespaces of its own
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
-    "fork": (57, None),
-    "vfork": (58, None),
-    # Landlock does not restrict what follows
-    "truncate": (76, 45),
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, None),
-    "fchown": (93, 55),
-    "lchown": (94, None),
-    "fchownat": (260, 54),
-    "utime": (132, None),
-    "utimes": (235, None),
-    "futimesat": (261, None),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-}
-SIGNALS: dict[str, Numbers] = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
+
+# execve would make the process dumpable, and there is nothing to execute in `isolated`. A program is one session and
+# one process group: `template` slows it as a whole. inotify has a number for each user, which other programs need.
+_DENIED = """
+    ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, process_madvise 440 440, pidfd_getfd 438 438,
+    kcmp 312 272, socket 41 198, connect 42 203, bind 49 200, io_uring_setup 425 425, execve 59 221, execveat 322 281,
+    setsid 112 157, setpgid 109 154, unshare 272 97, setns 308 268, mount 165 40, umount2 166 39, pivot_root 155 41,
+    chroot 161 51, open_tree 428 428, move_mount 429 429, fsopen 430 430, fsmount 432 432, mount_setattr 442 442,
+    open_by_handle_at 304 265, bpf 321 280, perf_event_open 298 241, userfaultfd 323 282, add_key 248 217,
+    request_key 249 218, keyctl 250 219, personality 135 92, setpriority 141 140, sched_setaffinity 203 122,
+    sched_setparam 142 118, sched_setscheduler 144 119, sched_setattr 314 274, ioprio_set 251 30,
+    migrate_pages 256 238, move_pages 279 239, inotify_init 253 -, inotify_init1 294 26, fanotify_init 300 262,
+    shmget 29 194, shmat 30 196, shmctl 31 195, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187,
+    semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192, mq_open 240 180, mq_unlink 241 181
+"""
+# Denied where the program has no namespaces of its own. Landlock does not restrict what begins with `truncate`.
+_ALONE = """
+    rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424, fork 57 -, vfork 58 -,
+    truncate 76 45, chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55,
+    lchown 94 -, fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5,
+    lsetxattr 189 6, fsetxattr 190 7, removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16
+"""
+
+
+def _numbers(table: str) -> list[Numbers]:
+    """The numbers of rows such as "vfork 58 -"."""
+    rows = [row.split()[1:] for row in table.split(",")]
+    return [(None if x86 == "-" else int(x86), None if arm == "-" else int(arm)) for x86, arm in rows]
+
+
+DENIED, ALONE = _numbers(_DENIED), _numbers(_ALONE)
+SIGNALS: list[Numbers] = [(62, 129), (200, 130), (234, 131)]  # kill, tkill, tgkill
 NEWER = 463
 """System calls from this number on, of Linux 6.13 and later, are not known here: there is no such call."""
 CLONE, CLONE3, OPENAT2, PRLIMIT, SOCKETPAIR = (56, 220), (435, 435), (437, 437), (302, 261), (53, 199)
@@ -144,12 +89,12 @@ def install(processes: bool) -> None:
         if (number := numbers[column]) is not None:
             lines.extend([(EQUAL, 0, len(body), number), *body])
 
-    for numbers in [*DENIED.values(), *([] if processes else ALONE.values())]:
+    for numbers in [*DENIED, *([] if processes else ALONE)]:
         rule(numbers, REFUSE)
     for numbers, argument, values in COMMANDS:
         rule(numbers, _load(argument), *_any(values, REFUSE), ALLOW)
     if not processes:
-        for numbers in SIGNALS.values():
+        for numbers in SIGNALS:
             rule(numbers, _load(0), *_any([os.getpid()], ALLOW), REFUSE)
     for numbers, argument in OPENS:  # Landlock before Linux 6.2 lets a file be truncated that is opened to be read
         writing = [(AND, 0, 0, ACCESS), *_any([WRITE, READ_WRITE], ALLOW)]

@@ -141,7 +141,7 @@ def guard(start: Start, files: list[int]) -> NoReturn:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection = socket.socket(fileno=files[0])
-        request = json.loads(frames.receive(connection, frames.REQUEST) or b"{}")
+        request = json.loads(frames.receive(connection.recv, frames.REQUEST) or b"{}")
         isolated = start.tier == "isolated"
         path = _enter(request["folder_megabytes"], start.proc) if isolated else tempfile.mkdtemp(prefix=PREFIX)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from marl_verl_sandbox.pool import Limits
-from marl_verl_sandbox.runs import current
+from marl_verl_sandbox.runs import LIMITS, current
 
 
 async def run_python(code: str) -> str:
@@ -14,7 +13,7 @@ async def run_python(code: str) -> str:
     Args:
         code: the program; it must print its results.
     """
-    status, output, error = await asyncio.to_thread(current().run, code, "", Limits())
+    status, output, error = await asyncio.to_thread(current().run, code)
     if status is None:
-        return f"{output}\nError: the program took longer than {Limits().seconds:g} s"
+        return f"{output}\nError: the program took longer than {LIMITS.seconds:g} s"
     return output if status == 0 else f"{output}\nError: {error[-2000:] or f'exit code {status}'}"

@@ -22,16 +22,17 @@ FORM = "'reward_model.ground_truth' must have lists 'inputs' and 'outputs' of th
 
 def wrong_truth(truth: Any) -> str | None:
     """Why a row's ground truth has no tests that can be run here; None if it has."""
-    if isinstance(truth, str):
-        try:
-            truth = json.loads(truth)
-        except (ValueError, RecursionError) as error:
-            return f"{FORM}, but is not JSON: {error}"
-    if isinstance(truth, Mapping) and truth.get("assert_case"):
-        what = "'reward_model.ground_truth' has 'assert_case', which verl appends to the program"
-        return f"{what}: one that ends early would pass. Set reward.sandbox_fusion.url to score them so anyway."
-    found: Mapping[str, Any] = truth if isinstance(truth, Mapping) else {}
-    inputs, outputs = found.get("inputs"), found.get("outputs")
+    try:
+        tests = json.loads(truth) if isinstance(truth, str) else truth
+    except (ValueError, RecursionError) as error:
+        return f"{FORM}, but is not JSON: {error}"
+    tests = tests if isinstance(tests, Mapping) else {}
+    if tests.get("assert_case"):
+        return (
+            "'reward_model.ground_truth' has 'assert_case', which verl appends to the program: one that ends early "
+            "would pass. Set reward.sandbox_fusion.url to score them so anyway."
+        )
+    inputs, outputs = tests.get("inputs"), tests.get("outputs")
     right = isinstance(inputs, list) and isinstance(outputs, list) and 0 < len(inputs) == len(outputs)
     return None if right else f"{FORM}, got {shown(truth)}"
 

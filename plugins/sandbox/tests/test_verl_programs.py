@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -12,10 +11,6 @@ from marl_verl_sandbox import SandboxError
 from marl_verl_sandbox.verl_programs import _with, score_program
 from verl.utils.reward_score import sandbox_fusion
 from verl.utils.reward_score.sandbox_fusion import utils
-
-from marl_verl.algo.sampling.context import judged
-from marl_verl.tasks.base import Task
-from marl_verl.tasks.verl_rows import VerlRows
 
 STREAMS = {"inputs": ["1 2\n", "3 4\n", "0 0\n", "5 5\n"], "outputs": ["3\n", "7\n", "0\n", "10\n"]}
 CALLS = {"fn_name": "plus", "inputs": ["1\n2", "[1]\n[2]", '"a"\n"b"'], "outputs": ["3", "[1, 2]", "ab"]}
@@ -56,16 +51,6 @@ ADD = "a, b = map(int, input().split())\nprint(a + b)"
 def test_a_score_by_hand(text: str, tests: dict[str, Any], expected: float) -> None:
     assert score_program(text, json.dumps(tests), 512) == pytest.approx(expected)
     assert sandbox.used()
-
-
-def test_only_ten_tests_count() -> None:
-    tests = {"inputs": [f"{n} 0\n" for n in range(12)], "outputs": [f"{n}\n" for n in range(10)] + ["x\n"] * 2}
-    assert score_program(fenced(ADD), tests, 512) == 1.0
-
-
-def test_rows_of_programs_score_without_a_server() -> None:
-    data = {"data_source": "taco", "reward_model": {"ground_truth": json.dumps(STREAMS)}, "extra_info": {}}
-    assert asyncio.run(judged(VerlRows(), Task("t", "p", data), fenced(ADD))) == (1.0, True)
 
 
 def test_a_sandbox_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
