@@ -26,21 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for flag in CONFIG_FLAGS:
-        parser.add_argument(flag, help="of verl's own config for FSDP: dropped")
+        parser.add_argument(flag, dest=flag, help="of verl's own config for FSDP: dropped")
     options, rest = parser.parse_known_args(arguments)
 
     def run() -> int:
         use_installed_verl()
         if flag := next((word for word in rest if word.startswith("-")), None):
             raise MarlError(f"unknown option '{flag}': see --help")
-        files = {flag: getattr(options, flag.removeprefix("--").replace("-", "_")) for flag in CONFIG_FLAGS}
-        flags = [f"{flag}={value}" for flag, value in files.items() if value is not None]
+        files = [f"{flag}={value}" for flag in CONFIG_FLAGS if (value := getattr(options, flag)) is not None]
         with assumed(options.assume):
-            script = translate([*flags, *options.overrides, *rest])
-        script.check()
+            script = translate([*files, *options.overrides, *rest])
+        recipe, overrides = script.checked()
         for note in script.notes():
             print(note)
-        train(script.recipe, script.overrides, dry_run=options.dry_run, assume=options.assume)
+        train(recipe, overrides, dry_run=options.dry_run, assume=options.assume)
         return 0
 
     return reported(run, options.debug)

@@ -22,7 +22,7 @@ from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.backend.verl.rollout.rows import turn_table
 from marl_verl.config.reward_function import FunctionScored, check_score
-from marl_verl.config.verl_script import from_script
+from marl_verl.config.verl_script import translate
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
@@ -254,7 +254,7 @@ def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_pat
     ],
 )
 def test_lines_of_a_verl_script(lines: list[str], name: str, options: dict[str, Any]) -> None:
-    marl = from_script([*lines, "actor_rollout_ref.rollout.n=4"])[0]["marl"]
+    marl = translate([*lines, "actor_rollout_ref.rollout.n=4"]).recipe["marl"]
     assert marl["algorithm"] == {"name": name, "options": options}
     assert marl["sampler"]["options"] == {"episodes": 4}
     assert {"remax": REMAX, "gdpo": GDPO}[name].with_options(options).options()["loss"] == "ppo-clip"

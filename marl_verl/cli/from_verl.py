@@ -5,15 +5,13 @@ import os
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from marl_verl.cli.recipes import bundled
-from marl_verl.config.compose import parse_overrides
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.shell_script import trainer_arguments
-from marl_verl.config.translation import Translation, set_key
+from marl_verl.config.translation import Translation
 from marl_verl.config.verl_engines import to_fsdp_and_vllm
 from marl_verl.config.verl_script import translate
 from marl_verl.errors import MarlError
@@ -51,70 +49,47 @@ def run(options: argparse.Namespace) -> int:
     arguments, changes = to_fsdp_and_vllm(calls[0])
     script = translate([*arguments, *(TEAM if options.agents == 2 else ())])
     folder, name = options.write.expanduser(), options.script.stem
-    files = [folder / f"{name}.yaml", folder / f"{name}.sh"]
-    if options.agents == 2:
-        files.append(folder / TEAM_FILE)
-    if existing := [file for file in files if file.exists() or file.is_symlink()]:
-        raise MarlError(f"'{existing[0]}' exists: choose another folder with --write")
-    fates = _fates(arguments, changes, script)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(script, files, options.script, fates)
-    width = max(len(fate) for fate, _ in fates)
-    for fate, line in fates:
-        show(harmless(f"{fate:<{width}}  {line}"))
-    _summary(files[1], calls, changes, script)
-    return 0
-
-
-def _fates(arguments: list[str], changes: list[tuple[str, str]], script: Translation) -> list[tuple[str, str]]:
-    """(what became of it, line) of each argument: kept, translated, converted, dropped, refused; and what is added."""
-    given = {word.lstrip("+") for word in arguments}
-    kept = [line.lstrip("+") for line in script.overrides]
-    return [
-        *(("kept", line) for line in kept if line in given),
-        *(("added", line) for line in kept if line not in given),
+    recipe, command, team = folder / f"{name}.yaml", folder / f"{name}.sh", folder / TEAM_FILE
+    for file in (recipe, command, *([team] if options.agents == 2 else [])):
+        if os.path.lexists(file):
+            raise MarlError(f"'{file}' exists: choose another folder with --write")
+    words = {word.lstrip("+") for word in arguments}
+    fates = [
+        *(("kept" if line in words else "added", line) for line in script.kept),
         *(("translated", f"{old} -> {new}") for old, new in script.translated),
         *(("converted", f"{old} -> {new or 'nothing: FSDP and vLLM have no such setting'}") for old, new in changes),
         *(("dropped", line) for line in script.dropped),
         *(("refused", f"{line}: {reason}") for reason, line in script.refused),
     ]
-
-
-def _write(script: Translation, files: list[Path], source: Path, fates: list[tuple[str, str]]) -> None:
-    """Write the recipe, the script with what a recipe cannot have (keys that verl's config lacks), and the team."""
-    recipe: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **script.recipe}
-    words = []
-    for line in script.overrides:
-        (change,) = parse_overrides([line])
-        if line.startswith(("+", "~")):
-            words.append(line)
-        else:
-            set_key(recipe, change.key_or_group, change.value())
-    recipe = {key: value for key, value in recipe.items() if value not in ({}, None)}
-    notes = "".join(f"# {fate}: {' '.join(line.split())}\n" for fate, line in fates if fate not in ("kept", "added"))
-    head = (
-        f"# Made from {source.name} by `marl-verl from-verl`; {files[1].name} trains it. What became of its settings:\n"
-    )
-    files[0].write_text(f"{head}{notes}{yaml.safe_dump(recipe, sort_keys=False, width=120)}", encoding="utf-8")
-    more = "".join(f" \\\n    {shlex.quote(word)}" for word in words)
-    files[1].write_text(
-        f"#!/usr/bin/env bash\n# Made from {source.name} by `marl-verl from-verl`. Paths are relative to the working "
-        'directory, as in verl.\nset -euo pipefail\nhere="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n\n'
-        f'exec marl-verl train "$here/{files[0].name}"{more} \\\n    "$@"\n',
-        encoding="utf-8",
-    )
-    files[1].chmod(0o755)
-    for file in files[2:]:
-        shutil.copy(bundled() / "verl" / TEAM_FILE, file)
-
-
-def _summary(script: Path, calls: list[list[str]], changes: list[tuple[str, str]], translated: Translation) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(script, recipe, command, options.script.name, fates)
+    if options.agents == 2:
+        shutil.copy(bundled() / "verl" / TEAM_FILE, team)
+    for fate, line in fates:
+        show(harmless(f"{fate:<10}  {line}"))
     show("")
     if len(calls) > 1:
         show(f"the script calls the trainer {len(calls)} times: this is its first call")
     if changes:
         show("converted: the script's training engine or server is another one than FSDP and vLLM; check the memory")
-    if refused := len(translated.refused):
-        show(f"refused: the recipe trains without {refused} settings that would change the training")
-    dry_run = f"{shlex.quote(harmless(str(script)))} --dry-run --assume gpus=8,flash-attn"
-    show(f"next: {dry_run}   # as if this machine had them")
+    if script.refused:
+        show(f"refused: the recipe trains without {len(script.refused)} settings that would change the training")
+    show(f"next: {shlex.quote(harmless(str(command)))} --dry-run --assume gpus=8,flash-attn   # as if it had them")
+    return 0
+
+
+def _write(script: Translation, recipe: Path, command: Path, source: str, fates: list[tuple[str, str]]) -> None:
+    content = {key: value for key, value in script.recipe.items() if value not in ({}, None)}
+    text = yaml.safe_dump({"defaults": ["marl_trainer", "_self_"], **content}, sort_keys=False, width=120)
+    notes = "".join(f"# {fate}: {' '.join(line.split())}\n" for fate, line in fates if fate not in ("kept", "added"))
+    made = f"Made from {source} by `marl-verl from-verl`"
+    head = f"# {made}; {command.name} trains it. What became of its settings:\n"
+    recipe.write_text(f"{head}{notes}{text}", encoding="utf-8")
+    more = "".join(f" \\\n    {shlex.quote(word)}" for word in script.overrides)
+    command.write_text(
+        f"#!/usr/bin/env bash\n# {made}. Paths are relative to the working directory, as in verl.\nset -euo pipefail\n"
+        'here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n\n'
+        f'exec marl-verl train "$here/{recipe.name}"{more} \\\n    "$@"\n',
+        encoding="utf-8",
+    )
+    command.chmod(0o755)

@@ -17,15 +17,19 @@ ROLES: Mapping[str, Mapping[str, str]] = {  # `agent.orchestra_type` -> id of an
     "search": {"Verifier Agent": "verifier", "Search Agent": "searcher", "Answer Agent": "answerer"},
 }
 ANSWER = {"math": "reward_model.ground_truth", "search": "reward_model.ground_truth.target"}  # column of its files
-URL = "http://127.0.0.1:8000/retrieve"
-OPTIONS = {  # key -> its place in a recipe, the code's default, the teams that have it
-    "env.rollout.n": ("sampler.options.episodes", 1, ("math", "search")),
-    "env.rollout.val_n": ("validation.options.episodes", 1, ("math", "search")),
-    "env.seed": ("run.seed", 0, ("math", "search")),
-    "agent.orchestra.math.max_loop_num": ("workflow.options.rounds", 3, ("math",)),
-    "env.max_steps": ("workflow.options.steps", 50, ("search",)),
-    "env.search.topk": ("workflow.options.found", 3, ("search",)),
-    "env.search.search_url": ("workflow.options.source", URL, ("search",)),
+COMMON = {
+    "env.rollout.n": ("sampler.options.episodes", 1),
+    "env.rollout.val_n": ("validation.options.episodes", 1),
+    "env.seed": ("run.seed", 0),
+}
+OPTIONS: Mapping[str, Mapping[str, tuple[str, Any]]] = {  # kind -> key -> (place in a recipe, the code's default)
+    "math": {**COMMON, "agent.orchestra.math.max_loop_num": ("workflow.options.rounds", 3)},
+    "search": {
+        **COMMON,
+        "env.max_steps": ("workflow.options.steps", 50),
+        "env.search.topk": ("workflow.options.found", 3),
+        "env.search.search_url": ("workflow.options.source", "http://127.0.0.1:8000/retrieve"),
+    },
 }
 UNUSED = ("env.env_name", "env.max_steps", "env.history_length", "env.search.log_requests", "env.resources_per_worker")
 ENVIRONMENTS = {"alfworld", "sokoban", "webshop", "search", "math"}
@@ -42,20 +46,22 @@ def add_dr_mas(script: Translation) -> None:
     kind = str(script.values.get(KIND, "math"))
     if kind not in ROLES:
         raise MarlError(f"'{KIND}={kind}' has no workflow here: {nearest(kind, ROLES)}")
-    _add_team(script, kind)
+    _set_team(script, kind)
     for part in ("task", "workflow"):
         script.put(f"marl.{part}.name", f"dr-mas-{kind}")
-    _become(script, KIND, f"marl.workflow.name=dr-mas-{kind}")
+    script.note(KIND, f"marl.workflow.name=dr-mas-{kind}")
     script.put("marl.task.options.fields", {"prompt": "extra_info.question", "answer": ANSWER[kind]})
     for split, key in {"train": "data.train_files", "test": "data.val_files"}.items():
         if isinstance(script.values.get(key), str):
             script.become(key, f"marl.task.{split}_file", script.values[key])
-    for key, (place, default, kinds) in OPTIONS.items():
-        if kind in kinds and key in script.values:
-            script.become(key, f"marl.{place}", script.values[key])
-        elif kind in kinds:
-            script.put(f"marl.{place}", default)
-    _set_updates(script)
+    for key, (place, default) in OPTIONS[kind].items():
+        script.become(key, f"marl.{place}", script.values.get(key, default))
+    adaptive, updates = (f"{ACTOR}.{name}" for name in ("use_adaptive_ppo_mini_batch_size", "ppo_mini_update_num"))
+    if script.values.get(adaptive):  # a number of updates per batch
+        size = max(1, round(script.number("data.train_batch_size", 1024) / script.number(updates, 10)))
+        script.add(f"{ACTOR}.ppo_mini_batch_size", size)
+    for key in (adaptive, updates):
+        script.note(key, f"{ACTOR}.ppo_mini_batch_size={script.values.get(f'{ACTOR}.ppo_mini_batch_size')}")
     _set_algorithm(script)
     steps = script.recipe["marl"]["workflow"]["options"].get("steps", 0)
     for key in [key for key in script.values if key.startswith(("agent.", "env."))]:
@@ -68,17 +74,10 @@ def add_dr_mas(script: Translation) -> None:
             script.drop(key)
 
 
-def _become(script: Translation, key: str, text: str) -> None:
-    """Note what became of a key whose value is in the recipe already."""
-    if key in script.values:
-        script.translated.append((script.lines[key], text))
-        script.take(key)
-
-
-def _add_team(script: Translation, kind: str) -> None:
+def _set_team(script: Translation, kind: str) -> None:
     """Agents and policies: a policy each, or with `model_sharing` one for all agents that have the same model."""
     ids, models = script.values.get(IDS), script.values.get(MODELS)
-    if not isinstance(ids, list) or set(map(str, ids)) != set(ROLES[kind]) or len(ids) != len(ROLES[kind]):
+    if not isinstance(ids, list) or sorted(map(str, ids)) != sorted(ROLES[kind]):
         raise MarlError(f"'{KIND}={kind}' has the agents {', '.join(ROLES[kind])}, got {IDS}={ids}")
     if not isinstance(models, list) or len(models) != len(ids):
         raise MarlError(f"'{MODELS}' must be a list of {len(ids)} models, one for each of {IDS}, got {models}")
@@ -101,27 +100,17 @@ def _add_team(script: Translation, kind: str) -> None:
             script.refuse(key, "agents of one policy, which share its settings")
         elif all(value == values[0] for value in values):
             script.add(f"{ARR}.{setting}", values[0])
-            _become(script, key, f"{ARR}.{setting}={values[0]}")
+            script.note(key, f"{ARR}.{setting}={values[0]}")
         else:
             for policy, places in policies.items():
                 set_key(script.recipe, f"marl.policies.{policy}.{setting}", values[places[0]])
-            script.values.pop(f"{ARR}.{setting}", None)
-            _become(script, key, f"marl.policies.NAME.{setting}")
+            script.take(f"{ARR}.{setting}")
+            script.note(key, f"marl.policies.NAME.{setting}")
     for key in (IDS, SHARING):
-        _become(script, key, f"policies {', '.join(policies)}")
+        script.note(key, f"policies {', '.join(policies)}")
     memory = f"{ARR}.rollout.gpu_memory_utilization"  # of each server; here of all on a GPU, of which each has its part
     if len(policies) > 1:
         script.add(memory, round(min(0.8, script.number(memory) * len(policies)), 3))
-
-
-def _set_updates(script: Translation) -> None:
-    """Set the number of tasks per update from a number of updates per batch."""
-    adaptive, updates = (f"{ACTOR}.{name}" for name in ("use_adaptive_ppo_mini_batch_size", "ppo_mini_update_num"))
-    if script.values.get(adaptive):
-        size = max(1, round(script.number("data.train_batch_size", 1024) / script.number(updates, 10)))
-        script.add(f"{ACTOR}.ppo_mini_batch_size", size)
-    for key in (adaptive, updates):
-        _become(script, key, f"{ACTOR}.ppo_mini_batch_size={script.values.get(f'{ACTOR}.ppo_mini_batch_size')}")
 
 
 def _set_algorithm(script: Translation) -> None:
@@ -131,7 +120,7 @@ def _set_algorithm(script: Translation) -> None:
     penalty = script.values.get(coefficient, 0.1) if script.values.get(used, True) else 0.0
     options: dict[str, Any] = {"rewards": "penalty", "penalty": penalty}
     for key in (used, coefficient):
-        _become(script, key, f"marl.algorithm.options.penalty={penalty}")
+        script.note(key, f"marl.algorithm.options.penalty={penalty}")
     if (name := str(script.values.get(estimator, "gae"))) == "gigpo":
         for key in [key for key in script.values if key.startswith((estimator, "algorithm.gigpo.", "algorithm.gamma"))]:
             script.refuse(key, NO_STEP)
@@ -142,9 +131,9 @@ def _set_algorithm(script: Translation) -> None:
         options |= {"norm_by_std": False} if name == "rloo" or script.values.get(norm) is False else {}
         script.put("marl.algorithm.name", algorithm)
         for key in (estimator, by_agent, norm):
-            _become(script, key, f"marl.algorithm.name={algorithm}")
+            script.note(key, f"marl.algorithm.name={algorithm}")
     elif script.values.get(by_agent):
         script.refuse(by_agent, f"groups of an agent's rows: set {estimator}=grpo or rloo")
-    elif by_agent in script.values:
+    else:
         script.drop(by_agent)
     script.put("marl.algorithm.options", options)

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from marl_verl.errors import MarlError
@@ -22,7 +22,6 @@ TRAINERS = re.compile(r"(^|[./])main_(ppo|dapo)(\.py)?$")
 """Modules or files with the entry point that takes verl's PPO config."""
 SECONDS = 30.0
 LONGEST = 100_000
-PATH = "/nonexistent"
 PREAMBLE = r"""
 trap '' PIPE  # of `python3 ... | tee`, whose tee ends at once
 command_not_found_handle() {
@@ -58,12 +57,14 @@ def trainer_arguments(script: Path, environ: Mapping[str, str] = os.environ) -> 
         raise MarlError(f"script '{script}' cannot be read: {error}") from error
     if len(text) > LONGEST or "\0" in text:
         raise MarlError(f"'{script}' is no shell script of at most {LONGEST:,} characters")
-    if (bash := shutil.which("bash")) is None:
-        raise MarlError("bash is not on the path, which expands the variables of a script. Install it.")
-    calls, errors = _calls(bash, text, script, environ)
-    found = [arguments for call in calls if (arguments := _of_trainer(call)) is not None]
-    if found:
-        return found
+    commands, errors = _run(text, script, environ)
+    calls = []
+    for command in commands:  # such as `ray job submit -- python3 -m MODULE ...`
+        place = next((place for place, word in enumerate(command) if TRAINERS.search(word)), None)
+        if place is not None:
+            calls.append([word for word in command[place + 1 :] if word.strip("\\ ")])
+    if calls:
+        return calls
     lines = [line.partition(": ")[2] for line in errors.splitlines() if line.strip()]
     if (unbound := re.search(r"line \d+: (\w+): (?:unbound variable|.*\1|parameter null)", errors)) is not None:
         raise MarlError(f"script '{script}' needs a value of {unbound[1]}: {unbound[1]}=... before the command")
@@ -71,45 +72,33 @@ def trainer_arguments(script: Path, environ: Mapping[str, str] = os.environ) -> 
     raise MarlError(f"script '{script}' does not call verl.trainer.main_ppo{why}. Give the script that calls it.")
 
 
-def _calls(bash: str, text: str, script: Path, environ: Mapping[str, str]) -> tuple[list[list[str]], str]:
+def _run(text: str, script: Path, environ: Mapping[str, str]) -> tuple[list[list[str]], str]:
     """(the commands that a script would run, its errors)."""
-    plain = _REDIRECTION.sub(lambda found: found[0] if "((" in found[0] else " ", text)  # not `(( n > 8 ))`
+    plain = _REDIRECTION.sub(lambda match: match[0] if "((" in match[0] else " ", text)  # not `(( n > 8 ))`
     text = _SOURCE.sub("$0", _FIXED.sub(":", plain))
     env = {name: value for name, value in environ.items() if name not in ("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS")}
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "calls").open("w+b") as record:
-        command = [bash, "-c", f"exec 3>&{record.fileno()}{PREAMBLE}{text}", str(script)]
-        errors = Path(folder) / "errors"
-        with errors.open("wb") as standard_error:
-            process = subprocess.Popen(
-                command,
-                env={**env, "PATH": PATH},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=standard_error,
-                pass_fds=[record.fileno()],
-                process_group=0,
-            )
-            try:
-                process.wait(SECONDS)
-                late = ""
-            except subprocess.TimeoutExpired:
-                late = f"script: it took longer than {SECONDS:g} s"
-            finally:  # also what the script has put into the background
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    with tempfile.TemporaryFile() as record, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [shutil.which("bash") or "bash", "-c", f"exec 3>&{record.fileno()}{PREAMBLE}{text}", str(script)],
+            env={**env, "PATH": "/nonexistent"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[record.fileno()],
+            process_group=0,
+        )
+        late = ""
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            late = f"script: it took longer than {SECONDS:g} s"
+        finally:  # also what the script has put into the background
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         record.seek(0)
-        return list(_records(record.read())), late or errors.read_text(encoding="utf-8", errors="replace")
-
-
-def _records(data: bytes) -> Iterator[list[str]]:
-    """Each recorded command: the number of its words, and the words, each ended by a NUL."""
-    words = iter(data.decode("utf-8", "replace").split("\0")[:-1])
-    for count in words:
-        yield [next(words, "") for _ in range(int(count))]
-
-
-def _of_trainer(command: list[str]) -> list[str] | None:
-    """The arguments after the trainer's module in a command such as `ray job submit -- python3 -m MODULE ...`."""
-    at = next((place for place, word in enumerate(command) if TRAINERS.search(word)), None)
-    return None if at is None else [word for word in command[at + 1 :] if word.strip("\\ ")]
+        errors.seek(0)
+        # each command: the number of its words, and the words, each ended by a NUL
+        words = iter(record.read().decode("utf-8", "replace").split("\0")[:-1])
+        commands = [[next(words, "") for _ in range(int(count))] for count in words]
+        return commands, late or errors.read().decode("utf-8", "replace")

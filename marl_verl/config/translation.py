@@ -1,4 +1,4 @@
-"""What becomes of a verl script's overrides: keys translated, dropped, passed on to verl, or refused together."""
+"""What becomes of a verl script's overrides: keys translated, dropped, kept for verl, or refused together."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from marl_verl.config.verl_keys import key_paths, verl_defaults
 from marl_verl.errors import MarlError
 
-MARL = "marl."
-
 
 @dataclass
 class Translation:
-    """What became of a script's overrides: a recipe, overrides of it, and lines to print.
+    """What became of a script's overrides: a recipe, and lines to print.
 
     Attributes:
-        values: the keys of verl that are left to translate -> their values.
+        values: the keys of verl that are left to translate -> their values; `lines` has them as overrides.
+        overrides: of the recipe: what a recipe cannot have, such as removed keys.
+        kept: overrides that are in the recipe as they are.
         translated: (override of the script, what it became).
         dropped: overrides that change nothing of what is trained.
         refused: (reason, override) of those that cannot be honoured.
@@ -29,6 +29,7 @@ class Translation:
     lines: dict[str, str] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=lambda: {"marl": {}})
     overrides: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
     translated: list[tuple[str, str]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Translation:
     def take(self, key: str) -> Any:
         """Remove a key and return its value."""
         self.lines.pop(key, None)
-        return self.values.pop(key)
+        return self.values.pop(key, None)
 
     def put(self, key: str, value: Any) -> None:
         """Set a key of the recipe's `marl` section that the script does not set itself."""
@@ -58,23 +59,30 @@ class Translation:
 
     def add(self, key: str, value: Any) -> None:
         """Set a key of verl."""
-        self.values[key], self.lines[key] = value, f"{key}={written(value)}"
+        text = value if isinstance(value, str) else json.dumps(value)
+        self.values[key], self.lines[key] = value, f"{key}={text}"
+
+    def note(self, key: str, text: str) -> None:
+        """Remove a key, if the script has it, whose value the recipe has as `text`."""
+        if key in self.values:
+            self.translated.append((self.lines[key], text))
+            self.take(key)
 
     def become(self, key: str, new: str, value: Any) -> None:
         """Replace a key by a key of a recipe, or by another key of verl, unless the script has that one, too."""
-        line = self.lines[key]
-        self.take(key)
-        if new.startswith(MARL):
+        if new in self.values:
+            return self.drop(key)
+        if new.startswith("marl."):
             self.put(new, value)
-        elif new in self.values:
-            return self.dropped.append(line)
         else:
             self.add(new, value)
-        self.translated.append((line, f"{new}={written(value)}"))
+        self.note(key, f"{new}={value if isinstance(value, str) else json.dumps(value)}")
 
-    def drop(self, key: str) -> None:
-        self.dropped.append(self.lines[key])
-        self.take(key)
+    def drop(self, *keys: str) -> None:
+        for key in keys:
+            if key in self.values:
+                self.dropped.append(self.lines[key])
+                self.take(key)
 
     def refuse(self, key: str, reason: str) -> None:
         self.refused.append((reason, self.lines[key]))
@@ -89,31 +97,25 @@ class Translation:
             notes.append(f"dropped, it changes nothing of what is trained: {', '.join(self.dropped)}")
         return notes
 
-    def check(self) -> None:
-        """MarlError with all keys that cannot be honoured, grouped by reason."""
-        if not self.refused:
-            return
+    def checked(self) -> tuple[dict[str, Any], list[str]]:
+        """(recipe, overrides of it). MarlError with all keys that cannot be honoured, grouped by reason."""
         groups: dict[str, list[str]] = {}
         for reason, line in self.refused:
             groups.setdefault(reason, []).append(line)
         if len(self.refused) == 1:
             (reason, line), *_ = self.refused
             raise MarlError(f"'{line}' cannot be honoured: {reason}")
-        listed = "".join(f"\n  {reason}\n    {' '.join(lines)}" for reason, lines in groups.items())
-        raise MarlError(
-            f"{len(self.refused)} settings of the script would change the training and cannot be honoured:{listed}"
-        )
+        if groups:
+            listed = "".join(f"\n  {reason}\n    {' '.join(lines)}" for reason, lines in groups.items())
+            what = f"{len(self.refused)} settings of the script would change the training and cannot be honoured"
+            raise MarlError(f"{what}:{listed}")
+        return self.recipe, self.overrides
 
 
 @functools.cache
 def defaults() -> dict[str, Any]:
     """Every key of verl's own config with its default, where an interpolation is a text."""
     return dict(key_paths(verl_defaults()))
-
-
-def written(value: Any) -> str:
-    """A value in the grammar of overrides."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def set_key(content: dict[str, Any], key: str, value: Any, keep: bool = False) -> None:

@@ -9,67 +9,44 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-ENGINES = ("megatron", "veomni", "mindspeed", "torchtitan", "automodel")
-SERVERS = ("sglang", "trtllm")
-_ENGINE = rf"(?P<role>actor_rollout_ref\.(?:actor|ref)|critic)\.(?:{'|'.join(ENGINES)})\.(?P<name>[\w.]+)"
-CONVERTED = {
-    "param_offload": "fsdp_config.param_offload",
-    "optimizer_offload": "fsdp_config.optimizer_offload",
-    "enable_fsdp_offload": "fsdp_config.param_offload",
-    "fsdp_size": "fsdp_config.fsdp_size",
-    "context_parallel_size": "ulysses_sequence_parallel_size",
-    "ulysses_parallel_size": "ulysses_sequence_parallel_size",
-    "use_remove_padding": "use_remove_padding",
-}
-"""A key of an engine's section -> the key of FSDP, beside it."""
-MEGATRON_OPTIMISER = re.compile(
-    r"\.optim\.(override_optimizer_config|lr_decay_style|lr_decay_steps|lr_warmup_init|min_lr|optimizer$|use_checkpoint)"
+_ENGINES = "megatron|veomni|mindspeed|torchtitan|automodel"
+_PART = rf"(actor_rollout_ref\.(?:actor|ref)|critic)\.(?:{_ENGINES})"
+_RECOMPUTE = rf"\.(?:{_ENGINES})\.override_transformer_config\.recompute.*"
+RULES = (
+    (r"--config-name=.*(?:megatron|veomni|mindspeed).*|--(?!config-name).*", ""),
+    (r"model_engine=(?!(?:dp|fsdp)$).*", ""),
+    (rf"(.*\.strategy)=['\"]?(?:{_ENGINES})['\"]?", r"\1=fsdp2"),
+    (r"(actor_rollout_ref\.rollout\.name)=['\"]?(?:sglang|trtllm)['\"]?", r"\1=vllm"),
+    (r"actor_rollout_ref\.rollout\.(?:engine_kwargs\.(?:sglang|trtllm)\b|sglang).*", ""),
+    (rf"{_PART}\.(?:param_offload|enable_fsdp_offload)=(.*)", r"\1.fsdp_config.param_offload=\2"),
+    (rf"{_PART}\.(optimizer_offload|fsdp_size)=(.*)", r"\1.fsdp_config.\2=\3"),
+    (rf"{_PART}\.(?:context_parallel_size|ulysses_parallel_size)=(.*)", r"\1.ulysses_sequence_parallel_size=\2"),
+    (rf"{_PART}\.(use_remove_padding=.*)", r"\1.\2"),
+    (rf"(actor_rollout_ref)\.actor{_RECOMPUTE}|(critic){_RECOMPUTE}", r"\1\2.model.enable_gradient_checkpointing=True"),
+    (rf"{_PART}\..*", ""),
+    (r"(.*\.model)\.lora\.(rank=.*|alpha=.*)", r"\1.lora_\2"),
+    (r"(.*\.model)\.lora\.(target_modules=.*)", r"\1.\2"),
+    (r".*\.model\.lora\.(?!merge\b).*", ""),
 )
-LORA = {"rank": "lora_rank", "alpha": "lora_alpha", "target_modules": "target_modules"}
+"""Argument -> argument of FSDP or vLLM, "" where none corresponds; the first rule that matches."""
+OF_MEGATRON = (
+    r".*\.optim\.(?:override_optimizer_config|lr_decay_style|lr_decay_steps|lr_warmup_init|min_lr|optimizer=|"
+    r"use_checkpoint).*",
+    "",
+)
 
 
 def to_fsdp_and_vllm(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """(arguments for FSDP and vLLM, (argument of another engine, what became of it: "" if nothing))."""
     arguments = list(arguments)
-    megatron = any("megatron" in word.lower() for word in arguments)
+    rules = (*RULES, OF_MEGATRON) if any("megatron" in word.lower() for word in arguments) else RULES
     words: list[str] = []
     changes: list[tuple[str, str]] = []
     for word in arguments:
-        new = _converted(word, megatron)
-        if new == word:
-            words.append(word)
-            continue
-        changes.append((word, new))
+        matches = ((re.fullmatch(rule, word.lstrip("+~"), re.DOTALL), new) for rule, new in rules)
+        new = next((match.expand(new) for match, new in matches if match), word)
+        if new != word:
+            changes.append((word, new))
         if new:
             words.append(new)
     return words, changes
-
-
-def _converted(word: str, megatron: bool) -> str:
-    """An argument as one of FSDP or vLLM, "" where none corresponds."""
-    key, _, value = word.partition("=")
-    name = key.lstrip("+~")
-    if name.startswith("--"):
-        return "" if re.search("megatron|veomni|mindspeed", value) or name != "--config-name" else word
-    if name == "model_engine" and value not in ("dp", "fsdp"):
-        return ""
-    if name.endswith(".strategy") and value.strip("'\"") in ENGINES:
-        return f"{name}=fsdp2"
-    if name == "actor_rollout_ref.rollout.name" and value.strip("'\"") in SERVERS:
-        return f"{name}=vllm"
-    if re.match(rf"actor_rollout_ref\.rollout\.(engine_kwargs\.({'|'.join(SERVERS)})\b|sglang)", name):
-        return ""
-    if (inside := re.fullmatch(_ENGINE, name)) is not None:
-        role, setting = inside["role"], inside["name"]
-        if setting.startswith("override_transformer_config.recompute") and role != "actor_rollout_ref.ref":
-            return f"{_model(role)}.enable_gradient_checkpointing=True"
-        return f"{role}.{CONVERTED[setting]}={value}" if setting in CONVERTED else ""
-    if megatron and MEGATRON_OPTIMISER.search(name):
-        return ""
-    if (adapter := re.fullmatch(r"(.*\.model)\.lora\.(\w+)", name)) is not None and adapter[2] != "merge":
-        return f"{adapter[1]}.{LORA[adapter[2]]}={value}" if adapter[2] in LORA else ""
-    return word
-
-
-def _model(role: str) -> str:
-    return "critic.model" if role == "critic" else "actor_rollout_ref.model"

@@ -23,7 +23,7 @@ from marl_verl_tiny.model import TinyModel, ensure_all
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import HERE
-from marl_verl.config.verl_script import from_script
+from marl_verl.config.verl_script import translate
 from marl_verl.run.prepare import plan_run
 from tests.benchmarks.measure import measure
 from tests.benchmarks.run import install_plugin
@@ -125,7 +125,7 @@ def train(folder: Path, module: str, seed: int) -> None:
 
 def needed_on_a_cpu(folder: Path, script: list[str]) -> list[str]:
     """What marl-verl sets by itself on a machine without a GPU, for stock verl."""
-    recipe, overrides = from_script(script)
+    recipe, overrides = translate(script).checked()
     file = folder / "sums.yaml"
     file.write_text(yaml.safe_dump({"defaults": ["marl_trainer", "_self_"], **recipe}))
     plan = plan_run(file, overrides)
