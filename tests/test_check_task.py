@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from marl_verl_tiny.inventory import Inventory
 
-from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, Task, TaskSet
 from marl_verl.testing import check_task
 
@@ -54,7 +53,7 @@ def test_sound_task_sets_pass() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("again", "makes other train tasks of seed 0 when asked again"),
+        ("again", "train tasks asked for again, differs"),
         ("leak", "has a test task in training: "),
         ("ids", "repeats a task id in split train"),
         ("count", "made 7 of 8 train tasks"),
@@ -67,8 +66,3 @@ def test_sound_task_sets_pass() -> None:
 def test_each_broken_promise_is_named(wrong: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_task(Numbers(wrong=wrong), answers)
-
-
-def test_a_class_is_no_task_set() -> None:
-    with pytest.raises(MarlError, match=r"write Inventory\(\) instead of Inventory"):
-        check_task(Inventory, answers)  # type: ignore[arg-type]

@@ -29,8 +29,8 @@ from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
-from marl_verl.testing import check_algorithm, check_credit, check_sampler
-from marl_verl.testing.workflows import TASK, own_words, talkers
+from marl_verl.testing import check_algorithm, check_sampler
+from marl_verl.testing.workflows import TASK, talkers
 
 ROWS = [
     {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}
@@ -153,25 +153,12 @@ TWO = talkers(0, ("solver", "verifier"))
     ("call", "message"),
     [
         (lambda: check_algorithm(ByName(), ROWS), r"'baseline' of ByName is the name 'mean', not a Baseline: write "),
-        (lambda: check_algorithm(ByName, ROWS), r"write ByName\(\) instead of ByName"),
-        (lambda: check_algorithm("grpo", ROWS), "expected a Algorithm, got the name 'grpo'"),
-        (lambda: check_credit("counterfactual", Relay(), TASK, TWO), "got the name 'counterfactual'"),
-        (lambda: check_sampler("independent", Relay(), TASK, TWO), "got the name 'independent'"),
         (
             lambda: check_sampler(GreedyTree(), Relay(), TASK, TWO, mix="sharp"),
             r"'mix' .* Mix\(team=1\.0\), got 'sharp'",
         ),
         (lambda: check_sampler(Independent(), Relay(), TASK, TWO, mix=Mix), "'mix' must be an object .*, got <class"),
         (lambda: check_sampler(Independent(), Relay(), TASK, TWO, limits=5), r"'limits' .* Limits\(acts=100\), got 5"),
-        (lambda: check_sampler(Independent(), Relay(), TASK, TWO, mixx=None), "option 'mixx': did you mean 'mix'"),
-        (
-            lambda: check_sampler(Independent(), Relay(), TASK, TWO, rewards={"solver": "valid-answer"}),
-            "role reward of agent 'solver' must be a function, got 'valid-answer'",
-        ),
-        (
-            lambda: check_sampler(Independent(), Relay(), TASK, TWO, rewards={"solvr": own_words}),
-            "agent in `rewards` 'solvr': did you mean 'solver'",
-        ),
         (lambda: Algorithm(metrics="joint-turns"), r"'metrics' must be a list of names, got 'joint-turns'"),
         (lambda: Mix("team"), "'weights' must be a mapping or null, got 'team'"),
         (lambda: Mix(["team"]), "'weights' must be a mapping or null, got"),

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from marl_verl.algo.sampling import drive
-from marl_verl.episode import Action, ActRecord, CallRecord, Journal, ReplayMismatch, Run, Workflow, replay
-from marl_verl.episode.codec import decode_journal, encode_journal, plain
-from marl_verl.episode.journal import Record
-from marl_verl.episode.turn import changed
+from marl_verl.episode import Action, Journal, ReplayMismatch, Run, Workflow, replay
+from marl_verl.episode.codec import decode_journal, encode_journal, encode_record, plain
 from marl_verl.errors import unknown
 from marl_verl.tasks.base import Task
-from marl_verl.testing.given import SECONDS, both, must, time_limit
-from marl_verl.testing.hash_seeds import elsewhere
+from marl_verl.testing.given import SECONDS, must, same, same_elsewhere, time_limit
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
-from marl_verl.testing.unrecorded import no_mcp_calls
 
 
 def check_workflow(
@@ -47,7 +44,7 @@ def check_workflow(
 
     Raises:
         AssertionError: agents of the policy never acted, or the answer (or a proposal) is an action, not its text, or
-            the check exceeds `seconds`: in which of these runs, and where.
+            the check exceeds `seconds`, and where.
         ReplayMismatch: an effect differs between runs.
         WorkflowError: the workflow failed.
         MarlError: workflow, task or policy is of the wrong type, or `may_not_act` names an agent without a script.
@@ -56,47 +53,16 @@ def check_workflow(
     for agent in may_not_act:
         if agent not in policy.agents:
             raise unknown("scripted agent", agent, policy.agents)
-    name = f"workflow '{type(workflow).__name__}' on task '{task.id}'"
+    name = _name(workflow, task)
     with time_limit(f"check_workflow of {name}", seconds):
         first, acted = asyncio.run(replayable(workflow, task, policy, seed, orders))
-        for setting, stored in elsewhere(partial(_stored, workflow, task, policy, seed), name):
-            mine, theirs = (_Stored(decode_journal(each.pop("journal")), **each) for each in (_encoded(first), stored))
-            _same(mine, theirs, f"{name}, with {setting}, which orders sets")
+        same_elsewhere(partial(_computed, workflow, task, policy, seed), _lines(first), name, ReplayMismatch)
     never = [agent for agent in policy.agents if agent not in acted and agent not in may_not_act]
     advice = f"change the replies or the task, or pass may_not_act={never}"
     must(not never, f"{name} never lets {', '.join(never)} act: {advice}")
-    answers, proposes = _has_action(first.answer), _has_action(first.proposals)
-    must(not answers, f"{name} answers with an Action, which cannot be scored: return action.text")
-    must(not proposes, f"{name} proposes an Action, which cannot be scored: team.propose(action.text)")
+    message = f"{name} has an Action as answer or proposal, which cannot be scored: use its text, action.text"
+    must(not _has_action([first.answer, *first.proposals]), message)
     return first
-
-
-@dataclass
-class _Stored:
-    """A run as JSON values."""
-
-    journal: Journal
-    proposals: Any
-    invalid: Any
-    answer: Any
-
-
-def _stored(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int) -> dict[str, Any]:
-    return _encoded(asyncio.run(_scripted(ScriptedContext(workflow, task, policy), seed)))
-
-
-async def _scripted(context: ScriptedContext, seed: int, journal: Journal | None = None, strict: bool = False) -> Run:
-    workflow = context.task_context.workflow
-    given: Any = {"strict": strict, "too_long": context.too_long}
-    async with Run(workflow, context.task, context.agents, journal, seed, **given) as run:
-        await drive(run, lambda act: context.act(act, 0))
-    return run
-
-
-def _encoded(run: Run) -> dict[str, Any]:
-    invalid = sorted([*key, why] for key, why in run.invalid.items())
-    answers = {"proposals": plain(run.proposals), "answer": plain(run.answer)}
-    return {"journal": encode_journal(run.journal), "invalid": invalid, **answers}
 
 
 async def replayable(
@@ -105,29 +71,54 @@ async def replayable(
     """Check that a workflow is replayable; return (its first run, the agents that acted in any run)."""
     acted: set[str] = set()
 
-    async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
-        context = ScriptedContext(workflow, task, policy, delay=shuffled(shuffle))
-        again = await _scripted(context, seed, journal, strict)
+    async def check(label: str, journal: Journal | None = None, strict: bool = False, order: int | None = None) -> None:
+        context = ScriptedContext(workflow, task, policy, delay=shuffled(order))
+        again = await _run(context, seed, journal, strict)
         acted.update(act.agent for _, act, _ in context.asked)
-        if what:
-            _same(first, again, f"{name}, {what}")
-        return again
+        same(_lines(first), _lines(again), f"{name}, {label},", ReplayMismatch)
 
-    name = f"workflow '{type(workflow).__name__}' on task '{task.id}'"
-
-    first = await run("")
+    name = _name(workflow, task)
+    context = ScriptedContext(workflow, task, policy)
+    first = await _run(context, seed)
+    acted.update(act.agent for _, act, _ in context.asked)
     whole = first.journal
-    with no_mcp_calls(f"{name}, replayed"):
+    with _no_mcp_calls(name):
         again = await replay(workflow, task, policy.agents, whole)
-    _same(first, again, f"{name}, replayed")
-    await run("restarted from its journal", whole, strict=True)
+    same(_lines(first), _lines(again), f"{name}, replayed,", ReplayMismatch)
+    await check("restarted from its journal", whole, strict=True)
     stored = decode_journal(json.loads(json.dumps(encode_journal(whole))))
-    await run("restarted from its journal as JSON", stored, strict=True)
+    await check("restarted from its journal as JSON", stored, strict=True)
     for count in range(len(whole)):
-        await run(f"restarted from {count} records", whole.prefix(count))
-    for shuffle in range(orders):
-        await run("with actions arriving in another order", shuffle=shuffle)
+        await check(f"restarted from {count} records", whole.prefix(count))
+    for order in range(orders):
+        await check("with actions arriving in another order", order=order)
     return first, acted
+
+
+def _name(workflow: Workflow, task: Task) -> str:
+    return f"workflow '{type(workflow).__name__}' on task '{task.id}'"
+
+
+async def _run(context: ScriptedContext, seed: int, journal: Journal | None = None, strict: bool = False) -> Run:
+    run = Run(
+        *(context.task_context.workflow, context.task, context.agents, journal, seed),
+        strict=strict,
+        too_long=context.too_long,
+    )
+    async with run:
+        await drive(run, lambda act: context.act(act, 0))
+    return run
+
+
+def _computed(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int) -> list[str]:
+    return _lines(asyncio.run(_run(ScriptedContext(workflow, task, policy), seed)))
+
+
+def _lines(run: Run) -> list[str]:
+    """A run as text: its effects in order, and how it ended."""
+    records = [f"{record} {json.dumps(encode_record(record))}" for record in run.journal]
+    ends = {"proposals": plain(run.proposals), "invalid marks": sorted(map(str, run.invalid.items()))}
+    return [*records, *(f"{name} {value}" for name, value in {**ends, "answer": plain(run.answer)}.items())]
 
 
 def _has_action(answer: Any) -> bool:
@@ -137,37 +128,26 @@ def _has_action(answer: Any) -> bool:
     return isinstance(answer, Action) or (isinstance(answer, list | tuple) and any(map(_has_action, answer)))
 
 
-def _same(first: Run | _Stored, again: Run | _Stored, name: str) -> None:
-    """Raise ReplayMismatch with the first effect that differs, and both values."""
-    different = [(old, new) for old, new in zip(first.journal, again.journal, strict=False) if old != new]
-    if different:
-        raise ReplayMismatch(f"{name}: {_difference(*different[0])}")
-    old, new = tuple(first.journal), tuple(again.journal)
-    if len(new) < len(old):
-        raise ReplayMismatch(f"{name}: it does not reach {_effect(old[len(new)])}, which the first run reached")
-    if len(new) > len(old):
-        raise ReplayMismatch(f"{name}: it reaches {_effect(new[len(old)])}, which the first run did not reach")
-    ends = {"proposals": "proposals", "invalid": "invalid marks", "answer": "answer"}
-    for attribute, shown_as in ends.items():
-        one, two = getattr(first, attribute), getattr(again, attribute)
-        if one != two:
-            raise ReplayMismatch(f"{name}: different {shown_as}: {both(one, two)}")
+@contextmanager
+def _no_mcp_calls(label: str) -> Iterator[None]:
+    """Raise ReplayMismatch if the block, a replay of a whole journal, calls a tool of an MCP server: a framework may do
+    so by a client of its own, which no journal records and every replay would repeat."""
+    session: Any = getattr(sys.modules.get("mcp.client.session"), "ClientSession", None)
+    if session is None:  # the first run did not import it
+        yield
+        return
+    called: list[str] = []
+    call = session.call_tool
 
+    async def noted(self: Any, name: str, *args: Any, **options: Any) -> Any:
+        called.append(name)
+        return await call(self, name, *args, **options)
 
-def _effect(record: Record) -> str:
-    return str(record.act) if isinstance(record, ActRecord) else str(record)
-
-
-def _difference(old: Record, new: Record) -> str:
-    if isinstance(old, ActRecord) and isinstance(new, ActRecord) and old.act.key == new.act.key:
-        if old.act.seen != new.act.seen:
-            return f"{old.act} is shown another observation: {changed(old.act, new.act)}"
-        return f"{old.act} has another index or action: {both(str(old), str(new))}"
-    if isinstance(old, CallRecord) and isinstance(new, CallRecord) and str(old) == str(new):
-        results = both(_result(old), _result(new))
-        return f"{old} has another result: {results}. Make it deterministic, or a test double of the tool"
-    return f"different effect: {both(str(old), str(new))}"
-
-
-def _result(call: CallRecord) -> str:
-    return str(call.value) if call.raised is None else f"{call.raised.kind}: {call.raised.message}"
+    session.call_tool = noted
+    try:
+        yield
+    finally:
+        session.call_tool = call
+    if called:
+        why = f"calls MCP tool '{called[0]}' again, by a client that is not recorded"
+        raise ReplayMismatch(f"{label}, replayed, {why}: use `mcp_server` or `recorded_tool` of marl-verl-agents")

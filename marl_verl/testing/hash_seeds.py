@@ -13,7 +13,6 @@ import pickle
 import subprocess
 import sys
 import sysconfig
-import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -27,40 +26,35 @@ from marl_verl.plugins import installed
 VARIABLE = "PYTHONHASHSEED"
 OTHERS = 2  # processes: a set of two texts has the same order in all three with a probability of 1/4
 CODE = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from marl_verl.testing.hash_seeds import serve"
+INSTALLED = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
+processes: dict[str, subprocess.Popen[bytes]] = {}
 
 
-def elsewhere(compute: Callable[[], Any], what: str) -> list[tuple[str, Any]]:
+def elsewhere(compute: Callable[[], Any], label: str) -> list[tuple[str, Any]]:
     """[(setting of a process, the result of `compute` there)] for each process; results must be plain data.
 
-    A computation that cannot be sent, or fails there, is a MarlWarning that begins with `what`.
+    A computation that cannot be sent, or fails there, is a MarlWarning that begins with `label`.
     """
     try:
         payload = _packed(compute)
+        if not processes:
+            _start()
+        for process in processes.values():
+            pickle.dump(payload, process.stdin)  # type: ignore[arg-type]
+            process.stdin.flush()  # type: ignore[union-attr]
+        replies = [(setting, *pickle.load(process.stdout)) for setting, process in processes.items()]  # type: ignore[arg-type]
     except Exception as error:  # noqa: BLE001  objects of the user, which may hold anything
-        return _warned(what, error)
-    others = _processes()
-    try:
-        for _, process in others:
-            assert process.stdin is not None
-            pickle.dump(payload, process.stdin)
-            process.stdin.flush()
-        replies = [(setting, pickle.load(process.stdout)) for setting, process in others]  # type: ignore[arg-type]
-    except (OSError, EOFError, pickle.PickleError) as error:
         _stop()
-        return _warned(what, error)
+        replies = [("", False, str(error))]
     except BaseException:  # interrupted: a process may still be computing
         _stop()
         raise
-    for _, (right, reply) in replies:
+    for _, right, reply in replies:
         if not right:
-            return _warned(what, reply)
-    return [(setting, reply) for setting, (_, reply) in replies]
-
-
-def _warned(what: str, why: object) -> list[tuple[str, Any]]:
-    message = f"{what} is not checked with other hash seeds, which change the order of sets: {why}"
-    warnings.warn(message, MarlWarning, stacklevel=4)
-    return []
+            why = "is not checked with other hash seeds, which change the order of sets"
+            warnings.warn(f"{label} {why}: {reply}", MarlWarning, stacklevel=4)
+            return []
+    return [(setting, reply) for setting, _, reply in replies]
 
 
 def serve() -> None:
@@ -72,69 +66,49 @@ def serve() -> None:
             payload = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(_computed(payload), reply)
+        try:
+            result = True, cloudpickle.loads(payload)()
+        except BaseException as error:  # noqa: BLE001  whatever the user's code raises
+            result = False, f"{type(error).__name__}: {error}"
+        pickle.dump(result, reply)
         reply.flush()
-
-
-def _computed(payload: bytes) -> tuple[bool, Any]:
-    """(True, the result), or (False, why it failed)."""
-    try:
-        return True, cloudpickle.loads(payload)()
-    except BaseException as error:  # noqa: BLE001  whatever the user's code raises
-        return False, f"{type(error).__name__}: {error}"
 
 
 def _packed(compute: Callable[[], Any]) -> bytes:
     """The computation with the code of modules that are not installed, since importing a test module may be slow."""
-    local = [name for name in list(sys.modules) if _is_local(name)]
     known = cloudpickle.list_registry_pickle_by_value()
-    mine = [module for name in local if name not in known and (module := sys.modules.get(name)) is not None]
-    for module in mine:
+    local = [
+        module
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None)) and not file.startswith(INSTALLED)
+        if getattr(module, "__name__", None) == name and name not in known and name.partition(".")[0] not in _plugins()
+    ]
+    for module in local:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(compute))
     finally:
-        for module in mine:
+        for module in local:
             cloudpickle.unregister_pickle_by_value(module)
 
 
 @functools.cache
-def _is_local(name: str) -> bool:
-    """Whether a module may not be importable elsewhere: it is neither installed nor of a registered plugin."""
-    module, top = sys.modules.get(name), name.partition(".")[0]
-    file = getattr(module, "__file__", None)
-    if not isinstance(module, types.ModuleType) or module.__name__ != name:
-        return False  # some libraries put objects there
-    if file is None:
-        return module.__spec__ is None and name not in sys.builtin_module_names
-    folders = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return top not in _packages() and not file.startswith((*folders, str(Path(__file__).parents[1])))
-
-
-@functools.cache
-def _packages() -> set[str]:
+def _plugins() -> set[str]:
+    """The packages of installed plugins, which may be editable."""
     return {point.value.partition(":")[0].partition(".")[0] for point in installed()[0]}
 
 
-@functools.cache
-def _processes() -> list[tuple[str, subprocess.Popen[bytes]]]:
-    seeds = [seed for seed in ("1", "2", "3") if seed != os.environ.get(VARIABLE)][:OTHERS]
-    started = []
-    for seed in seeds:
-        command = [sys.executable, "-c", f"{CODE}; serve()"]
-        environment = {**os.environ, VARIABLE: seed}
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdin is not None
-        pickle.dump(sys.path, process.stdin)
-        started.append((f"{VARIABLE}={seed}", process))
+def _start() -> None:
     atexit.register(_stop)
-    return started
+    for seed in [seed for seed in ("1", "2", "3") if seed != os.environ.get(VARIABLE)][:OTHERS]:
+        command, environment = [sys.executable, "-c", f"{CODE}; serve()"], {**os.environ, VARIABLE: seed}
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pickle.dump(sys.path, process.stdin)  # type: ignore[arg-type]
+        processes[f"{VARIABLE}={seed}"] = process
 
 
 def _stop() -> None:
-    if _processes.cache_info().currsize:
-        others = _processes()
-        _processes.cache_clear()
-        for _, process in others:
-            process.kill()
-            process.communicate()
+    for process in processes.values():
+        process.kill()
+        process.communicate()
+    processes.clear()

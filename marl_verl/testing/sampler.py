@@ -7,26 +7,29 @@ workflow from `node` and `parent` of the rows, independently of the sampler.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import warnings
 from collections import Counter
+from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any
 
-from marl_verl.algo.sampling import Failure, Sample, Sampler
-from marl_verl.episode import Episode, ReplayMismatch, Turn, Workflow, WorkflowError
+from marl_verl.algo.sampling import Candidate, Sample, Sampler
+from marl_verl.episode import Act, Action, ReplayMismatch, Workflow, WorkflowError
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.journals.write import sample_lines
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.determinism import replayable
-from marl_verl.testing.given import SECONDS, awaitable, both, instance, lets_out, must, same_elsewhere, time_limit
-from marl_verl.testing.replayed import Worth, check_replayed, named
+from marl_verl.testing.given import SECONDS, SwitchedOff, instance, lets_out, must, same, same_elsewhere, time_limit
+from marl_verl.testing.replayed import check_replayed, named
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene
-from marl_verl.testing.watched import Watched
 
 UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"
 CANCEL_SECONDS = 10.0  # after which a sampler ignores its cancellation
+
+Request = tuple[int, tuple[str, str], Candidate, str]
+"""(session, act's key, candidate, agent that acts): these determine a request's seed."""
 
 
 def check_sampler(
@@ -39,7 +42,6 @@ def check_sampler(
     seed: int = 0,
     orders: int = 3,
     asked: int | None = None,
-    worth: Worth | None = None,
     may_fail: bool = False,
     seconds: float = SECONDS,
     **options: Any,
@@ -54,7 +56,7 @@ def check_sampler(
 
     Replay, independent of the sampler: siblings share one observation, that of the state after their parent's actions,
     so that states advance and later agents see earlier actions; the turns of an episode are a path, and its journal
-    has exactly their actions; every row has the rewards of the state that it leads to.
+    has exactly their actions; every row that leads to the end of its workflow has the rewards of this end.
 
     Repetition: with `orders` other arrival orders the sample is the same, and in processes with other hash seeds, which
     change the order of sets; one failing request becomes a failure, and
@@ -65,8 +67,6 @@ def check_sampler(
         tasks: as for `ScriptedContext`.
         seed: as for `ScriptedContext`.
         asked: expected number of requested actions, if known.
-        worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
-            the workflow's end is scored, or None. Without it only the rewards of final states are checked.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
         seconds: time limit of the check.
         options: of `ScriptedContext`: rewards, sides, untrained, mix, limits.
@@ -85,8 +85,8 @@ def check_sampler(
     instance(sampler, Sampler, "MySampler(), of a class MySampler(Sampler)")
     check_scene(workflow, task, policy, tasks)
 
-    def watched(**how: Any) -> Watched:
-        return Watched(workflow, task, policy, tasks, seed, **options, **how)
+    def watched(**disturbance: Any) -> _Watched:
+        return _Watched(workflow, task, policy, tasks, seed, **options, **disturbance)
 
     async def check() -> Sample:
         try:
@@ -97,8 +97,6 @@ def check_sampler(
             pass  # raised again when it is sampled
         context = watched()
         sample, requests = await _sampled(sampler, context), context.requests
-        if (mismatch := context.mismatch()) is not None:
-            raise mismatch
         if not may_fail:
             if sample.failures:
                 raise MarlError(f"an attempt failed without an injected failure: {sample.failures[0].detail}")
@@ -106,19 +104,19 @@ def check_sampler(
             must(sample.episodes, f"the sampler requested {len(requests)} actions, but its sample has no episode")
         must(asked in (None, len(requests)), f"the sampler requested {len(requests)} actions, not {asked}")
         _check_rows(sample, context)
-        await check_replayed(sample, context, sampler, worth)
+        await check_replayed(sample, context, sampler)
         for order in range(orders):
             shuffled = watched(order=order)
             again = await _sampled(sampler, shuffled)
-            _same(sample, again, details=not (context.concurrent() or shuffled.concurrent()))
-            same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, requests))
-            must(same, "with actions arriving in another order, the sampler requests other actions")
+            same(_lines(sample, context), _lines(again, context), "with actions arriving in another order, the sample")
+            unchanged = Counter(shuffled.requests) == Counter(requests)
+            must(unchanged, "with actions arriving in another order, the sampler requests other actions")
         if requests:
-            await _check_failing(sampler, watched(broken=requests[len(requests) // 2]), worth)
+            await _check_failing(sampler, watched(broken=requests[len(requests) // 2]))
             await _check_cancelling(sampler, watched(stuck=len(requests) // 2))
         return sample
 
-    compute = partial(_lines, sampler, workflow, task, policy, tasks, seed, options)
+    compute = partial(_computed, sampler, workflow, task, policy, tasks, seed, options)
     with time_limit("check_sampler", seconds):
         sample = asyncio.run(check())
         same_elsewhere(compute, compute(), f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
@@ -127,61 +125,83 @@ def check_sampler(
     return sample
 
 
-def _lines(sampler: Sampler, *scene: Any) -> list[str]:
-    """A sample as text."""
-    *given, options = scene
-    context = ScriptedContext(*given, **options)
-    sample = asyncio.run(sampler.sample(context))
-    return [*sample_lines(sample, context.uid, context.task.id, tokens=True), f"{sorted(sample.extra_tokens.items())}"]
+class _Watched(ScriptedContext):
+    """A context that records requests and injects disturbances: another arrival `order`, a request that fails
+    (`broken`), or one that is never resolved (number `stuck`)."""
+
+    def __init__(
+        self,
+        *scene: Any,
+        order: int | None = None,
+        broken: Request | None = None,
+        stuck: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*scene, **options)
+        self.order, self.broken, self.stuck = order, broken, stuck
+        self.requests: list[Request] = []
+        self.is_stuck = asyncio.Event()
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        request = session, act.key, candidate, agent or act.agent
+        self.requests.append(request)
+        if self.stuck == len(self.requests) - 1:
+            self.is_stuck.set()
+            await asyncio.Event().wait()
+        for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
+            await asyncio.sleep(0)
+        if request == self.broken:
+            raise SwitchedOff("a request that check_sampler makes fail")
+        return await super().act(act, session, candidate, agent)
 
 
-async def _sampled(sampler: Sampler, context: Watched) -> Sample:
-    """The sampler's result, asserting that no task is left running."""
+def _computed(sampler: Sampler, *scene: Any) -> list[str]:
+    *parts, options = scene
+    context = ScriptedContext(*parts, **options)
+    return _lines(asyncio.run(sampler.sample(context)), context)
+
+
+def _lines(sample: Sample, context: ScriptedContext) -> list[str]:
+    """A sample as text, without the messages of failures: concurrent effects may fail in another order."""
+    failures = [replace(failure, detail="") for failure in sample.failures]
+    lines = sample_lines(replace(sample, failures=failures), context.uid, context.task.id, tokens=True)
+    rows = [f"{named(turn)}: parent {turn.parent}, rewards {sorted(turn.components.items())}" for turn in sample.turns]
+    return [*rows, *lines, f"extra tokens {sorted(sample.extra_tokens.items())}"]
+
+
+async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
+    """The sampler's result, asserting its type and that no task is left running."""
     before = asyncio.all_tasks()
-    sample = await _called(sampler, context)
+    sample = await sampler.sample(context)
+    must(isinstance(sample, Sample), f"`sample` must return a Sample, it returned {sample!r:.60}")
     await _nothing_left(before, "when it has returned")
     return sample
 
 
-async def _called(sampler: Sampler, context: Watched) -> Sample:
-    """The sampler's result, asserting that it is a valid `Sample`."""
-    found: Sample = await awaitable(sampler.sample(context), "`sample`")
-    must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
-    for name, kind in (("episodes", Episode), ("failures", Failure)):
-        for each in getattr(found, name):
-            must(isinstance(each, kind), f"the sample's `{name}` must be {kind.__name__}s, one is {each!r:.60}")
-    return found
-
-
-async def _check_failing(sampler: Sampler, broken: Watched, worth: Worth | None) -> None:
+async def _check_failing(sampler: Sampler, broken: _Watched) -> None:
+    advice = "use `ask` for policy requests, in an `attempt`"
     try:
-        left = await _sampled(sampler, broken)
+        sample = await _sampled(sampler, broken)
     except Exception as error:
         if not lets_out(error):
             raise
-        message = f"a request failed, and `sample` raised {type(error).__name__}"
-        raise AssertionError(f"{message}: use `ask` for policy requests, in an `attempt`") from error
-    failed = any(failure.reason == "policy-error" for failure in left.failures)
-    must(failed, "a request failed, but the sample has no such failure: use `ask` for policy requests, in an `attempt`")
-    _check_rows(left, broken)
-    await check_replayed(left, broken, sampler, worth)
+        raise AssertionError(f"a request failed, and `sample` raised {type(error).__name__}: {advice}") from error
+    failed = any(failure.reason == "policy-error" for failure in sample.failures)
+    must(failed, f"a request failed, but the sample has no such failure: {advice}")
+    _check_rows(sample, broken)
+    await check_replayed(sample, broken, sampler)
 
 
-async def _check_cancelling(sampler: Sampler, context: Watched) -> None:
+async def _check_cancelling(sampler: Sampler, context: _Watched) -> None:
     before = asyncio.all_tasks()
-    sampling = asyncio.create_task(_called(sampler, context))
+    sampling = asyncio.ensure_future(sampler.sample(context))
     stuck = asyncio.create_task(context.is_stuck.wait())
     await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED)
-    for _ in range(5):
-        await asyncio.sleep(0)
     stuck.cancel()
     if not sampling.done():  # it is done if the workflow ends without waiting for an action
         sampling.cancel()
-        done, _ = await asyncio.wait([sampling], timeout=CANCEL_SECONDS)
-        must(done, "the sampler ignores its cancellation")
-        must(sampling.cancelled() or sampling.exception() is not None, "a cancelled sampler returned a result")
-    if not sampling.cancelled():
-        sampling.result()
+        await asyncio.wait([sampling], timeout=CANCEL_SECONDS)
+        must(sampling.cancelled(), "the sampler does not end when it is cancelled")
     await _nothing_left(before, "when it was cancelled")
 
 
@@ -191,8 +211,7 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
             return
         await asyncio.sleep(0)
     left = [task.get_coro() for task in asyncio.all_tasks() - before]
-    names = ", ".join(sorted({str(getattr(each, "__qualname__", getattr(each, "__name__", each))) for each in left}))
-    message = f"{len(left)} tasks are left running {when}: {names}"
+    message = f"{len(left)} tasks are left running {when}: {getattr(left[0], '__qualname__', left[0])}"
     raise AssertionError(f"{message}. Start runs by `async with context.start(...)`")
 
 
@@ -202,7 +221,7 @@ def _siblings(sample: Sample) -> bool:
     return len({parent for parent, _ in nodes}) < len(nodes)
 
 
-def _check_rows(sample: Sample, context: Watched) -> None:
+def _check_rows(sample: Sample, context: _Watched) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
     turns = {id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values()
     rows = [turn for turn in turns if not turn.transition]
@@ -211,56 +230,19 @@ def _check_rows(sample: Sample, context: Watched) -> None:
         must(turn.node is None or turn.transition or turn.agent in context.explored, why)
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
-    for request, count in Counter(context.requests).items():
-        session, (agent, slot), candidate, _ = request
+    for (session, (agent, slot), candidate, _), count in Counter(context.requests).items():
         message = f"act {agent}:{slot} of session {session} is requested {count} times as candidate {candidate!r}"
         must(count == 1, f"{message}: these requests have the same seed")
-    given = {id(action): action for action in context.given}
+    sampled = {id(action): action for action in context.given}
     for action, count in Counter(id(row.action) for row in rows).items():
-        must(action in given, "a row has an action that no policy returned")
+        must(action in sampled, "a row has an action that no policy returned")
         must(count == 1, f"one action is in {count} rows")
     in_rows = {id(row.action) for row in rows}
-    other = sum(action.length for key, action in given.items() if key not in in_rows)
+    other = sum(action.length for key, action in sampled.items() if key not in in_rows)
     extra = sum(sample.extra_tokens.values())
-    if not sample.failures:
-        lost = [
-            f"act {key[0]}:{key[1]} of session {session} (candidate {candidate!r})"
-            for action, (session, key, candidate, _) in context.request_of.items()
-            if action not in in_rows
-        ]
-        which = f": those of {', '.join(lost[:3])}{' and others' if lost[3:] else ''}" if lost else ""
-        message = f"{other} sampled tokens are in no row, extra_tokens has {extra} (nothing failed)"
-        must(other == extra, message + which)
-    must(other >= extra, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
+    right = other >= extra if sample.failures else other == extra  # those of failed attempts are not counted
+    must(right, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
     for row in rows:
         must(row.uid == context.uid, f"{named(row)} has uid '{row.uid}', the task's is '{context.uid}'")
         policy = context.task_context.agents[row.agent].policy
         must(row.policy == policy, f"{named(row)} has policy '{row.policy}', its agent's is '{policy}'")
-
-
-def _same(first: Sample, again: Sample, details: bool) -> None:
-    """Raise AssertionError with the first difference.
-
-    Without `details`, the messages of failures may differ: the named effect can depend on the arrival order.
-    """
-    when = "with actions arriving in another order"
-    rows, others = first.turns, again.turns
-    for row, other in zip(rows, others, strict=False):
-        for field in dataclasses.fields(Turn):
-            a, b = getattr(row, field.name), getattr(other, field.name)
-            must(a == b, f"{when}, {named(row)} has another {field.name}: {both(a, b)}")
-    must(len(rows) == len(others), f"{when}, there are {len(others)} rows instead of {len(rows)}")
-    a, b = _comparable(first, details), _comparable(again, details)
-    for name in a:
-        must(a[name] == b[name], f"{when}, it has other {name}: {both(a[name], b[name])}")
-
-
-def _comparable(sample: Sample, details: bool) -> dict[str, Any]:
-    return {
-        "episodes": [(e.session, e.answer, e.success, e.score, e.finished) for e in sample.episodes],
-        "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],
-        "turns beside a path": [[(turn.session, turn.index) for turn in e.off_path_turns] for e in sample.episodes],
-        "journals": [each.journal for each in sample.episodes],
-        "failures": [(each.session, each.reason, details and each.detail) for each in sample.failures],
-        "extra_tokens": sample.extra_tokens,
-    }

@@ -74,21 +74,21 @@ class ScriptedPolicy:
             MarlError: the agent has no script, or its script does not return a text; or the act sets a temperature
                 that a run would refuse (see `sampling`).
         """
-        who = agent or act.agent
-        if who not in self.replies:
-            raise unknown("scripted agent", who, self.replies)
-        if act.parameters and (trained_at := self.sampling.get(who, {})) is not None:
-            at = {"temperature": 1.0, "top_p": 1.0, **trained_at}
-            if (why := untrained_sampling(act.parameters, at, f"agent '{who}'")) is not None:
+        name = agent or act.agent
+        if name not in self.replies:
+            raise unknown("scripted agent", name, self.replies)
+        if act.parameters and (trained_at := self.sampling.get(name, {})) is not None:
+            settings = {"temperature": 1.0, "top_p": 1.0, **trained_at}
+            if (why := untrained_sampling(act.parameters, settings, f"agent '{name}'")) is not None:
                 raise MarlError(why)
-        reply = self.replies[who]
+        reply = self.replies[name]
         if callable(reply):
-            alone = len(inspect.signature(reply).parameters) == 1
-            text = reply(act) if alone else reply(act, session, candidate)
+            act_only = len(inspect.signature(reply).parameters) == 1
+            text = reply(act) if act_only else reply(act, session, candidate)
         else:
             text = reply if isinstance(reply, str | Mapping) else reply[min(act.turn, len(reply) - 1)]
         if not isinstance(text, str | Mapping):
-            raise MarlError(f"the script of agent '{who}' must return a text, got {text!r:.60} for {act}")
+            raise MarlError(f"the script of agent '{name}' must return a text, got {text!r:.60} for {act}")
         return scripted_action(act, text)
 
 
@@ -98,11 +98,11 @@ class _Anything(TaskSet):
 
 
 def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: TaskSet | None = None) -> None:
+    """MarlError for an argument of another type."""
     instance(workflow, Workflow, "MyWorkflow(), of a class MyWorkflow(Workflow)")
     instance(task, Task, 'Task("id", "prompt", {...})')
-    instance(policy, ScriptedPolicy, 'ScriptedPolicy({"agent": "what it says"})')
-    if tasks is not None:
-        instance(tasks, TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
+    instance(policy, ScriptedPolicy, 'ScriptedPolicy({"agent": "its reply"})')
+    instance(tasks or _Anything(), TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
 
 
 class ScriptedContext(BaseSamplingContext):
@@ -123,7 +123,7 @@ class ScriptedContext(BaseSamplingContext):
         given: the returned actions, in order.
 
     Raises:
-        MarlError: workflow, task, policy or tasks is of the wrong type.
+        MarlError: workflow, task, policy or tasks is of the wrong type, or an agent has no script.
     """
 
     def __init__(
@@ -141,21 +141,12 @@ class ScriptedContext(BaseSamplingContext):
     ) -> None:
         check_scene(workflow, task, policy, tasks)
         rewards, sides = rewards or {}, sides or {}
-        for who, reward in rewards.items():
-            if who not in policy.agents:
-                raise unknown("agent in `rewards`", who, policy.agents)
-            if not callable(reward):
-                raise MarlError(f"the role reward of agent '{who}' must be a function, got {reward!r:.60}")
-        for what, named in (("sides", sides), ("untrained", untrained)):
-            for who in named:
-                if who not in policy.agents:
-                    raise unknown(f"agent in `{what}`", who, policy.agents)
-        for name in options:
-            if name not in ("mix", "limits"):
-                raise unknown("option", name, ("mix", "limits"))
+        for name in (*rewards, *sides, *untrained):
+            if name not in policy.agents:
+                raise unknown("scripted agent", name, policy.agents)
         agents = {
-            who: AgentConfig(who, policy=who, reward=who if who in rewards else None, side=sides.get(who))
-            for who in policy.agents
+            name: AgentConfig(name, policy=name, reward=name if name in rewards else None, side=sides.get(name))
+            for name in policy.agents
         }
         options["explored"] = frozenset(agents) - frozenset(untrained)
         super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)

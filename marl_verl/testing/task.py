@@ -12,7 +12,7 @@ from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
-from marl_verl.testing.given import SECONDS, both, instance, must, same_elsewhere, time_limit
+from marl_verl.testing.given import SECONDS, instance, must, same, same_elsewhere, time_limit
 
 
 def check_task(
@@ -46,47 +46,44 @@ def check_task(
     instance(tasks, TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
     name = f"task set '{type(tasks).__name__}'"
     with time_limit(f"check_task of {name}", seconds):
-        found = {(split, seed): tasks.generate(split, count, seed) for split in SPLITS for seed in seeds}
-        for (split, seed), made in found.items():
-            must(len(made) == count, f"{name} made {len(made)} of {count} {split} tasks")
-            must(len({task.id for task in made}) == count, f"{name} repeats a task id in split {split}")
-            again = _lines(tasks, split, count, seed)
-            mine = [_line(task) for task in made]
-            must(mine == again, f"{name} makes other {split} tasks of seed {seed} when asked again")
-        for of in (_identity, _content):
-            train, test = (
-                {of(task) for (at, _), made in found.items() if at == split for task in made} for split in SPLITS
-            )
+        made = {(split, seed): tasks.generate(split, count, seed) for split in SPLITS for seed in seeds}
+        for (split, seed), batch in made.items():
+            must(len(batch) == count, f"{name} made {len(batch)} of {count} {split} tasks")
+            must(len({task.id for task in batch}) == count, f"{name} repeats a task id in split {split}")
+            same(list(map(_line, batch)), _lines(tasks, split, count, seed), f"{name}, {split} tasks asked for again,")
+        for key in (lambda task: task.id, lambda task: json.dumps([task.prompt, task.data])):
+            train, test = ({key(task) for seed in seeds for task in made[split, seed]} for split in SPLITS)
             must(not train & test, f"{name} has a test task in training: {min(train & test, default='')!s:.120}")
-        for task in (task for made in found.values() for task in made):
-            _check_scores(tasks, task, list(answers(task)), scores, name)
-        first = [_line(task) for task in found["train", seeds[0]]]
-        same_elsewhere(partial(_lines, tasks, "train", count, seeds[0]), first, f"{name}, split train")
-    return found["train", seeds[0]]
+        for task in (task for batch in made.values() for task in batch):
+            _check_scores(tasks, task, answers(task), scores, name)
+        training = made["train", seeds[0]]
+        compute = partial(_lines, tasks, "train", count, seeds[0])
+        same_elsewhere(compute, list(map(_line, training)), f"{name}, split train")
+    return training
 
 
-def _check_scores(tasks: TaskSet, task: Task, answers: list[Any], scores: tuple[float, float], name: str) -> None:
+def _check_scores(tasks: TaskSet, task: Task, answers: Sequence[Any], scores: tuple[float, float], name: str) -> None:
     stored = Task(**json.loads(_line(task)))
-    must(stored == task, f"{name}, task '{task.id}' is another one after JSON: {both(repr(task), repr(stored))}")
+    must(stored == task, f"{name}, task '{task.id}' is another one after JSON: {stored!r:.200}")
     for answer in answers:
         score = _score(tasks, task, answer)
-        what = f"{name}, task '{task.id}': answer {answer!r:.60} scores {score!r}"
-        sides = tuple(score) if isinstance(score, Mapping) else ()
-        must(set(sides) == set(tasks.sides), f"{what}, but its `sides` are {tuple(tasks.sides)}")
-        for each in score.values() if isinstance(score, Mapping) else (score,):
-            number = isinstance(each, int | float) and not isinstance(each, bool)
-            must(number and scores[0] <= each <= scores[1], f"{what}, not a number from {scores[0]} to {scores[1]}")
-        must(score == _score(tasks, task, answer), f"{what}, and another score when asked again")
-        must(score == _score(tasks, stored, answer), f"{what}, and another score for the task from JSON")
+        message = f"{name}, task '{task.id}': answer {answer!r:.60} scores {score!r}"
+        by_side = score if isinstance(score, Mapping) else {}
+        must(set(by_side) == set(tasks.sides), f"{message}, but its `sides` are {tuple(tasks.sides)}")
+        for value in by_side.values() or (score,):
+            right = isinstance(value, int | float) and scores[0] <= value <= scores[1]
+            must(right, f"{message}, not a number from {scores[0]} to {scores[1]}")
+        must(score == _score(tasks, task, answer), f"{message}, and another score when asked again")
+        must(score == _score(tasks, stored, answer), f"{message}, and another score for the task from JSON")
 
 
 def _score(tasks: TaskSet, task: Task, answer: Any) -> Any:
-    found = tasks.score(task, answer)
+    score = tasks.score(task, answer)
 
     async def wait() -> Any:
-        return await found
+        return await score
 
-    return asyncio.run(wait()) if inspect.isawaitable(found) else found
+    return asyncio.run(wait()) if inspect.isawaitable(score) else score
 
 
 def _lines(tasks: TaskSet, split: Split, count: int, seed: int) -> list[str]:
@@ -98,11 +95,3 @@ def _line(task: Task) -> str:
         return json.dumps(dataclasses.asdict(task))
     except (TypeError, ValueError) as error:
         raise MarlError(f"task '{task.id}' cannot be written as JSON: {error}") from error
-
-
-def _identity(task: Task) -> str:
-    return task.id
-
-
-def _content(task: Task) -> str:
-    return json.dumps([task.prompt, task.data])

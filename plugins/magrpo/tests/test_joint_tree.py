@@ -616,9 +616,7 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
 @settings(max_examples=6, deadline=None)
 def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
     sampler = JointTree(2, joint, partial_value="zero", max_nodes=30)
-    check_sampler(
-        sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
-    )
+    check_sampler(sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1)
 
 
 def test_a_workflow_that_cannot_begin_fails_every_joint_action() -> None:

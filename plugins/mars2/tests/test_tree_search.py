@@ -17,7 +17,7 @@ from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
 
 from marl_verl.algo.sampling import Candidate, Sample
-from marl_verl.episode import Act, Action, Limits, Run, Team, Workflow, replay
+from marl_verl.episode import Act, Action, Limits, Team, Workflow, replay
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
@@ -296,30 +296,24 @@ def test_the_budget_is_exact_whatever_fails(
     assert {failure.reason for failure in found.failures} <= {"policy-error", "workflow-error"}
 
 
-def latest(before: Run, after: Run) -> Any:
-    """What a state is worth in a workflow that always has a proposal."""
-    return after.proposals[-1]
-
-
 @given(workflows(failing=True), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, ARMS, st.sampled_from(GUIDES))
 @settings(max_examples=15, deadline=None)
 def test_it_keeps_what_every_sampler_promises(
     workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, partial_value: Any, arms: list[str], guide: Any
 ) -> None:
     sampler = TreeSearch(6, strategy=strategy, prior=prior, partial_value=partial_value, arms=arms, guide=guide)
-    worth = {"zero": lambda before, after: None}.get(partial_value)
-    how: dict[str, Any] = {"tasks": Hashed(), "rewards": {"solver": own_words}, "seed": seed, "worth": worth}
+    how: dict[str, Any] = {"tasks": Hashed(), "rewards": {"solver": own_words}, "seed": seed}
     check_sampler(sampler, workflow, TASK, talkers(seed), **how, may_fail=True)
 
 
 @given(workflows(), st.integers(0, 5), STRATEGY, ARMS)
 @settings(max_examples=15, deadline=None)
-def test_states_are_scored_by_their_latest_proposal_and_nothing_else_is_asked_for(
+def test_nothing_is_asked_for_to_score_states_by_their_latest_proposal(
     workflow: Programmed, seed: int, strategy: Strategy, arms: list[str]
 ) -> None:
     sampler = TreeSearch(6, strategy=strategy, arms=arms, partial_value="latest")
     proposing = Programmed((Mark("propose"), *workflow.program))
-    check_sampler(sampler, proposing, TASK, talkers(seed), tasks=Hashed(), seed=seed, worth=latest, asked=6)
+    check_sampler(sampler, proposing, TASK, talkers(seed), tasks=Hashed(), seed=seed, asked=6)
 
 
 # where the search goes
