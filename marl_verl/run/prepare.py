@@ -119,10 +119,8 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     pickles.check(saved)
     team = folders.read(saved)
     files = plugins.files_of_run(folder, plugin_files)
-    fingerprint.check_files(files, team["plugins"], folder)
     plugins.use_files(files)
-    if fingerprint.gone(team["plugins"]):  # the config cannot be checked without them
-        fingerprint.refuse(fingerprint.plugin_changes(team["plugins"]), saved)
+    fingerprint.check_plugins(team["plugins"], saved)  # first: the config cannot be checked without them
     config = read_composed(folder)
     began_with = _plugin_paths(config)
     check_unchanged(overrides)

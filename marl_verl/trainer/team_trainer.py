@@ -116,10 +116,8 @@ class TeamTrainer(PPOTrainer):
             parts["advantage"] = self.memory
         if self.opponents is not None:
             parts["opponents"] = self.opponents
-        models = [runtime.config.actor_rollout_ref.model for runtime in self.policies.trained]
-        full = [Path(model.path) for model in models if not model.get("lora_rank")]
         folder = self.run_dir.folder
-        self.checkpoints = Checkpoints(self.config, folder, parts, self.train_dataloader, self.schedule, full)
+        self.checkpoints = Checkpoints(self.config, folder, parts, self.train_dataloader, self.schedule)
         self._load_checkpoint()
 
     def on_init_end(self) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,10 +23,10 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 
 from marl_verl.config.stored import check_run, read_resolved, team_of
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, unknown
 from marl_verl.files import read_json
-from marl_verl.run.checkpoint import weights
-from marl_verl.run.checkpoint.folders import complete, damage, is_full, step_of
+from marl_verl.run.checkpoint import folders, weights
+from marl_verl.run.checkpoint.folders import is_full, step_of
 
 Kind = Literal["model", "adapter", "merged"]
 
@@ -67,59 +67,25 @@ def choose(run: Path, name: str | None, step: int | None) -> Source:
     """Find the given policy and checkpoint. MarlError if they do not exist, or the policy was not trained."""
     check_run(run, "config.yaml")
     config = read_resolved(run)
-    policy = _trained_policy(run, config, name)
-    folder, part = _checkpoint(run, step), f"policies/{policy}/"
-    if why := damage(folder, part):
-        intact = [step_of(path) for path in complete(folder.parent) if damage(path, part) is None]
-        advice = f"Choose an intact checkpoint with --step: {_listed(intact)}." if intact else "No other one is intact."
-        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. {advice}")
-    return Source.of(folder, policy, config)
-
-
-def _trained_policy(run: Path, config: Any, name: str | None) -> str:
-    team = team_of(config)
-    trained = [policy.name for policy in team.policies.values() if policy.trained]
+    policies = team_of(config).policies
+    trained = [policy.name for policy in policies.values() if policy.trained]
     if name is None:
         if len(trained) != 1:
-            raise MarlError(
-                f"run '{run}' has {len(trained)} trained policies ({', '.join(trained) or 'none'}). "
-                "Choose one with --policy."
-            )
+            raise MarlError(f"run '{run}' has trained {', '.join(trained) or 'no policy'}: choose one with --policy")
         name = trained[0]
-    if name not in team.policies:
-        raise MarlError(f"run '{run}' has no policy '{name}': {nearest(name, team.policies)}")
-    policy = team.policies[name]
-    if policy.endpoint is not None:
-        raise MarlError(
-            f"policy '{name}' was not trained: it is the external endpoint '{policy.endpoint.model}' at "
-            f"{policy.endpoint.url}"
-        )
-    if policy.script is not None:
-        raise MarlError(f"policy '{name}' was not trained: it is the script '{policy.script}', which has no weights")
-    if policy.past is not None:
-        what = f"policy '{name}' acts with past versions of policy '{policy.past.of}'"
-        raise MarlError(f"{what}, which are in '{run}/opponents'. Choose --policy {policy.past.of}.")
-    if policy.frozen:
-        model = config.policies[name].actor_rollout_ref.model.path
-        raise MarlError(f"policy '{name}' is frozen and was not trained. Its model is '{model}'.")
-    return name
-
-
-def _checkpoint(run: Path, step: int | None) -> Path:
-    found = {step_of(path): path for path in complete(run / "checkpoints")}
-    if not found:
-        raise MarlError(f"run '{run}' has no complete checkpoint to export from")
-    wanted = max(found) if step is None else step
-    if wanted not in found:
-        near = min(found, key=lambda other: abs(other - wanted))
-        raise MarlError(
-            f"run '{run}' has no complete checkpoint of step {wanted}. Available: {_listed(found)} (nearest: {near})."
-        )
-    return found[wanted]
-
-
-def _listed(steps: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(steps)))
+    if name not in policies:
+        raise unknown("policy", name, policies)
+    if name not in trained:
+        policy = policies[name]
+        model = f"{policy.endpoint.model} at {policy.endpoint.url}" if policy.endpoint else policy.script
+        if model is None:
+            model = (
+                f"past versions of {policy.past.of}"
+                if policy.past
+                else config.policies[name].actor_rollout_ref.model.path
+            )
+        raise MarlError(f"policy '{name}' was not trained. Its model: {model}.")
+    return Source.of(folders.choose(run, step, f"policies/{name}/"), name, config)
 
 
 @dataclass(frozen=True)
@@ -159,12 +125,9 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
     except MarlError:
         raise
     except Exception as error:
-        if isinstance(error, FileNotFoundError) and not source.folder.exists():
-            raise MarlError(f"checkpoint '{source.folder}' was removed meanwhile. Export a newer one.") from error
-        if writing.exists() and is_full(error, writing):
-            raise MarlError(f"no space left while writing '{output}'. Nothing was written.") from error
-        if isinstance(error, OSError):
-            raise MarlError(f"cannot write '{output}': {error.strerror or error}") from error
+        full = writing.exists() and is_full(error, writing)
+        if full or isinstance(error, OSError):
+            raise MarlError(f"cannot write '{output}': {'no space left' if full else error}") from error
         raise
     finally:
         shutil.rmtree(writing, ignore_errors=True)
@@ -175,10 +138,8 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
 
 def check_output(output: Path) -> None:
     """Raise MarlError unless the output is an empty folder or does not exist."""
-    if output.is_dir() and any(output.iterdir()):
-        raise MarlError(f"'{output}' exists and is not empty. Choose another --output.")
-    if output.exists() and not output.is_dir():
-        raise MarlError(f"'{output}' is a file. Choose another --output.")
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise MarlError(f"'{output}' exists, and is not an empty folder. Choose another --output.")
 
 
 def _model(source: Source, folder: Path) -> None:
@@ -218,8 +179,6 @@ def _adapter_config(source: Source, names: list[str]) -> Any:
     from peft import LoraConfig
 
     if begun := source.settings.get("lora_adapter_path"):
-        if not Path(begun).is_dir():
-            raise MarlError(f"the initial adapter of policy '{source.policy}' is missing: '{begun}'")
         config = LoraConfig.from_pretrained(begun)
     else:
         targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})

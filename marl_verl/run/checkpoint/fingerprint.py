@@ -58,8 +58,8 @@ def resume_fingerprint(config: DictConfig) -> Nested:
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
     mine["policies"] = {name: _policy(policy, config) for name, policy in team.policies.items()}
     mine["algorithm"] = {"name": team.algorithm.name, "options": algorithm_of(team).options()}
-    found: Nested = json.loads(json.dumps({"marl": mine, "data": _chosen(config.data, DATA)}, default=str))
-    return found
+    plain: Nested = json.loads(json.dumps({"marl": mine, "data": _chosen(config.data, DATA)}, default=str))
+    return plain
 
 
 def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
@@ -67,22 +67,21 @@ def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
         return {"kind": f"endpoint {policy.endpoint.model} at {policy.endpoint.url}"}
     if policy.script is not None:
         return {"kind": f"script {policy.script}"}
-    own: Any = OmegaConf.to_container(config.policies[policy.name], resolve=True)
-    arr, trainer = own["actor_rollout_ref"], own["trainer"]
+    section: Any = OmegaConf.to_container(config.policies[policy.name], resolve=True)
+    arr, trainer = section["actor_rollout_ref"], section["trainer"]
     model = _chosen(arr["model"], MODEL)
     model["adapter"] = _chosen(arr["model"], LORA) if arr["model"].get("lora_rank") else None
     # a model to make is identified by its description: its folder depends on the cache
     made = policy.made
     model |= {"path": arr["model"]["path"]} if made is None else {made.name: made.options}
-    found: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
-    found["rollout"] = _chosen(arr["rollout"], ROLLOUT) | {"stop": policy.stop}
-    found |= own["data"]
+    fixed: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
+    fixed["rollout"] = _chosen(arr["rollout"], ROLLOUT) | {"stop": policy.stop}
+    fixed |= section["data"]
     if policy.trained:
-        found["gpus"], found["nodes"] = trainer["n_gpus_per_node"], trainer["nnodes"]
-        found["loss"] = policy.loss
-        found["actor"] = _chosen(arr["actor"], ACTOR) | {"optim": _chosen(arr["actor"]["optim"], ("optimizer",))}
-        found["rollout_correction"] = own["algorithm"]["rollout_correction"]
-    return found
+        fixed |= {"gpus": trainer["n_gpus_per_node"], "nodes": trainer["nnodes"], "loss": policy.loss}
+        fixed["actor"] = _chosen(arr["actor"], ACTOR) | {"optim": _chosen(arr["actor"]["optim"], ("optimizer",))}
+        fixed["rollout_correction"] = section["algorithm"]["rollout_correction"]
+    return fixed
 
 
 def _chosen(section: Any, keys: Iterable[str]) -> Nested:
@@ -110,7 +109,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first
     ordered = sorted(used, key=lambda source: source.distribution)
-    return {each.distribution: {"version": each.version, "content": known.content(each)} for each in ordered}
+    return {source.distribution: {"version": source.version, "content": known.content(source)} for source in ordered}
 
 
 def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
@@ -125,45 +124,43 @@ def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tup
             yield from ((kind, value) for kind in KINDS)
 
 
-def plugin_changes(saved: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Distributions that a run used and whose installed version differs, one clause each."""
-    found = {source.distribution: source.version for source in plugins.load().loaded}
-    return [
-        f"plugin distribution '{name}' ({plugin['version']} -> {found.get(name, 'not installed')})"
-        for name, plugin in saved.items()
-        if found.get(name) != plugin["version"]
-    ]
+def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+    """MarlError if the plugins in use are not those of a checkpoint; a MarlWarning for one whose source has changed.
 
-
-def warn_changed(saved: Mapping[str, Mapping[str, str]]) -> None:
-    """Warn about each plugin whose source has changed under the same version since the run used it."""
+    Args:
+        saved: what `used_plugins` returned; the version of a plugin file is its content.
+        folder: the checkpoint.
+    """
     known = plugins.load()
-    for source in known.loaded:
-        before = saved.get(source.distribution, {"content": ""})["content"]
-        if before and before != known.content(source):
+    sources = {source.distribution: source for source in known.loaded}
+    versions = {name: source.version for name, source in sources.items()}
+    names = [*saved, *(file.name for file in plugins.files_in_use() if file.name not in saved)]
+    clauses = [
+        f"plugin '{name}' ({saved.get(name, {}).get('version', 'absent')} -> {versions.get(name, 'not installed')})"
+        for name in names
+        if name not in saved or saved[name]["version"] != versions.get(name)
+    ]
+    refuse(clauses, folder)
+    for name, before in saved.items():
+        if before["content"] and before["content"] != (now := known.content(sources[name])):
             message = (
-                f"The source of {source} has changed since the checkpoint was saved (content hash {before[:12]} -> "
-                f"{known.content(source)[:12]}). Results may differ from an uninterrupted run."
+                f"The source of {sources[name]} has changed since the checkpoint was saved (content hash "
+                f"{before['content'][:12]} -> {now[:12]}). Results may differ from an uninterrupted run."
             )
             warnings.warn(message, MarlWarning, stacklevel=2)
 
 
-def gone(saved: Mapping[str, Any]) -> list[str]:
-    """Distributions that a run used and that are not loaded."""
-    return sorted(set(saved) - {source.distribution for source in plugins.load().loaded})
+def check_same(team: Mapping[str, Any], config: DictConfig, folder: Path) -> None:
+    """Raise MarlError with every setting that differs between a checkpoint's team file and a resolved config."""
+    refuse(changes(team["fingerprint"], resume_fingerprint(config)), folder)
 
 
-def check_files(files: Iterable[plugins.PluginFile], saved: Mapping[str, Mapping[str, str]], run: Path) -> None:
-    """Raise MarlError if plugin files differ from those that a run used; `saved` is from `used_plugins`."""
-    then = {name: source["version"] for name, source in saved.items() if name.endswith(".py")}
-    now = {file.name: file.version for file in files}
-    for name in sorted(then.keys() | now.keys()):
-        if then.get(name) != now.get(name):
-            raise MarlError(
-                f"plugin file '{run / plugins.COPIES / name}' is not the one that run '{run}' used (content "
-                f"{then.get(name, 'absent')} -> {now.get(name, 'absent')}). Restore the file to continue the run, "
-                "or start a new run to use other plugin files."
-            )
+def refuse(clauses: list[str], folder: Path) -> None:
+    if clauses:
+        raise MarlError(
+            f"the run does not match checkpoint '{folder}' (saved -> now): {', '.join(clauses)}. "
+            "Restore these settings to resume the run, or start a new run."
+        )
 
 
 def changes(saved: Any, now: Any, where: str = "") -> list[str]:
@@ -173,28 +170,12 @@ def changes(saved: Any, now: Any, where: str = "") -> list[str]:
     if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
         return [f"{where} ({_shown(saved)} -> {_shown(now)})"]
     decisive = [key for key in DECISIVE if key in saved and key in now and saved[key] != now[key]]
-    found: list[str] = []
+    clauses: list[str] = []
     for key in decisive[:1] or sorted({*saved, *now}):
-        found += changes(saved.get(key, ABSENT), now.get(key, ABSENT), f"{where}.{key}" if where else str(key))
-    return found
+        clauses += changes(saved.get(key, ABSENT), now.get(key, ABSENT), f"{where}.{key}" if where else str(key))
+    return clauses
 
 
 def _shown(value: Any) -> str:
-    if value is ABSENT:
-        return "nothing"
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    text = "nothing" if value is ABSENT else json.dumps(value, ensure_ascii=False, sort_keys=True)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def check_same(team: Mapping[str, Any], config: DictConfig, folder: Path) -> None:
-    """Raise MarlError with everything that differs between a checkpoint's team file and a resolved config."""
-    refuse([*changes(team["fingerprint"], resume_fingerprint(config)), *plugin_changes(team["plugins"])], folder)
-    warn_changed(team["plugins"])
-
-
-def refuse(different: list[str], folder: Path) -> None:
-    if different:
-        raise MarlError(
-            f"the run does not match checkpoint '{folder}' (saved -> now): {', '.join(different)}. "
-            "Restore these settings to resume the run, or start a new run."
-        )

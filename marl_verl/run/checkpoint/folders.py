@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.files import MOST_DOCUMENT, read_bytes
+from marl_verl.files import read_bytes, read_json
 
 TEAM_FILE = "team.json"
 WRITING, REPLACED, OLD = ".writing-", ".replaced-", ".old-"
@@ -36,13 +35,13 @@ NOTHING_LEFT = 1 << 20
 
 def complete(root: Path) -> list[Path]:
     """The checkpoints below a folder that were completed, oldest first, also damaged ones. Changes nothing."""
-    found: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
     for prefix in ("", REPLACED):
         for path in root.glob(f"{prefix}step_*"):
             step = path.name.removeprefix(f"{prefix}step_")
             if step.isdecimal() and path.is_dir():
-                found.setdefault(int(step), path)  # the replaced one counts until the new one exists
-    return [found[step] for step in sorted(found)]
+                folders.setdefault(int(step), path)  # the replaced one counts until the new one exists
+    return [folders[step] for step in sorted(folders)]
 
 
 def step_of(folder: Path) -> int:
@@ -51,13 +50,15 @@ def step_of(folder: Path) -> int:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A checkpoint's team file: `step`, `files`, `fingerprint` and `plugins`. MarlError if it is unreadable."""
+    """A checkpoint's team file: `step`, `files`, `fingerprint` and `plugins`. MarlError if it is damaged."""
     try:
-        team: dict[str, Any] = json.loads(read_bytes(folder / TEAM_FILE, MOST_DOCUMENT))
-        team["step"] = int(team["step"])
-    except (MarlError, OSError, ValueError, RecursionError, TypeError, KeyError) as error:
-        raise MarlError(f"checkpoint '{folder}' is damaged: {TEAM_FILE} cannot be read ({error})") from error
-    return team
+        team: dict[str, Any] = read_json(folder / TEAM_FILE)
+        if {"step", "files", "fingerprint", "plugins"} <= team.keys():
+            return team
+        why = f"it lacks keys, it has {', '.join(team)}"
+    except (MarlError, AttributeError) as error:
+        why = str(error)
+    raise MarlError(f"checkpoint '{folder}' is damaged: {TEAM_FILE} cannot be read ({why})")
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
@@ -72,45 +73,38 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def damage(folder: Path, part: str = "") -> str | None:
-    """The end of an error message about a damaged file whose path begins with `part`; None if all are intact."""
+    """What is wrong with a checkpoint's files whose path begins with `part`; None if all are intact."""
     try:
-        team = read(folder)
-    except MarlError as error:
-        return f"{TEAM_FILE} cannot be read ({error.__cause__})"
-    if absent := [key for key in ("files", "fingerprint", "plugins") if not isinstance(team.get(key), dict)]:
-        return f"{TEAM_FILE} has no {', '.join(absent)}"
-    for name, saved in team["files"].items():
-        if not name.startswith(part):
-            continue
-        try:
-            now = _described(folder / name)
-        except OSError as error:
-            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            return f"'{name}' is missing" if missing else f"'{name}' cannot be read ({error.strerror})"
-        except MarlError as error:
-            return str(error)
-        if not isinstance(saved, dict) or not isinstance(saved.get("size"), int):
-            return f"{TEAM_FILE} has no size of '{name}'"
-        if now["size"] != saved["size"]:
-            return f"'{name}' has {now['size']:,} bytes instead of {saved['size']:,}"
-        if now.get("sha256") != saved.get("sha256"):
-            return f"the content of '{name}' has changed since it was written"
+        for name, saved in read(folder)["files"].items():
+            if name.startswith(part) and (now := _described(folder / name)) != saved:
+                return f"'{name}' has changed since it was written ({saved['size']:,} -> {now['size']:,} bytes)"
+    except (MarlError, OSError) as error:
+        return str(error)
     return None
 
 
 def newest(run: Path) -> Path | None:
     """The newest complete checkpoint of a run directory; None where there is none. MarlError if it is damaged."""
-    found = complete(run / "checkpoints")
-    if not found or (why := damage(found[-1])) is None:
-        return found[-1] if found else None
-    folder = found[-1]
-    advice = "No other one is intact. Start a new run."
-    if intact := next((other for other in reversed(found) if damage(other) is None), None):
-        advice = (
-            f"The newest intact one is '{intact}'. To continue from it, remove or rename '{folder}', then run "
-            f"marl-verl train --resume {run}"
+    checkpoints = complete(run / "checkpoints")
+    if checkpoints and (why := damage(checkpoints[-1])) is not None:
+        intact = next((other for other in reversed(checkpoints) if damage(other) is None), None)
+        raise MarlError(
+            f"checkpoint '{checkpoints[-1]}' is damaged: {why}. The newest intact one is "
+            + (f"'{intact}': to continue from it, remove the damaged one" if intact else "none: start a new run")
         )
-    raise MarlError(f"checkpoint '{folder}' is damaged: {why}. {advice}")
+    return checkpoints[-1] if checkpoints else None
+
+
+def choose(run: Path, step: int | None, part: str = "") -> Path:
+    """The checkpoint of a step, or the newest one. MarlError if it is missing, or damaged below `part`."""
+    checkpoints = {step_of(folder): folder for folder in complete(run / "checkpoints")}
+    wanted = max(checkpoints, default=0) if step is None else step
+    steps = f"steps with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
+    if wanted not in checkpoints:
+        raise MarlError(f"run '{run}' has no complete checkpoint{f' of step {step}' if step else ''} ({steps})")
+    if why := damage(checkpoints[wanted], part):
+        raise MarlError(f"checkpoint '{checkpoints[wanted]}' is damaged: {why}. Choose another --step ({steps})")
+    return checkpoints[wanted]
 
 
 def commit(writing: Path, final: Path) -> None:
@@ -163,21 +157,14 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def size(folder: Path, pattern: str = "*") -> int:
-    """Total bytes of the files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file())
-
-
 def is_full(error: BaseException, folder: Path) -> bool:
     """Whether an error was caused by a full disk, in this process or in a Ray worker."""
-    seen: list[BaseException] = []
+    seen: list[Any] = []
     waiting: list[Any] = [error]
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, BaseException) or one in seen:
-            continue
-        seen.append(one)
-        if getattr(one, "errno", None) in FULL or any(words in str(one).lower() for words in FULL_WORDS):
-            return True
-        waiting += [one.__cause__, one.__context__, getattr(one, "cause", None)]
-    return shutil.disk_usage(folder).free < NOTHING_LEFT
+        cause = waiting.pop()
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            waiting += [cause.__cause__, cause.__context__, getattr(cause, "cause", None)]
+    full = any(getattr(e, "errno", None) in FULL or any(words in str(e).lower() for words in FULL_WORDS) for e in seen)
+    return full or shutil.disk_usage(folder).free < NOTHING_LEFT

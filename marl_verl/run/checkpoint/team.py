@@ -26,12 +26,8 @@ from omegaconf import DictConfig
 from marl_verl import plugins
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders, pickles
-from marl_verl.run.checkpoint.fingerprint import check_same, resume_fingerprint, used_plugins
-from marl_verl.run.checkpoint.folders import TEAM_FILE, complete, newest, read, step_of
+from marl_verl.run.checkpoint.fingerprint import resume_fingerprint, used_plugins
 from marl_verl.threads import at_once
-
-FIRST = 4
-"""Size of a first checkpoint relative to the model: weights, two moments of Adam, and a Hugging Face copy."""
 
 
 class Checkpointable(Protocol):
@@ -42,30 +38,18 @@ class Checkpointable(Protocol):
 
 
 class Checkpoints:
-    """Writes and loads the checkpoints of a run.
-
-    Args:
-        parts: path in a checkpoint -> the policy or critic saved there.
-        models: models that are trained without LoRA, to estimate the size of a first checkpoint.
-    """
+    """Writes and loads the checkpoints of a run. `parts`: path in a checkpoint -> the policy or critic saved there."""
 
     def __init__(
-        self,
-        config: DictConfig,
-        run: Path,
-        parts: Mapping[str, Checkpointable],
-        data: Any,
-        schedule: Any,
-        models: list[Path],
+        self, config: DictConfig, run: Path, parts: Mapping[str, Checkpointable], data: Any, schedule: Any
     ) -> None:
         self._config, self._run, self._root = config, run, run / "checkpoints"
-        self._parts, self._data, self._schedule, self._models = parts, data, schedule, models
+        self._parts, self._data, self._schedule = parts, data, schedule
 
     def write(self, step: int) -> None:
         """Write to a temporary folder, and flush it to the disk. MarlError if the disk is full."""
         self._root.mkdir(parents=True, exist_ok=True)
         folders.tidy(self._root)
-        self._check_space(step)
         writing = self._writing(step)
         try:
             self._write(writing, step)
@@ -74,9 +58,10 @@ class Checkpoints:
             if not folders.is_full(error, self._root):
                 raise
             shutil.rmtree(writing, ignore_errors=True)
-            last, remedy = self._advice()
+            saved = folders.complete(self._root)
+            remedy = f"continue with marl-verl train --resume {self._run}" if saved else "start the run again"
             raise MarlError(
-                f"no space left while saving step {step} in '{self._root}': {last}. Free space{remedy}"
+                f"no space left while saving step {step}. Free space in '{self._root}' and {remedy}"
             ) from error
 
     def commit(self, step: int) -> None:
@@ -86,21 +71,22 @@ class Checkpoints:
         """
         if self._writing(step).is_dir():
             folders.commit(self._writing(step), self._root / f"step_{step}")
-            for old in complete(self._root)[: -int(self._config.marl.checkpoint.keep)]:
+            for old in folders.complete(self._root)[: -int(self._config.marl.checkpoint.keep)]:
                 folders.discard(old)
 
     def load(self) -> int:
-        """Load the newest complete checkpoint if the run is resumed. Returns its step; 0 for a new run."""
+        """Load the newest complete checkpoint if the run is resumed. Returns its step; 0 for a new run.
+
+        That it is of this run has been checked before this process started (`run.prepare`).
+        """
         import numpy as np
         import torch
 
         if self._config.trainer.resume_mode == "disable":
             return 0
         folders.tidy(self._root)
-        if (folder := newest(self._run)) is None:
+        if (folder := folders.newest(self._run)) is None:
             return 0
-        team = read(folder)
-        check_same(team, self._config, folder)
         at_once({path: partial(part.load, folder / path) for path, part in self._parts.items()})
         self._data.load_state_dict(pickles.load(folder / "data.pt"))
         state = pickles.load(folder / "random.pt")
@@ -109,7 +95,7 @@ class Checkpoints:
         torch.set_rng_state(state["torch"])
         schedule = folder / "schedule.pt"
         self._schedule.restore(pickles.load(schedule) if schedule.is_file() else None)
-        return int(team["step"])
+        return folders.step_of(folder)
 
     def _write(self, folder: Path, step: int) -> None:
         import numpy as np
@@ -123,45 +109,13 @@ class Checkpoints:
         if (schedule := self._schedule.state()) is not None:
             torch.save(schedule, folder / "schedule.pt")
         team = {**describe(self._config, step), "files": folders.manifest(folder)}
-        (folder / TEAM_FILE).write_text(json.dumps(team, indent=1) + "\n", encoding="utf-8")
-
-    def _check_space(self, step: int) -> None:
-        """Raise MarlError if there is too little space for the next checkpoint, estimated from the last one."""
-        if saved := complete(self._root):
-            needed = folders.size(saved[-1])
-            why = f"the size of checkpoint '{saved[-1].name}'"
-        else:
-            held = sum(folders.size(path, pattern) for path in self._models for pattern in ("*.safetensors", "*.bin"))
-            needed = FIRST * held
-            why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy"
-        free = shutil.disk_usage(self._root).free
-        if free < needed:
-            last, remedy = self._advice()
-            raise MarlError(
-                f"not enough space to save step {step} in '{self._root}': it takes {_bytes(needed)} ({why}), "
-                f"{_bytes(free)} are free; {last}. Free {_bytes(needed - free)}{remedy}"
-            )
+        (folder / folders.TEAM_FILE).write_text(json.dumps(team, indent=1) + "\n", encoding="utf-8")
 
     def _writing(self, step: int) -> Path:
         return self._root / f"{folders.WRITING}step_{step}"
-
-    def _advice(self) -> tuple[str, str]:
-        """For an error message: the last complete checkpoint, and how to continue."""
-        if saved := complete(self._root):
-            last = f"the last complete checkpoint is step {step_of(saved[-1])}"
-            return last, f" and continue with marl-verl train --resume {self._run}"
-        return "there is no complete checkpoint", " and start the run again"
 
 
 def describe(config: DictConfig, step: int) -> dict[str, Any]:
     """The content of a team file without the list of files, from the resolved config."""
     distributions = {"plugins": used_plugins(config), "loaded_plugins": plugins.load().fingerprint()}
     return {"step": step, "fingerprint": resume_fingerprint(config), **distributions}
-
-
-def _bytes(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

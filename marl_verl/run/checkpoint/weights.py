@@ -59,12 +59,7 @@ def assembled(folder: Path) -> dict[str, Any]:
     """
     from torch.distributed.tensor import DTensor
 
-    try:
-        world = int(read_json(folder / "fsdp_config.json")["world_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MarlError(
-            f"'{folder}' was not saved by verl's FSDP backends: cannot read fsdp_config.json ({error})"
-        ) from error
+    world = int(read_json(folder / "fsdp_config.json")["world_size"])
     shards = []
     for rank in range(world):
         path = folder / f"model_world_size_{world}_rank_{rank}.pt"
