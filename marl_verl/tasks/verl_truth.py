@@ -42,10 +42,10 @@ def wrong_truth(source: str, truth: Any) -> str | None:
     answer = WRITTEN[name].format(truth)
     if _score(name, answer, truth) >= 1:
         return None
-    what = f"{key} is {shown(truth)}, and verl's score of '{source}' does not find it in the answer {shown(answer)}"
+    message = f"{key} is {shown(truth)}, and verl's score of '{source}' does not find it in the answer {shown(answer)}"
     near = truth.rpartition("####")[2].replace(",", "").replace("$", "").strip()
     better = name == "gsm8k" and near != truth and _score(name, WRITTEN[name].format(near), near) >= 1
-    return f"{what}. Write it as {near!r}." if better else f"{what}. Correct or remove the row."
+    return f"{message}. Write it as {near!r}." if better else f"{message}. Correct or remove the row."
 
 
 def _score(name: str, answer: str, truth: str) -> float:
@@ -57,12 +57,10 @@ def _score(name: str, answer: str, truth: str) -> float:
 @functools.cache
 def _file(name: str) -> ModuleType:
     package = importlib.util.find_spec("verl")
-    if package is None or package.origin is None:
-        raise ImportError("verl is not installed")
-    path = Path(package.origin).parent / "utils" / "reward_score" / f"{name}.py"
+    path = Path(str(package and package.origin)).parent / "utils" / "reward_score" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"marl_verl_{name}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"verl has no {path}")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

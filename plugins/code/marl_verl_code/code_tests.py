@@ -47,7 +47,6 @@ class CodeWithTests(PublicTasks):
     """
 
     sets: ClassVar = SETS
-    answered: ClassVar = False
     seconds: float = 6.0
     megabytes: int = 1024
     reward_tests: Positive = REWARD_TESTS

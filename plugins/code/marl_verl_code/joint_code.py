@@ -51,7 +51,6 @@ class JointCode(PublicTasks):
     quick = True
 
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
-    answered: ClassVar = False
     enough: float = 1.0
     scale: float = 1.0
     shift: float = -4.0

@@ -188,7 +188,7 @@ def test_an_answer_of_another_column(tmp_path: Path, answer: Any, read: str) -> 
     assert (task.prompt, task.data) == ("2 + 2?", {"answer": read})
     verl = {"data_source": "math", "prompt": [{"role": "user", "content": "2 + 2?"}]}
     path.write_text(json.dumps({**verl, "reward_model": {"ground_truth": answer}, "extra_info": {"index": 1}}))
-    with pytest.raises(MarlError, match=r"fields=\{prompt: prompt, answer: reward_model\.ground_truth\}"):
+    with pytest.raises(MarlError, match=r"fields maps other columns, such as \{answer: reward_model\.ground_truth\}"):
         MathTasks().read(path, "train")
     fields = {"prompt": "prompt", "answer": "reward_model.ground_truth"}
     (task,) = MathTasks(fields=fields).read(path, "train")

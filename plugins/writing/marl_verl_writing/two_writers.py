@@ -59,7 +59,6 @@ class JointWriting(PublicTasks):
     quick = True
 
     sets: ClassVar = SETS
-    answered: ClassVar = False
     bands: Kind = "tldr"
     enough: float = 2.5
     scale: float = 1.0
