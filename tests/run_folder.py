@@ -11,13 +11,15 @@ from omegaconf import OmegaConf
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Failure, Sample
+from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, ActRecord, CallRecord, Episode, Journal, Turn
-from marl_verl.episode.row import row
-from marl_verl.journals.write import as_line, header, sample_lines
+from marl_verl.episode.codec import as_line
+from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
+from marl_verl.testing.algorithm import row_of as row
 
 PLANTED = "<script>document.title = 'planted'</script><img src=x onerror=\"document.title = 'planted'\">"
 
@@ -93,14 +95,14 @@ def _episode(team: TeamConfig, uid: str, session: int, task: Task, tree: bool) -
         action = Action(f"action {index} of {session} {PLANTED}", response_ids=[1] * (index + 1))
         node, parent = (f"{index}-0", f"{index - 1}-0" if index else None) if tree else (None, None)
         place = 2 * index if tree else index
-        turn = Turn.of(act, action, uid, session, agent, node, parent, index=place)
+        turn = Turn(act, action, uid, session, agent, index=place, node=node, parent=parent)
         turn.rewards = {"role": 0.5 * index} | ({"team": 1.0} if tree else {})
         turn.team_reward = None if tree else float(session)
         turn.invalid = f"no number {PLANTED}" if index == 1 else None
         records.append(ActRecord(act, action))
         turns.append(turn)
         if tree:
-            other = Turn.of(act, Action("beside"), uid, session, agent, f"{index}-1", parent, index=place + 1)
+            other = Turn(act, Action("beside"), uid, session, agent, index=place + 1, node=f"{index}-1", parent=parent)
             other.rewards = {"role": 0.0, "team": 0.0}
             beside.append(other)
         if index == 0:

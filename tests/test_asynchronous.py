@@ -21,6 +21,7 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.rows import JsonRow
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.backend.verl import batches
 from marl_verl.backend.verl.rollout.context import Gate
@@ -28,7 +29,6 @@ from marl_verl.backend.verl.rollout.worker import Done, Report
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of, small_updates
-from marl_verl.episode.row import COLUMNS
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import pickles
 from marl_verl.team import TeamConfig, read_team
@@ -154,7 +154,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     report = Report(uid, uid, error=error, successes=[True], attempts=SESSIONS)
-    rows = [{name: each[name] for name in COLUMNS if name in each} for each in tags]
+    rows = [{name: each[name] for name in JsonRow.__struct_fields__ if name in each} for each in tags]
     return Done(report, keys, tags, RowTable.from_rows(rows, ("team",)) if rows else None)
 
 
@@ -708,7 +708,7 @@ def test_a_task_without_a_component_that_the_mix_names_has_its_advantages_all_th
     )
     algorithm, plain = (algorithm_named("at-grpo-sessions", options, "options") for options in (both, alone))
     tags = [tag("s1t00000", session, 0, "a", 0) for session in range(4)]
-    rows = [{name: each[name] for name in COLUMNS if name in each} for each in tags]
+    rows = [{name: each[name] for name in JsonRow.__struct_fields__ if name in each} for each in tags]
     table = RowTable.from_rows(rows, ("team", "role"))
     assert list(algorithm.compute(table).advantage) == list(plain.compute(table).advantage)
     assert list(plain.compute(table).advantage) != [0.0] * 4

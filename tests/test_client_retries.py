@@ -86,8 +86,8 @@ def test_a_reply_with_other_white_space_continues_as_it_was_sampled(path: str, k
     said = [turn.action.message for turn in turns]
     assert said[0]["content"] == REPLY["content"]
     assert [turns[2].observation[at] for at in (1, 3)] == said[:2]
-    assert turns[1].former is turns[0].action
-    assert turns[2].former is turns[1].action
+    assert turns[1].act.former is turns[0].action
+    assert turns[2].act.former is turns[1].action
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_request_repeated_after_a_timeout_is_the_same_turn(path: str) -> None:
     turns = sample.episodes[0].turns
     assert len(context.asked) >= 5
     assert [(turn.slot, turn.turn, turn.index) for turn in turns] == [("0", 0, 0), ("1", 1, 1)]
-    assert turns[1].former is turns[0].action
+    assert turns[1].act.former is turns[0].action
     assert turns[1].observation[1] == turns[0].action.message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marl_verl.episode import Action, Episode, Journal, Turn
+from marl_verl.episode import Act, Action, Episode, Journal, Turn
 from marl_verl.episode.communication import read_lengths
 from marl_verl.tasks import Task
 
@@ -14,7 +14,7 @@ TASK = Task("t", "Add the numbers.\nreturn the sum", {})
 def turn(agent: str, sees: str, says: str, tokens: int) -> Turn:
     observation = ({"role": "user", "content": sees},)
     action = Action(says, response_ids=[0] * tokens)
-    return Turn("u", 0, 0, agent, "p", "0", 0, None, None, observation, action)
+    return Turn(Act(agent, "0", 0, 0, observation), action, "u", 0, "p")
 
 
 def read(*turns: Turn) -> list[float]:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.backend.verl.policy_servers import Runtime
 from marl_verl.backend.verl.rollout.context import (
     ObservationTooLong,
@@ -27,7 +28,6 @@ from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
-from marl_verl.journals.write import sample_lines
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
 from tests.chat_server import ChatServer, Reply, completion, models, refused, serving

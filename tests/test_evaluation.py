@@ -18,14 +18,17 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
+from marl_verl.algo.sampling.stored import failure_line
+from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
+from marl_verl.episode.codec import as_line, encode_episode
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
 from marl_verl.evaluation.plan import check_overrides, evaluation_config
 from marl_verl.evaluation.request import Assignment, Request, acting, assign, parse_swap
 from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
-from marl_verl.journals.write import as_line, failure_data
 from marl_verl.run.checkpoint.export import Source
+from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
 
@@ -113,17 +116,17 @@ def test_sampled_scores() -> None:
 
 def _episode(*turns: tuple[str, int, str | None, str, dict[str, float]]) -> str:
     """A stored episode of (agent, length, invalid, stop reason, rewards)."""
-    slots: dict[str, int] = {}
-    records: list[dict[str, Any]] = [{"effect": "call", "function": "m:f", "arguments": [], "value": 1}]
-    made = []
-    for agent, length, invalid, stop, rewards in turns:
-        slot = str(slots.setdefault(agent, 0))
-        slots[agent] += 1
-        records.append({"effect": "act", "agent": agent, "slot": slot, "action": {"stop_reason": stop}})
-        turn = {"agent": agent, "called": None, "slot": slot, "length": length, "invalid": invalid, "rewards": rewards}
-        turn["team_reward"] = None
-        made.append(turn)
-    return json.dumps({"turns": made, "journal": {"records": records}})
+    made = [
+        Turn(
+            Act(agent, str(i), 0, i, ({"role": "user", "content": "q"},)),
+            Action("", tokens=length, stop_reason=stop),
+            rewards=rewards,
+            invalid=invalid,
+        )
+        for i, (agent, length, invalid, stop, rewards) in enumerate(turns)
+    ]
+    journal = Journal(tuple(ActRecord(turn.act, turn.action) for turn in made))
+    return as_line(encode_episode(Episode("g1t0", 0, Task("t", "q"), made, "a", True, journal), tokens=False))
 
 
 def test_what_each_agent_did_is_counted() -> None:
@@ -194,7 +197,7 @@ class _Trainer:
             failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
             good = [task < 2] + [task == 0] * (sampled and not failed)
             episode = _episode(("a", 3, None, "stop", {"team": float(good[0])}))
-            failures = [as_line(failure_data(failure, f"u{task}", "t")) for failure in failed]
+            failures = [failure_line(failure, f"u{task}", "t") for failure in failed]
             lines = [episode] * len(good) + failures
             attempts = len(good) + len(failed)
             report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
@@ -232,7 +235,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["agents"]["a"]["read_length"] == 2.0
     # the first task's greedy episode, and every failure
     assert [line.partition(":")[0] for line in trainer.stored] == [
-        '{"turns"',
+        '{"id"',
         '{"failure"',
         '{"failure"',
     ]

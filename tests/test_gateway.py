@@ -24,7 +24,7 @@ from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, ProcessFailed,
 
 from marl_verl.algo.rewards.mix import returned
 from marl_verl.algo.sampling import Failure, Independent, Sample
-from marl_verl.episode import Action, Episode, Journal, Run, Turn
+from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn
 from marl_verl.errors import MarlError
 from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task, TaskSet
@@ -467,7 +467,7 @@ def test_a_dry_run_starts_nothing_and_refuses_what_replays(tmp_path: Path) -> No
 
 
 def test_rewards_come_back_with_the_answer() -> None:
-    turn = Turn("u", 0, 0, "solver", "p", "0", 0, None, None, (), Action("4"))
+    turn = Turn(Act("solver", "0", 0, 0, ()), Action("4"), "u", 0, "p")
     for answer, expected in (({"text": "4", "rewards": {"solver": 0.5}}, 0.5), ({"rewards": {}}, 0.0)):
         episode = Episode("u", 0, TASK, [turn], answer, True, Journal(()))
         assert returned(TASK, turn, episode) == expected

@@ -17,16 +17,16 @@ from marl_verl.algo.sampling import drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.backend.verl.rollout.endpoint import EndpointClient
-from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Team, Workflow, WorkflowError, replay
+from marl_verl.episode import Act, Action, ReplayMismatch, Run, Team, Workflow, WorkflowError, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.messages import as_message, as_observation, as_parameters, message_text
-from marl_verl.episode.row import row
 from marl_verl.episode.turn import Turn, changed, with_ids
 from marl_verl.errors import MarlError
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.testing.algorithm import row_of as row
 from tests.test_chat import Server, client
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -85,12 +85,6 @@ def test_ids_of_calls_are_unique_and_do_not_depend_on_the_run() -> None:
     assert all(len(each) == 9 and each.isalnum() for each in ids)
 
 
-def test_text_only_acts_are_stored_as_before() -> None:
-    record = encode_journal(Journal().extended(Act("a", "0", 0, 0, as_observation("hi")), Action("ok")))["records"][0]
-    assert set(record) == {"effect", "agent", "slot", "turn", "index", "observation", "joint", "action"}
-    assert not {"tool_calls", "reasoning", "malformed"} & set(record["action"])
-
-
 def test_another_tool_is_another_request() -> None:
     first = check_workflow(UsesTool(), TASK, SCRIPT)
 
@@ -118,7 +112,7 @@ def test_the_message_that_differs_is_named() -> None:
 
 def test_rows_with_other_tools_are_other_observations() -> None:
     acts = [Act("a", "0", 0, 0, as_observation("hi"), None, given) for given in (None, {"tools": [ADD]})]
-    turns = [Turn.of(act, Action("x"), "u", 0, "p") for act in acts]
+    turns = [Turn(act, Action("x"), "u", 0, "p") for act in acts]
     assert row(turns[0])["obs"] != row(turns[1])["obs"]
 
 

@@ -109,8 +109,8 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
 
     from marl_verl.backend.verl import batches, policy_runtime
     from marl_verl.backend.verl.critic import CriticRuntime
-    from marl_verl.backend.verl.rollout.rows import row_fields, row_key, row_tag
-    from marl_verl.episode import Action, Turn
+    from marl_verl.backend.verl.rollout.rows import row_fields, row_tag
+    from marl_verl.episode import Act, Action, Turn
     from marl_verl.team import PolicyConfig
 
     store, ranks = Store(), Ranks()
@@ -119,8 +119,8 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
     keys, tags = [], []
     for number in range(3):
         action = Action("", [1, 2], [3], [-0.5])
-        turn = Turn("u", number, 0, "holder", "one", "0", 0, None, None, (), action)
-        keys.append(row_key(turn.uid, turn.session, turn.index))
+        turn = Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one")
+        keys.append(turn.row)
         tags.append(row_tag(turn, step=1))
         store.rows[keys[-1]] = {**row_fields(turn), "advantages": torch.ones(1)}
     devices = Devices(Pool("one", 2, 1, ("one",), shared=False), serial=False)

@@ -19,14 +19,13 @@ from marl_verl.algo.rewards.mix import Mix
 from marl_verl.algo.sampling import GreedyBaseline, Sample
 from marl_verl.algo.sampling.base import GREEDY
 from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.backend.verl.rollout.rows import turn_table
 from marl_verl.config.reward_function import FunctionScored, check_score
 from marl_verl.config.verl_script import translate
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
-from marl_verl.journals.write import sample_lines
 from marl_verl.plugins.one_file import reward_files
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling
@@ -106,7 +105,7 @@ def test_the_baseline_is_the_reward_of_a_greedy_episode_that_is_stored_and_not_t
     last = sample_lines(sample, "u", "t", tokens=True)[-1]
     assert decode_episode(json.loads(last)).id == "u_2"
     algorithm = replace(REMAX, rewards=Mix(**mix))
-    table = turn_table(sample.turns, algorithm.components(AGENTS), {"p"})
+    table = RowTable.of(sample.turns, algorithm.components(AGENTS), {"p"})
     result = algorithm.compute(table)
     rewards = [
         weight * turn.components["team"] + turn.components.get("role", 0) * (not mix or "role" in mix)

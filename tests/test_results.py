@@ -19,7 +19,7 @@ import pytest
 from marl_verl_report.seeds import T, estimate
 from marl_verl_sharp.ledgers import WORKERS
 
-from marl_verl.episode import Action, Turn
+from marl_verl.episode import Act, Action, Turn
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
@@ -261,7 +261,7 @@ def test_gradients_of_both_normalisations_on_the_same_rows() -> None:
 def test_the_two_advantages_are_those_of_the_two_algorithms() -> None:
     """A solver with 0 or 0.1 and a verifier with -5 or 5: only the shift is left to the solver by the global one."""
     turns = [
-        Turn("q", session, index, agent, agent, "0", 0, None, None, (), Action("x"), rewards, 0.1 * won)
+        Turn(Act(agent, "0", 0, index, ()), Action("x"), "q", session, agent, rewards=rewards, team_reward=0.1 * won)
         for session, (won, verdict) in enumerate([(1, -5.0), (0, -5.0), (1, 5.0), (0, -5.0)])
         for index, (agent, rewards) in enumerate([("solver", {}), ("verifier", {"role": verdict})])
     ]

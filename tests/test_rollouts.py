@@ -17,11 +17,11 @@ from marl_verl.backend.verl.rollout.worker import answer_seconds, load_worker_co
 from marl_verl.config.compose import compose
 from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
 from marl_verl.episode.journal import ActRecord
-from marl_verl.episode.row import row as row_of
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.testing.algorithm import row_of
 from tests.batches import algorithm, row
 
 TASK = Task("t", "2 + 2", {})

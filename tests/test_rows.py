@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from marl_verl.algo.advantage import RowTable, agent_statistics
-from marl_verl.algo.advantage.columns import CACHED
-from marl_verl.backend.verl.rollout.rows import Row, row_fields, row_tag, turn_rows, turn_table
-from marl_verl.episode import Action, Turn
+from marl_verl.backend.verl.rollout.rows import Row, row_fields, row_tag, turn_rows
+from marl_verl.episode import Act, Action, Turn
 from tests.batches import algorithm
 
 
 def turn(session: int, index: int, policy: str, action: Action, team: float = 0.0) -> Turn:
-    made = Turn("u", session, index, f"{policy}-agent", policy, "0", 0, None, None, (), action)
+    made = Turn(Act(f"{policy}-agent", "0", 0, index, ()), action, "u", session, policy)
     made.rewards["team"] = team
     return made
 
@@ -56,7 +55,7 @@ def test_every_row_has_its_agent_and_length() -> None:
     tags = [row.tag for row in turn_rows(episodes(), step=5, learning={"learner"})][:3]
     assert [tag["policy"] for tag in tags] == ["learner", "frozen", "outside"]
     assert [tag["response_len"] for tag in tags] == [2, 3, 11]
-    assert turn_table(episodes(), (), TRAINED).length.tolist() == [2, 3, 11] * 2
+    assert RowTable.of(episodes(), (), TRAINED).length.tolist() == [2, 3, 11] * 2
     assert [tag["prompt_len"] for tag in tags] == [3, 3, 0]
     assert [tag["seq_len"] for tag in tags] == [5, 6, 11]
     # of the policy's weights; an external endpoint reports none, and counts as the newest
@@ -64,7 +63,7 @@ def test_every_row_has_its_agent_and_length() -> None:
 
 
 def test_a_row_of_a_frozen_policy_is_in_no_group() -> None:
-    table = turn_table(episodes(), ("team",), TRAINED)
+    table = RowTable.of(episodes(), ("team",), TRAINED)
     result = algorithm("grpo").compute(table)
     # (1 - 1/2) / std of the learner's two rows; of all six rows it would be 0.913
     assert result.advantage.tolist() == pytest.approx([-0.7071058, 0, 0, 0.7071058, 0, 0], abs=1e-6)
@@ -113,8 +112,8 @@ def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids:
 
     async def go() -> None:
         made._rows, made._reports = rows, {}
-        made._tables = {uid: turn_table(episodes(), (), TRAINED) for uid in rows if rows[uid]}
-        expected = turn_table(episodes(), (), TRAINED).to_rows() if made._tables else None
+        made._tables = {uid: RowTable.of(episodes(), (), TRAINED) for uid in rows if rows[uid]}
+        expected = RowTable.of(episodes(), (), TRAINED).to_rows() if made._tables else None
         for uid in uids:
             made._report(uid).set_result(worker.Report(uid, uid))
         reports, table = await made.collect(uids)
@@ -178,7 +177,7 @@ def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> Non
 
 def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
     """Columns are read in blocks of rows: the first block has the slot, a later row does not."""
-    count = CACHED + 5
+    count = 1005
     rows = [
         {"uid": "t", "session": i, "index": 0, "turn": 0, "agent": "a", "slot": f"{i % 2}", "rewards": {}, "length": 1}
         for i in range(count)

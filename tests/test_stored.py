@@ -16,14 +16,15 @@ from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
+from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow, replay
-from marl_verl.episode.codec import decode_journal, encode_episode, plain
+from marl_verl.episode.codec import as_line, decode_journal, encode_episode, plain
+from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
-from marl_verl.journals.read import EpisodeFile
-from marl_verl.journals.write import as_line, header, sample_lines
 from marl_verl.run import run_dir
 from marl_verl.run.packing import unpacked
+from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
@@ -88,7 +89,7 @@ def without_clock(episode: Episode) -> Episode:
     def still(action: Action) -> Action:
         return replace(action, seconds=0.0)
 
-    records = [replace(r, action=still(r.action)) if hasattr(r, "action") else r for r in episode.journal]
+    records = [r._replace(action=still(r.action)) if hasattr(r, "action") else r for r in episode.journal]
     turns, others = ([replace(t, action=still(t.action)) for t in ts] for ts in (episode.turns, episode.off_path_turns))
     return replace(
         episode, seconds=0.0, turns=turns, off_path_turns=others, journal=Journal(tuple(records), episode.journal.seed)
@@ -103,7 +104,7 @@ def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
     for sample, seconds in ((one, 1.5), (other, 0.25)):
         for episode in sample.episodes:
             episode.seconds = seconds
-            records = [replace(r, action=replace(r.action, seconds=seconds)) if hasattr(r, "action") else r
+            records = [r._replace(action=replace(r.action, seconds=seconds)) if hasattr(r, "action") else r
                        for r in episode.journal]  # fmt: skip
             episode.journal = Journal(tuple(records), episode.journal.seed)
     for tokens in (False, True):
@@ -123,8 +124,8 @@ def test_components_and_failures_have_one_order() -> None:
 
     assert lines(False) == lines(True)
     last = json.loads(lines(False)[-1])
-    assert last == {"failure": "timeout", "detail": "late: <Thing object>", "uid": "u", "session": 2, "task": "t1"}
-    assert list(last) == ["failure", "detail", "uid", "session", "task"]
+    assert last == {"failure": "timeout", "detail": "late: <Thing object>", "session": 2, "uid": "u", "task": "t1"}
+    assert list(last) == ["failure", "session", "detail", "uid", "task"]
 
 
 def test_a_file_is_written_whole_and_the_same(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_tokens_are_left_out_unless_wanted() -> None:
     small, whole = (json.loads(as_line(encode_episode(episode, tokens))) for tokens in (False, True))
     actions = [record["action"] for record in small["journal"]["records"] if record["effect"] == "act"]
     assert all(set(action) == {"text", "stop_reason", "version", "tokens"} for action in actions)
-    assert [turn["length"] for turn in small["turns"]] == [len(turn.action.response_ids) for turn in episode.turns]
+    assert [action["tokens"] for action in actions] == [len(turn.action.response_ids) for turn in episode.turns]
     assert whole["journal"]["records"][0]["action"]["response_ids"] == list(b"a")
     assert decode_journal(whole["journal"]) == episode.journal
 
@@ -201,7 +202,7 @@ def test_round_trip_of_paths_in_trees(
 ) -> None:
     act = Act("solver", "0", 0, 0, ({"role": "user", "content": text},))
     journal = Journal().extended(act, Action(text, [1], [2], [-0.5], "stop", 3))
-    turns = [Turn.of(act, Action(t, [1], [2], [-0.5], "stop", 3), "u", 4 + i, "p", node, None, taker, i)
+    turns = [Turn(act, Action(t, [1], [2], [-0.5], "stop", 3), "u", 4 + i, "p", taker, i, node)
              for i, t in enumerate([text, text + "!"])]  # fmt: skip
     for turn in turns:
         turn.rewards, turn.invalid = dict(rewards), invalid

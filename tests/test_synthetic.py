@@ -69,14 +69,14 @@ def test_different_rewards_of_one_joint_action_are_refused_before_the_start() ->
 
 def test_rows_are_those_of_the_sampler_with_all_agents_and_components() -> None:
     method = synthetic("sharp", Independent(2), moves=(("planner",), ("planner",)))
-    rows = method.rows(0)
-    assert [(each["session"], each["agent"]) for each in rows] == [
+    turns = method.turns(0)
+    assert [(turn.session, turn.agent) for turn in turns] == [
         (session, agent) for session in range(2) for agent in ("planner", "planner", "worker")
     ]
-    assert {each["team_reward"] for each in rows} != {rows[0]["team_reward"]}
-    assert {name for each in rows for name in each["rewards"]} == {"role", "tool", "mc"}
-    assert rows == method.rows(0)
-    assert all(each["node"] is not None and "team" in each["rewards"] for each in synthetic("at-grpo").rows(0))
+    assert {turn.team_reward for turn in turns} != {turns[0].team_reward}
+    assert {name for turn in turns for name in turn.rewards} == {"role", "tool", "mc"}
+    assert turns == method.turns(0)
+    assert all(turn.node is not None and "team" in turn.rewards for turn in synthetic("at-grpo").turns(0))
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name not in ("gigpo", "magrpo-sessions")])
@@ -89,7 +89,7 @@ def test_a_component_that_the_team_does_not_make_is_unknown() -> None:
     method = dataclasses.replace(synthetic("at-grpo", alpha=0.5), team=team(plain))
     with pytest.raises(MarlError, match="does not fit the team: unknown reward component 'role'"):
         check_advantage(method)
-    assert method.table(method.rows(0)).declared == {"team"}
+    assert method.table(method.turns(0)).declared == {"team"}
 
 
 def test_a_sampler_that_fails_is_named() -> None:

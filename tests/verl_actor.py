@@ -59,6 +59,21 @@ class Row:
     gap: Sequence[float]
 
 
+def tokens(row: Row) -> list[int]:
+    """Prompt and response."""
+    return [*row.prompt, *row.response]
+
+
+def continued(rows: Sequence[Row]) -> dict[int, int]:
+    """Row -> the earlier row with most tokens that its prompt begins with."""
+    before: dict[int, int] = {}
+    for number, row in enumerate(rows):
+        begins = [at for at in range(number) if [*row.prompt][: len(tokens(rows[at]))] == tokens(rows[at])]
+        if begins:
+            before[number] = max(begins, key=lambda at: (len(tokens(rows[at])), -at))
+    return before
+
+
 class Store:
     """What TransferQueue does for one partition, in this process."""
 
@@ -257,16 +272,17 @@ class Actor:
         """
         from transfer_queue import KVBatchMeta
 
-        from marl_verl.backend.verl.rollout.rows import row_fields, row_key, row_tag
-        from marl_verl.episode import Action, Turn
+        from marl_verl.backend.verl.rollout.rows import CONTINUES, row_fields, row_tag
+        from marl_verl.episode import Act, Action, Turn
 
-        keys, tags, moved = [], [], {}
+        keys, tags, moved, before = [], [], {}, continued(rows)
         for number, (row, now) in enumerate(zip(rows, log_probs, strict=True)):
             sampled = now - torch.tensor(row.moved) - torch.tensor(row.gap)
             action = Action("", list(row.prompt), list(row.response), sampled.tolist())
-            turn = Turn("u", number, 0, "holder", "one", "0", 0, None, None, (), action)
-            keys.append(row_key(turn.uid, turn.session, turn.index))
+            turn = Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one")
+            keys.append(turn.row)
             tags.append(row_tag(turn, step=1))
+            tags[-1][CONTINUES] = keys[before[number]] if number in before else None
             moved[keys[-1]] = torch.tensor(row.moved)
             advantages = torch.full((len(row.response),), row.advantage)
             self.store.rows[keys[-1]] = {**row_fields(turn), "advantages": advantages}

@@ -10,9 +10,9 @@ from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, che
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_json, replay_text
+from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
-from marl_verl.journals.read import EpisodeFile
 from marl_verl.run.packing import unpacked
 from marl_verl.run.run_dir import RunDir
 from marl_verl.run.terminal import harmless, show

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from zlib import crc32
+
+import numpy as np
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
@@ -23,7 +25,6 @@ from marl_verl.algo.sampling.turn_columns import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.effects import NOT_REPLAYABLE
-from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
@@ -125,7 +126,7 @@ def check_replays(
 def check_advantage(synthetic: SyntheticTeam) -> None:
     """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
     try:
-        synthetic.algorithm.compute(synthetic.table(synthetic.rows(0)))
+        synthetic.algorithm.compute(synthetic.table(synthetic.turns(0)))
     except MarlError as error:
         raise MarlError(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team: {error}") from error
 
@@ -139,8 +140,8 @@ class SyntheticTeam:
     team: TeamConfig
     moves: tuple[tuple[str, ...], ...] = ()
 
-    def rows(self, number: int, episodes: int | None = None) -> list[dict[str, Any]]:
-        """The rows of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
+    def turns(self, number: int, episodes: int | None = None) -> list[Turn]:
+        """The turns of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
         name, agents = self.algorithm.sampler, self.team.agents
         rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
@@ -165,13 +166,12 @@ class SyntheticTeam:
             parts = self.algorithm.advantage.score_parts()
             turn.rewards |= {name: (1.0 + turn.session) / (2 + i) for i, name in enumerate(parts)}
         add_columns(columns_of(self.algorithm), sample)
-        value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
-        chosen = {id(turn) for each in sample.episodes[:episodes] for turn in each.turns}
-        kept = [turn for turn in sample.turns if episodes is None or id(turn) in chosen]
-        return [{**row(turn), **value, "untrained": turn.policy not in self.team.explored} for turn in kept]
+        chosen = {id(turn) for episode in sample.episodes[:episodes] for turn in episode.turns}
+        return [turn for turn in sample.turns if episodes is None or id(turn) in chosen]
 
-    def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
-        return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))
+    def table(self, turns: Sequence[Turn]) -> RowTable:
+        table = RowTable.of(turns, self.algorithm.components(self.team.agents), self.team.explored)
+        return replace(table, values=np.zeros(len(table))) if self.algorithm.advantage.wants_critic() else table
 
 
 class _SyntheticWorkflow(Workflow):

@@ -104,11 +104,11 @@ def _check_independent(synthetic: SyntheticTeam) -> None:
     """MarlError unless synthetic rows of three tasks get the same advantages together as each task alone."""
     compute, table = synthetic.algorithm.compute, synthetic.table
     # groups of several sizes, also of one row
-    tasks = [synthetic.rows(number, episodes) for number, episodes in enumerate((None, 2, 1))]
+    tasks = [synthetic.turns(number, episodes) for number, episodes in enumerate((None, 2, 1))]
     prefix = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {WHERE}.mode=async"
     try:
-        together = compute(table([row for rows in tasks for row in rows])).advantage
-        apart = np.concatenate([compute(table(rows)).advantage for rows in tasks])
+        together = compute(table([turn for turns in tasks for turn in turns])).advantage
+        apart = np.concatenate([compute(table(turns)).advantage for turns in tasks])
     except MarlError as error:
         raise MarlError(f"{prefix}: {error}") from error
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):

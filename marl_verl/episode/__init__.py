@@ -12,8 +12,7 @@ from marl_verl.episode.errors import (
 )
 from marl_verl.episode.journal import ActRecord, CallError, CallRecord, Episode, Journal, JournalError
 from marl_verl.episode.messages import Message, Observation
-from marl_verl.episode.row import JOIN
-from marl_verl.episode.turn import Act, Action, Turn
+from marl_verl.episode.turn import JOIN, Act, Action, Turn
 from marl_verl.episode.workflow import Member, Team, Workflow
 
 __all__ = [

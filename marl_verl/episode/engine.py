@@ -141,9 +141,9 @@ class Run(Effects):
         return Journal(tuple(record for record in self._records if record is not None), self._given.seed)
 
     @property
-    def turns(self) -> list[tuple[Act, Action]]:
+    def turns(self) -> list[ActRecord]:
         """Acts with their actions, in index order (final when the run has finished)."""
-        return [(record.act, record.action) for record in self._records if isinstance(record, ActRecord)]
+        return [record for record in self._records if isinstance(record, ActRecord)]
 
     def close(self) -> None:
         """Cancel the run's tasks, which end in the next iterations of the event loop."""

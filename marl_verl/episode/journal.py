@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from marl_verl.episode.turn import Act, Action, Turn
 from marl_verl.errors import MarlError, message_of
@@ -24,8 +24,7 @@ class JournalError(MarlError):
     """A journal cannot be read, or lacks a requested effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActRecord:
+class ActRecord(NamedTuple):
     """An act and its action."""
 
     act: Act
@@ -122,11 +121,10 @@ class Journal:
 
     @cached_property
     def _calls(self) -> dict[CallKey, list[CallRecord]]:
-        found: dict[CallKey, list[CallRecord]] = {}
-        for record in self.records:
-            if isinstance(record, CallRecord):
-                found.setdefault((record.agent, record.function, record.arguments), []).append(record)
-        return found
+        calls: dict[CallKey, list[CallRecord]] = {}
+        for record in self.calls():
+            calls.setdefault((record.agent, record.function, record.arguments), []).append(record)
+        return calls
 
     @cached_property
     def _functions(self) -> frozenset[str]:
@@ -138,8 +136,8 @@ class Journal:
 
     def call(self, function: str, arguments: str, number: int, agent: str | None = None) -> CallRecord | None:
         """The record of the n-th call (from 0) of a function with these arguments, or None."""
-        found = self._calls.get((agent, function, arguments), ())
-        return found[number] if number < len(found) else None
+        calls = self._calls.get((agent, function, arguments), ())
+        return calls[number] if number < len(calls) else None
 
     def has_calls_of(self, function: str) -> bool:
         """Whether a function was called."""

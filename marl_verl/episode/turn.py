@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,50 +149,80 @@ def with_ids(act: Act, action: Action) -> Action:
     return replace(action, tool_calls=calls) if calls else action
 
 
+JOIN = "+"
+"""Separator of node names: a row at several joint nodes (a crossed tree) lists all of them, "n0+n1"."""
+DIFFERS_AT = "differs_at"
+"""A column of rows whose turn continues a conversation: `Turn.differs_at`."""
+
+
 @dataclass(slots=True)
 class Turn:
-    """One act of an episode with its action, identity and rewards; it becomes one row.
+    """An act with its action, and its place among the rows: one turn is one row.
 
     Attributes:
-        uid, session, index: identity of the row: task instance, episode of that task, position in the episode.
+        uid, session, index: identity of the row: task instance, episode of that task, position in the episode (default:
+            that of the act; in trees, several turns have the same `act.index`).
         policy: the policy that acted.
+        agent: the agent that acted (default: the one that the workflow called).
         node, parent: position in a sampled tree; None without a tree.
         rewards: reward component -> value for this turn: "role", "tool", a replay credit. In a tree also "team", the
             score of the state that the turn leads to.
         team_reward: score of the finished episode of the turn, or of the agent's side; None in a tree, and without an
             episode.
         invalid: why the workflow marked the action as invalid; None if it did not.
-        called: the agent that the workflow called, if another agent took the act.
-        parameters: those of its act.
         columns: what the algorithm's column functions computed: name -> a number, or a number per response token.
         transition: in a tree, an act of an agent that is not explored: a part of its node, and no row.
-        former: the action of the turn before it in its lane, where the turn was sampled; not stored.
     """
 
-    uid: str
-    session: int
-    index: int
-    agent: str
-    policy: str
-    slot: str
-    turn: int
-    node: str | None
-    parent: str | None
-    observation: Observation
+    act: Act
     action: Action
+    uid: str = ""
+    session: int = 0
+    policy: str = ""
+    agent: str = ""
+    index: int = -1
+    node: str | None = None
+    parent: str | None = None
     rewards: dict[str, float] = field(default_factory=dict)
     team_reward: float | None = None
     invalid: str | None = None
-    called: str | None = None
-    parameters: dict[str, Any] | None = None
     columns: dict[str, float | list[float]] = field(default_factory=dict)
     transition: bool = False
-    former: Action | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.agent = self.agent or self.act.agent
+        self.index = self.act.index if self.index < 0 else self.index
 
     @property
     def key(self) -> tuple[str, str]:
         """(agent that the workflow called, slot): the act's key in the journal."""
-        return self.called or self.agent, self.slot
+        return self.act.key
+
+    @property
+    def row(self) -> str:
+        """The key of its row: "{uid}_{session}_{index}", as in verl's TransferQueue."""
+        return f"{self.uid}_{self.session}_{self.index}"
+
+    @property
+    def called(self) -> str | None:
+        """The agent that the workflow called, if another agent took the act."""
+        return None if self.agent == self.act.agent else self.act.agent
+
+    @property
+    def slot(self) -> str:
+        return self.act.slot
+
+    @property
+    def turn(self) -> int:
+        return self.act.turn
+
+    @property
+    def observation(self) -> Observation:
+        return self.act.observation
+
+    @property
+    def parameters(self) -> dict[str, Any] | None:
+        return self.act.parameters
 
     @property
     def length(self) -> int:
@@ -203,31 +234,12 @@ class Turn:
         """`rewards`, with the episode's team reward as component "team"."""
         return self.rewards if self.team_reward is None else {"team": self.team_reward, **self.rewards}
 
-    @classmethod
-    def of(
-        cls,
-        act: Act,
-        action: Action,
-        uid: str,
-        session: int,
-        policy: str,
-        node: str | None = None,
-        parent: str | None = None,
-        agent: str | None = None,
-        index: int | None = None,
-    ) -> Turn:
-        """Create the turn of an act and its action, without rewards.
-
-        Args:
-            agent: the agent that acted, if not `act.agent`.
-            index: position in the episode, in trees, where several turns have the same `act.index`.
-        """
-        place, who = act.index if index is None else index, agent or act.agent
-        turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
-        turn.called = None if who == act.agent else act.agent
-        turn.parameters = act.parameters
-        turn.former = act.former
-        return turn
+    @property
+    def obs(self) -> str:
+        """A digest that is equal for turns with equal messages and parameters."""
+        shown: list[Any] = [[m["role"], m["content"]] if len(m) == 2 else m for m in self.observation]
+        seen = json.dumps(shown if self.parameters is None else [shown, self.parameters], sort_keys=True)
+        return hashlib.blake2s(seen.encode(), digest_size=8).hexdigest()
 
     @property
     def differs_at(self) -> int | None:
@@ -236,11 +248,19 @@ class Turn:
         -1 if it begins with all tokens of that turn, so that both can be trained as one sequence; None if the turn
         continues none of its lane.
         """
-        former, prompt = self.former, self.action.prompt_ids
+        former, prompt = self.act.former, self.action.prompt_ids
         if former is None or not former.response_ids or not prompt or former.message not in self.observation:
             return None
         whole = [*former.prompt_ids, *former.response_ids]
         if prompt[: len(whole)] == whole:
             return -1
         pairs = enumerate(zip(whole, prompt, strict=False))
-        return next((at for at, (one, other) in pairs if one != other), len(prompt))
+        return next((at for at, (former_id, prompt_id) in pairs if former_id != prompt_id), len(prompt))
+
+
+def continued(turns: Sequence[Turn]) -> dict[str, str]:
+    """Row -> the row of the same turns whose prompt and response begin its prompt, for each turn that continues one."""
+    rows = {id(turn.action): turn.row for turn in turns}
+    return {
+        turn.row: rows[id(turn.act.former)] for turn in turns if turn.differs_at == -1 and id(turn.act.former) in rows
+    }

@@ -15,7 +15,7 @@ from marl_verl.errors import MarlError, missing
 from marl_verl.evaluation.request import MODELS, Assignment, acting
 from marl_verl.extensions import extension
 from marl_verl.files import read_bytes
-from marl_verl.journals.read import EpisodeFile
+from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.models.chat import Chat
 from marl_verl.run.checkpoint.export import WEIGHTS, Source
 from marl_verl.run.checkpoint.folders import complete, damage, step_of

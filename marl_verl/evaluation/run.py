@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marl_verl.algo.sampling.stored import failure_line
 from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.events import emit
 from marl_verl.extensions import extension
-from marl_verl.journals.write import as_line, failure_data
 from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.sides import side_statistics
 from marl_verl.trainer import run
@@ -129,7 +129,7 @@ class Pass:
         for reports in play(loader, manager, self.seed_step, self.sampled, keep=tasks, at_once=at_once):
             for report in reports:
                 self.tally.add(report.lines)
-                failed = [as_line(failure_data(failure, report.uid, report.task)) for failure in report.failures]
+                failed = [failure_line(failure, report.uid, report.task) for failure in report.failures]
                 self.lines += report.lines if len(self.reports) < stored else failed
                 report.lines = []  # gigabytes in a large evaluation
                 self.reports.append(report)

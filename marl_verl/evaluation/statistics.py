@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from marl_verl.episode.codec import decode_episode
 from marl_verl.trainer.report import wilson
 
 RESAMPLES = 10_000
@@ -84,18 +85,15 @@ class Tally:
 
     def _episode(self, data: Mapping[str, Any]) -> None:
         self.episodes += 1
-        acts = [record for record in data["journal"]["records"] if record["effect"] == "act"]
-        ends = {(act["agent"], act["slot"]): act["action"]["stop_reason"] for act in acts}
         rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-        for turn in data["turns"]:
-            counts = self._counts[turn["agent"]]
+        for turn in decode_episode(data).turns:
+            counts = self._counts[turn.agent]
             counts["turns"] += 1
-            counts["tokens"] += turn["length"]
-            counts["invalid"] += turn["invalid"] is not None
-            counts["cut_off"] += ends[turn["called"] or turn["agent"], turn["slot"]] == CUT_OFF
-            team = {} if turn["team_reward"] is None else {"team": turn["team_reward"]}
-            for component, value in {**team, **turn["rewards"]}.items():
-                rewards[turn["agent"], component].append(value)
+            counts["tokens"] += turn.length
+            counts["invalid"] += turn.invalid is not None
+            counts["cut_off"] += turn.action.stop_reason == CUT_OFF
+            for component, value in turn.components.items():
+                rewards[turn.agent, component].append(value)
         for key, values in rewards.items():
             self._rewards[key].append(sum(values) / len(values))
 

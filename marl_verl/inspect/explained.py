@@ -49,7 +49,7 @@ class ExplainedRows(list[Record]):
         """Parse the content of a file: JSON, optionally compressed with gzip."""
         content = unpacked(content, source)
         if b'"kind"' in content.partition(b"\n")[0]:  # the header of a file of episodes has it
-            from marl_verl.journals.read import holds_episodes  # here: slow to import, and rows do not need it
+            from marl_verl.inspect.episodes import holds_episodes  # here: slow to import, and rows do not need it
 
             if holds_episodes(content):
                 raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")

@@ -19,7 +19,7 @@ from marl_verl.episode.codec import plain
 from marl_verl.episode.errors import short
 from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, format_error, nearest
-from marl_verl.journals.read import EpisodeFile, Supplied
+from marl_verl.inspect.episodes import EpisodeFile, Supplied
 from marl_verl.options import build
 from marl_verl.tasks.base import TaskSet
 from marl_verl.version import __version__

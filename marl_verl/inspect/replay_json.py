@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from marl_verl.episode import Act, CallRecord, Episode, Turn
-from marl_verl.episode.codec import encode_record, encode_turn
+from marl_verl.episode.codec import encode_call
+from marl_verl.inspect.episodes import EpisodeFile, StoredFailure
 from marl_verl.inspect.replay import Rerun
-from marl_verl.journals.read import EpisodeFile, StoredFailure
 
 
 def as_json(value: Any) -> str:
@@ -23,8 +23,9 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
         **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
         "episodes": [
             {
-                **_fields(each, "id", "task", "score", "success", "finished"),
-                "turns": len(each.turns),
+                **_fields(each, "id", "score", "success", "finished"),
+                "task": each.task.id,
+                "turns": each.turns,
                 "off_path_turns": len(each.off_path_turns),
             }
             for each in file.episodes.values()
@@ -44,7 +45,7 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
     turns, effects = {turn.key: _turn(turn) for turn in episode.turns}, []
     for record in episode.journal:
         if isinstance(record, CallRecord):
-            effects.append(encode_record(record))
+            effects.append(encode_call(record))
         else:
             acted = turns.get(record.act.key) or {**_act(record.act), "action": record.action.text}
             effects.append({"effect": "act", **acted})
@@ -86,7 +87,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
     shown: dict[str, Any] = {"observation": list(turn.observation), "action": turn.action.text}
     shown |= {"parameters": turn.parameters} if turn.parameters else {}
     shown |= {"tool_calls": turn.action.tool_calls} if turn.action.tool_calls else {}
-    return {**encode_turn(turn), "rewards": turn.components, **shown}
+    names = ("agent", "called", "policy", "slot", "turn", "session", "index", "node", "parent", "length", "invalid")
+    return {**_fields(turn, *names), "rewards": turn.components, **shown}
 
 
 def _outcome(again: Rerun) -> dict[str, Any]:

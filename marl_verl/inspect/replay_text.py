@@ -11,9 +11,9 @@ from pathlib import Path
 from marl_verl.episode import ActRecord, CallRecord, Episode, Observation, Turn
 from marl_verl.episode.messages import message_text
 from marl_verl.episode.turn import shared_length
+from marl_verl.inspect.episodes import EpisodeFile, Header, StoredFailure
 from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
-from marl_verl.journals.read import EpisodeFile, Header, StoredFailure
 from marl_verl.run.terminal import harmless
 
 MANY, FIRST, LAST = 40, 20, 5  # lines: a list of more than MANY is cut to its first FIRST and last LAST
@@ -35,8 +35,8 @@ def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> 
         rows = [["episode", "score", "turns", "beside", "", "task"]]
         for each in episodes:
             state = ("solved" if each.success else "") if each.finished else "unfinished"
-            counts = [str(len(each.turns)), str(len(each.off_path_turns) or "")]
-            rows.append([each.id, f"{each.score:g}", *counts, state, line(each.task, 60)])
+            counts = [str(each.turns), str(len(each.off_path_turns) or "")]
+            rows.append([each.id, f"{each.score:g}", *counts, state, line(each.task.id, 60)])
         lines += ["", *_table(rows)]
     if failures:
         rows = [[each.id, each.reason, line(each.detail, 120)] for each in failures]

@@ -119,7 +119,7 @@ class _Steps(Mapping[int, T]):
 
 
 def _episodes(path: Path) -> list[Episode]:
-    from marl_verl.journals.read import EpisodeFile  # here: `explain` does not need it and must start fast
+    from marl_verl.inspect.episodes import EpisodeFile  # here: `explain` does not need it and must start fast
 
     source, content = _content(path)
     file = EpisodeFile.parse(content, source)

@@ -217,7 +217,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
         *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, made)]),
         partial(check_with_verl, config, resolved, team),
     )
-    rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
+    rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     notes += tuple(small_updates(resolved, team, batch))
     needs = tuple(estimate.estimate(resolved, team, made, batch, folder))

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.config.parts import named_samplers
 from marl_verl.config.stored import marl_section
+from marl_verl.episode.codec import SCHEMA, as_line
 from marl_verl.errors import MarlError
-from marl_verl.journals.write import as_line, header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Split
-from marl_verl.team import Named, TeamConfig
+from marl_verl.team import AgentConfig, Named, TeamConfig
+from marl_verl.version import __version__
+
+if TYPE_CHECKING:
+    from marl_verl.backend.verl.rollout.worker import Report
+
+
+def header(
+    team: TeamConfig, algorithm: Algorithm, step: int, split: Split, seed: int, sampler: Named
+) -> dict[str, Any]:
+    """The first line of a file of episodes: the data besides an episode that its replay needs, and the step of the run.
+    `sampler` has all options, defaults included."""
+    return {
+        **{"schema": SCHEMA, "kind": "episodes", "marl_verl": __version__, "step": step, "split": split, "seed": seed},
+        "task": _part("tasks", team.task),
+        "workflow": _part("workflows", team.workflow),
+        "agents": {agent.name: _agent(agent) for agent in team.agents.values()},
+        "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
+        "sampler": {"name": sampler.name, "options": sampler.options},
+    }
+
+
+def _agent(agent: AgentConfig) -> dict[str, Any]:
+    stored = {key: getattr(agent, key) for key in ("policy", "reward", "instructions")}
+    return stored | ({"past_of": agent.opponent.of} if agent.opponent is not None else {})
+
+
+def _part(kind: str, named: Named) -> dict[str, Any]:
+    entry = plugins.load().entry(kind, named.name)
+    return {"name": named.name, "options": named.options, "distribution": entry.distribution, "version": entry.version}
 
 
 class Records:

@@ -123,7 +123,7 @@ def rehearse(
 
 async def _try_rewards(run: Run, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward]) -> None:
     """Call the role rewards on the turns of a rehearsal."""
-    turns = [Turn.of(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
+    turns = [Turn(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
     episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
     for turn in turns:
         name = team.agents[turn.agent].reward

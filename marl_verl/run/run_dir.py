@@ -65,7 +65,7 @@ class RunDir:
         self._write("rows", f"step_{step:05d}.json.gz", [gzip.compress(content, GZIP_LEVEL, mtime=0)])
 
     def journals(self, step: int, lines: Iterable[str]) -> None:
-        """Write the lines of a training step's episodes (`marl_verl.journals`), the header first."""
+        """Write the lines of a training step's episodes (`episode.codec`), the header first."""
         self._lines("journals", step, lines)
 
     def episodes(self, step: int, lines: Iterable[str]) -> None:

@@ -1,7 +1,6 @@
 """Test utilities for plugin authors: teams without models, and checks of plugin parts."""
 
-from marl_verl.episode.row import row as row_of
-from marl_verl.testing.algorithm import check_algorithm
+from marl_verl.testing.algorithm import check_algorithm, row_of
 from marl_verl.testing.credit import check_credit
 from marl_verl.testing.determinism import check_workflow
 from marl_verl.testing.loss import check_loss

@@ -12,6 +12,7 @@ import numpy as np
 from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, IntArray, RowTable
 from marl_verl.algo.advantage.columns import first_true
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.episode import Turn
 from marl_verl.errors import MarlError, unknown
 from marl_verl.testing.given import SECONDS, instance, must, same_elsewhere, time_limit
 
@@ -85,6 +86,11 @@ def check_algorithm(
         compute = partial(_lines, algorithm, check.rows)
         same_elsewhere(compute, compute(), f"the result of {algorithm.advantage.described}")
         return check.result
+
+
+def row_of(turn: Turn) -> dict[str, Any]:
+    """A sampled turn as a row of `RowTable.from_rows`."""
+    return RowTable.of([turn]).to_rows()[0]
 
 
 def _lines(algorithm: Algorithm, rows: Sequence[Row]) -> list[str]:

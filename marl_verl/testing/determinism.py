@@ -12,7 +12,7 @@ from typing import Any
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Journal, ReplayMismatch, Run, Workflow, replay
-from marl_verl.episode.codec import decode_journal, encode_journal, encode_record, plain
+from marl_verl.episode.codec import decode_journal, encode_journal, plain
 from marl_verl.errors import unknown
 from marl_verl.tasks.base import Task
 from marl_verl.testing.given import SECONDS, must, same, same_elsewhere, time_limit
@@ -116,7 +116,8 @@ def _computed(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int)
 
 def _lines(run: Run) -> list[str]:
     """A run as text: its effects in order, and how it ended."""
-    records = [f"{record} {json.dumps(encode_record(record))}" for record in run.journal]
+    stored = encode_journal(run.journal)["records"]
+    records = [f"{record} {json.dumps(data)}" for record, data in zip(run.journal, stored, strict=True)]
     ends = {"proposals": plain(run.proposals), "invalid marks": sorted(map(str, run.invalid.items()))}
     return [*records, *(f"{name} {value}" for name, value in {**ends, "answer": plain(run.answer)}.items())]
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.algo.sampling.context import BaseSamplingContext
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
-from marl_verl.episode.row import JOIN
+from marl_verl.episode.turn import JOIN
 from marl_verl.episode.turn import changed
 from marl_verl.testing.given import must
 
@@ -62,8 +62,7 @@ async def _check_sessions(sample: Sample, context: BaseSamplingContext) -> None:
 
 
 async def _to_the_end(session: int, rows: list[Turn], context: BaseSamplingContext) -> Episode:
-    acts = [Act(*row.key, row.turn, row.index, row.observation, None, row.parameters) for row in rows]
-    records = [ActRecord(act, row.action) for act, row in zip(acts, rows, strict=True)]
+    records = [ActRecord(row.act, row.action) for row in rows]
     journal = Journal(tuple(records), context.seed(session))
     try:
         async with Run(context.task_context.workflow, context.task, context.agents, journal, strict=True) as run:
@@ -127,8 +126,8 @@ class _Tree:
             if act is None:
                 blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
                 raise AssertionError(f"{named(row)} is not an act of its parent, node {row.parent}, at {blocked}")
-            if act.seen != (row.observation, row.parameters):
-                how = changed(replace(act, observation=row.observation, parameters=row.parameters), act)
+            if act.seen != row.act.seen:
+                how = changed(row.act, act)
                 raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")
             _check_turn(row, act.turn)
             must(journal.act(*row.key) is None, f"node {name} has two actions for {act}")

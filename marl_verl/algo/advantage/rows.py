@@ -4,29 +4,58 @@ from __future__ import annotations
 
 import difflib
 import functools
-import numbers
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from marl_verl.algo.advantage import columns
 from marl_verl.algo.advantage.columns import (
-    FLAGS,
     BoolArray,
     FloatArray,
     IntArray,
     Labels,
-    Rows,
     TokenArray,
+    computed_columns,
     first_true,
+    numbers_or,
+    rewards_of,
 )
 from marl_verl.algo.advantage.tree import Tree
-from marl_verl.episode.row import COUNTS, LABELS
+from marl_verl.episode.codec import decode
+from marl_verl.episode.turn import DIFFERS_AT, Turn
 from marl_verl.errors import MarlError, unknown
 
-COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value", "columns")
+LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
+"""Columns of names; all but the first two are optional."""
+COUNTS = ("session", "index", "turn", "length")
+"""Columns of whole numbers."""
+FLAGS = ("padding", "invalid", "untrained")
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+class JsonRow(msgspec.Struct):
+    """A row of a JSON document; see `RowTable.from_rows`."""
+
+    uid: str
+    session: Count
+    index: Count
+    turn: Count
+    agent: str
+    rewards: dict[str, float]
+    length: Count
+    policy: str | None = None
+    slot: str | None = None
+    node: str | None = None
+    parent: str | None = None
+    team_reward: float | None = None
+    value: float | None = None
+    padding: bool = False
+    invalid: bool = False
+    untrained: bool = False
+    columns: dict[str, float | list[float] | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +110,29 @@ class RowTable:
     tokens: Mapping[str, TokenArray] = field(default_factory=dict)
 
     @classmethod
-    def from_rows(cls, rows: Rows, declared: Iterable[str] = ()) -> RowTable:
+    def of(cls, turns: Sequence[Turn], declared: Iterable[str] = (), trained: Container[str] | None = None) -> RowTable:
+        """The table of sampled turns.
+
+        Args:
+            declared: the reward components that the run sets (`Algorithm.components`).
+            trained: the policies that are trained; None: all.
+        """
+        continuing = [{} if (at := turn.differs_at) is None else {DIFFERS_AT: at} for turn in turns]
+        flags = {
+            "padding": [False] * len(turns),
+            "invalid": [turn.invalid is not None for turn in turns],
+            "untrained": [trained is not None and turn.policy not in trained for turn in turns],
+        }
+        return cls._of(
+            turns,
+            declared,
+            flags,
+            columns=[{**turn.columns, **more} for turn, more in zip(turns, continuing, strict=True)],
+            extra={"obs": [turn.obs for turn in turns]},
+        )
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]], declared: Iterable[str] = ()) -> RowTable:
         """Create a table from one mapping per row, as in a JSON file of rows.
 
         Required keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
@@ -95,32 +146,56 @@ class RowTable:
             MarlError: no rows, a key that is missing or has the wrong type, two rows with the same (uid, session,
                 index), or a row with a `team_reward` and a reward "team".
         """
-        extra = sorted({key for keys in set(map(tuple, rows)) for key in keys} - set(COLUMNS))
+        extra = sorted({key for keys in set(map(tuple, rows)) for key in keys} - set(JsonRow.__struct_fields__))
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
                 raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
-        if not rows:
+        records = decode(list[JsonRow], list(rows), "rows")
+        for i, record in enumerate(records):
+            if not all(math.isfinite(value) for value in (record.team_reward, record.value) if value is not None):
+                raise MarlError(f"row {i} has team_reward {record.team_reward} and value {record.value}: not finite")
+        return cls._of(
+            records,
+            declared,
+            {name: [getattr(record, name) for record in records] for name in FLAGS},
+            columns=[record.columns or {} for record in records],
+            extra={key: [None if row.get(key) is None else str(row[key]) for row in rows] for key in extra},
+            values=[record.value for record in records],
+        )
+
+    @classmethod
+    def _of(
+        cls,
+        records: Sequence[Turn] | Sequence[JsonRow],
+        declared: Iterable[str],
+        flags: Mapping[str, Sequence[bool]],
+        *,
+        columns: Sequence[Mapping[str, Any]],
+        extra: Mapping[str, Sequence[str | None]],
+        values: Sequence[float | None] | None = None,
+    ) -> RowTable:
+        if not records:
             raise MarlError("there are no rows. An advantage needs at least one.")
-        given = columns.by_column(rows, [key for key in (*COLUMNS, *extra) if key in rows[0]])
-        names = {name: columns.cells(rows, name, str, given.get(name)) for name in LABELS}
+        names = {name: [getattr(record, name) for record in records] for name in LABELS}
         tree = [*names["node"], *names["parent"]]
-        rewards, present = columns.rewards_of(rows, given.get("rewards"))
-        computed, per_token = columns.computed_columns(rows, given.get("columns"))
-        counts = {name: columns.cells(rows, name, numbers.Integral, given.get(name)) for name in COUNTS}
-        flags = {name: columns.cells(rows, name, bool, given.get(name)) for name in FLAGS}
-        found: dict[str, Any] = {
+        rewards, present = rewards_of([record.rewards for record in records])
+        numbers, tokens = computed_columns(columns)
+        arrays: dict[str, Any] = {
             **{name: Labels.of(names[name], tree if name in ("node", "parent") else ()) for name in LABELS},
-            **{name: np.array(each, dtype=np.int64) for name, each in counts.items()},
-            **{name: np.array(each, dtype=np.bool_) for name, each in flags.items()},
-            "rewards": rewards,
-            "present": present,
-            "team_reward": columns.numbers_or_nan(rows, "team_reward", given.get("team_reward")),
-            "values": columns.numbers_or_nan(rows, "value", given.get("value")),
-            "numbers": computed,
-            "tokens": per_token,
-            "extra": {key: Labels.of(columns.texts(rows, key, given.get(key))) for key in extra},
+            **{name: np.array([getattr(record, name) for record in records], dtype=np.int64) for name in COUNTS},
+            **{name: np.array(flag, dtype=np.bool_) for name, flag in flags.items()},
         }
-        table = cls(**found, declared=frozenset(declared))
+        table = cls(
+            **arrays,
+            rewards=rewards,
+            present=present,
+            team_reward=numbers_or(math.nan, [record.team_reward for record in records]),
+            values=numbers_or(math.nan, [None] * len(records) if values is None else values),
+            extra={name: Labels.of(column) for name, column in extra.items()},
+            numbers=numbers,
+            tokens=tokens,
+            declared=frozenset(declared),
+        )
         twice = table.present.get("team", np.zeros(len(table), dtype=np.bool_)) & ~np.isnan(table.team_reward)
         if (i := first_true(twice)) is not None:
             raise MarlError(f"row {i} has a 'team_reward' and a reward 'team'. Give one of them.")
@@ -144,7 +219,7 @@ class RowTable:
         unknown column, or with the first row that lacks it; `numbers` has NaN for such rows."""
         if name not in self.numbers:
             raise unknown("column", name, self.numbers)
-        lacking = np.isnan(self.numbers[name]) & ~self.padding
+        lacking = ~np.isfinite(self.numbers[name]) & ~self.padding
         if (row := first_true(lacking)) is not None:
             raise MarlError(f"row '{self.key(row)}' lacks column '{name}'")
         return self.numbers[name]
@@ -170,20 +245,19 @@ class RowTable:
 
     def codes(self, column: str) -> IntArray:
         """A column as integers >= -1, for grouping. MarlError as in `identifiers`."""
-        found = self.identifiers(column)
-        return found.codes if isinstance(found, Labels) else found
+        identifiers = self.identifiers(column)
+        return identifiers.codes if isinstance(identifiers, Labels) else identifiers
 
     def value(self, column: str, row: int) -> str | int | None:
         """The value of a row in a column: a name or an integer."""
-        found = self.identifiers(column)
-        return found.value(row) if isinstance(found, Labels) else int(found[row])
+        identifiers = self.identifiers(column)
+        return identifiers.value(row) if isinstance(identifiers, Labels) else int(identifiers[row])
 
     def computed(self, row: int) -> dict[str, float | list[float]]:
         """The computed columns of a row, as in `from_rows`."""
-        found: dict[str, Any] = {
-            name: each[row].tolist() for name, each in (*self.numbers.items(), *self.tokens.items())
-        }
-        return {name: value for name, value in found.items() if not np.isnan(value).any()}
+        computed = {**self.numbers, **self.tokens}
+        values = {name: column[row].tolist() for name, column in computed.items()}
+        return {name: value for name, value in values.items() if not np.isnan(value).any()}
 
     def component(self, name: str) -> FloatArray:
         """[n] a reward component that all rows have. MarlError with the nearest name, or the first row without it."""
@@ -284,7 +358,7 @@ class RowTable:
 def _taken(column: Any, rows: IntArray) -> Any:
     """Some rows of a column, or of each column of a mapping."""
     if isinstance(column, Mapping):
-        return {name: _taken(each, rows) for name, each in column.items()}
+        return {name: _taken(part, rows) for name, part in column.items()}
     if isinstance(column, Labels):
         return Labels(column.codes[rows], column.names)
     return column[rows] if isinstance(column, np.ndarray) else column

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, Labels, first_true
-from marl_verl.episode.row import JOIN
+from marl_verl.episode.turn import JOIN
 from marl_verl.errors import MarlError
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Reason, Run, Turn
-from marl_verl.episode.row import JOIN
+from marl_verl.episode.turn import JOIN
 from marl_verl.errors import MarlError
 from marl_verl.options import Options
 from marl_verl.tasks.base import TaskSet
@@ -53,7 +53,7 @@ class SamplingContext(Protocol):
         node: str | None = None,
         parent: str | None = None,
     ) -> Turn:
-        """Create the turn of an act and its action, with the agent's policy; see `Turn.of`."""
+        """Create the turn of an act and its action, with the agent's policy; see `Turn`."""
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
         """The current state of a run as an episode of these turns, with `answer` scored (None scores 0)."""
@@ -112,14 +112,11 @@ class Sample:
     @property
     def turns(self) -> list[Turn]:
         """Every sampled turn once, by session and index: the rows. MarlError if two turns have the same key."""
-        found: dict[tuple[int, int], Turn] = {}
-        for turn in (turn for each in self.episodes for turn in (*each.turns, *each.off_path_turns)):
-            if turn.transition:
-                continue
-            if found.setdefault((turn.session, turn.index), turn) is not turn:
-                key = f"{turn.uid}_{turn.session}_{turn.index}"
-                raise MarlError(f"the sampler returned two turns (agent '{turn.agent}') with the key '{key}'")
-        return [turn for _, turn in sorted(found.items())]
+        turns: dict[tuple[int, int], Turn] = {}
+        for turn in (turn for episode in self.episodes for turn in (*episode.turns, *episode.off_path_turns)):
+            if not turn.transition and turns.setdefault((turn.session, turn.index), turn) is not turn:
+                raise MarlError(f"the sampler returned two turns (agent '{turn.agent}') with the key '{turn.row}'")
+        return [turn for _, turn in sorted(turns.items())]
 
     @property
     def attempts(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl_verl.algo.advantage.rows import RowTable
@@ -15,7 +15,6 @@ from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
 from marl_verl.episode.calls import perform
 from marl_verl.episode.messages import Observation
-from marl_verl.episode.row import row
 from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.tasks.base import DetailedScore, Task, TaskSet
 from marl_verl.tasks.sides import winner
@@ -81,7 +80,8 @@ class BaseSamplingContext(SamplingContext):
 
     def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
         policy = self.task_context.agents[agent or act.agent].policy
-        return Turn.of(act, action, self.uid, session, policy, agent=agent, **position)
+        position = {name: value for name, value in position.items() if value is not None}
+        return Turn(act, action, self.uid, session, policy, agent or act.agent, **position)
 
     async def finish(self, run: Run, session: int) -> Episode:
         turns = [self.turn(act, action, session) for act, action in run.turns]
@@ -140,10 +140,8 @@ class BaseSamplingContext(SamplingContext):
     def value(self, turns: Sequence[Turn]) -> list[float]:
         if self.task_context.mix is None:
             return [sum(turn.components.values()) for turn in turns]
-        rows = [
-            {**row(turn), "index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)
-        ]
-        table = RowTable.from_rows(rows, declared=self.task_context.mix.components(self.task_context.agents))
+        rows = [replace(turn, index=i, rewards=turn.components, team_reward=None) for i, turn in enumerate(turns)]
+        table = RowTable.of(rows, self.task_context.mix.components(self.task_context.agents))
         return [float(value) for value in self.task_context.mix.compute(table)]
 
     async def score(self, answer: Any) -> float:

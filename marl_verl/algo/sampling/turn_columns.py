@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from marl_verl.algo.advantage.rows import COLUMNS
+from marl_verl.algo.advantage.rows import COUNTS, LABELS
 from marl_verl.algo.sampling.base import Sample
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, format_error, shown
@@ -38,29 +38,27 @@ def add_columns(functions: Mapping[str, ColumnFunction], sample: Sample) -> None
 
 
 def _add(name: str, function: ColumnFunction, turn: Turn, episode: Episode) -> None:
-    what = f"column function {name}, for turn {turn.index} of agent '{turn.agent}',"
+    label = f"column function {name}, for turn {turn.index} of agent '{turn.agent}',"
     try:
-        found: Any = function(turn, episode)
+        returned: Any = function(turn, episode)
     except Exception as error:
-        raise MarlError(f"{what} failed: {format_error(error)}") from error
-    if not isinstance(found, Mapping):
-        raise MarlError(f"{what} must return a mapping such as {{'nll': 0.5}}, got {shown(found)}")
-    for column, value in found.items():
-        if not isinstance(column, str) or column in COLUMNS or not column:
-            raise MarlError(f"{what} returns column {shown(column)}. Use a name that rows do not have already.")
-        if column in turn.columns:
-            raise MarlError(f"{what} returns column '{column}', which another function returns too. Rename one.")
-        turn.columns[column] = _numbers(value, turn, f"{what} returns {shown(value)} as column '{column}'")
+        raise MarlError(f"{label} failed: {format_error(error)}") from error
+    if not isinstance(returned, Mapping):
+        raise MarlError(f"{label} must return a mapping such as {{'nll': 0.5}}, got {shown(returned)}")
+    for column, value in returned.items():
+        if column in (*LABELS, *COUNTS, *turn.columns):
+            raise MarlError(f"{label} returns column {shown(column)}, a name that rows have already. Rename it.")
+        turn.columns[column] = _numbers(value, turn, f"{label} returns {shown(value)} as column '{column}'")
 
 
-def _numbers(value: Any, turn: Turn, what: str) -> float | list[float]:
+def _numbers(value: Any, turn: Turn, label: str) -> float | list[float]:
     values = value.tolist() if hasattr(value, "tolist") else value  # of NumPy and torch
-    each = values if isinstance(values, list | tuple) else [values]
-    for number in each:
+    several = isinstance(values, list | tuple)
+    for number in values if several else [values]:
         if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
-            raise MarlError(f"{what}. A finite number, or a list with one per response token, is required.")
-    if each is not values:
+            raise MarlError(f"{label}. A finite number, or a list with one per response token, is required.")
+    if not several:
         return float(values)
-    if len(each) != turn.length:
-        raise MarlError(f"{what}: {len(each)} numbers for {turn.length} response tokens.")
-    return [float(number) for number in each]
+    if len(values) != turn.length:
+        raise MarlError(f"{label}: {len(values)} numbers for {turn.length} response tokens.")
+    return [float(number) for number in values]

@@ -1,7 +1,7 @@
 """Train the turns of a conversation as one sequence, with the gradient of separate rows.
 
-A row is a turn: a prompt of P tokens and a response of R. Where the tokens of one row (prompt and response) are the
-beginning of another row's prompt, the forward pass of the second row computes the first one's log-probs, too:
+A row is a turn: a prompt of P tokens and a response of R. A row that continues another one (`rows.CONTINUES`) has its
+prompt and response as the beginning of its prompt, so that its forward pass computes the other one's log-probs, too:
 
     row a   [p p p p | a a a]                          -> one sequence   [p p p p | a a a q q b b b]
     row b   [p p p p   a a a   q q | b b b]               segments                 1 1 1 0 0 2 2 2
@@ -20,16 +20,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import transfer_queue as tq
-from numpy.typing import NDArray
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_from_nested
 
 from marl_verl.backend.verl.batches import KEPT_FIELDS, jagged, put
+from marl_verl.backend.verl.rollout.rows import CONTINUES
 
 SEGMENTS = "segments"
 """A field of rows in TransferQueue: for each token after the first prompt, the row of the chain, from 1; 0 for none."""
@@ -50,44 +49,41 @@ Share = Sequence[int]
 """The rows of one optimiser update: positions in a batch."""
 
 
-def chains(sequences: Sequence[NDArray[np.int64]], prompts: Sequence[int]) -> list[list[int]]:
-    """Rows as chains, in the order of their last rows: each row's tokens are the beginning of the next row's prompt.
+def chains_of(keys: Sequence[str], continues: Mapping[str, str | None]) -> list[list[int]]:
+    """Rows as chains, in the order of their last rows: each row continues the row before it.
 
-    Every row is in one chain. A row extends the longest row that no other row extends yet; of rows with the same
-    prompt, or the same tokens, the first one is extended first.
+    Every row is in one chain. Of several rows that continue the same row, the first one extends it. A row that
+    continues an absent row (of another update) extends the row that the absent one continues.
 
     Args:
-        sequences: the tokens of each row, prompt and response.
-        prompts: the number of prompt tokens of each row.
+        keys: the row keys.
+        continues: key -> the key of the row that it continues; None if it continues none.
     """
-    texts = [np.asarray(ids).astype(">u4").tobytes() for ids in sequences]
+    place = {key: row for row, key in enumerate(keys)}
     before: dict[int, int] = {}
     extended: set[int] = set()
-    beginnings: list[int] = []  # in the order of the texts, rows that begin the current one are a stack
-    for row in sorted(range(len(texts)), key=lambda each: (texts[each], -each)):
-        while beginnings and not texts[row].startswith(texts[beginnings[-1]]):
-            beginnings.pop()
-        for earlier in reversed(beginnings):
-            if earlier not in extended and len(texts[earlier]) <= 4 * prompts[row]:
-                before[row] = earlier
-                extended.add(earlier)
-                break
-        beginnings.append(row)
-    found = []
-    for last in (row for row in range(len(texts)) if row not in extended):
+    for row, key in enumerate(keys):
+        earlier = continues.get(key)
+        while earlier is not None and (earlier not in place or place[earlier] in extended):
+            earlier = continues.get(earlier)
+        if earlier is not None:
+            before[row] = place[earlier]
+            extended.add(place[earlier])
+    chains = []
+    for last in (row for row in range(len(keys)) if row not in extended):
         chain = [last]
         while chain[-1] in before:
             chain.append(before[chain[-1]])
-        found.append(chain[::-1])
-    return found
+        chains.append(chain[::-1])
+    return chains
 
 
 def segments_of(prompts: Sequence[int], responses: Sequence[int]) -> torch.Tensor:
     """The `segments` of a chain of rows with these numbers of prompt and response tokens."""
-    found = torch.zeros(prompts[-1] + responses[-1] - prompts[0], dtype=torch.int64)
+    segments = torch.zeros(prompts[-1] + responses[-1] - prompts[0], dtype=torch.int64)
     for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True), 1):
-        found[prompt - prompts[0] :][:response] = number
-    return found
+        segments[prompt - prompts[0] :][:response] = number
+    return segments
 
 
 def rows_of(values: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
@@ -101,9 +97,9 @@ def rows_of(values: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
 
 def sequences_of(values: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
     """The inverse of `rows_of`; 0 at tokens of no row."""
-    found = values.values().new_zeros(segments.values().shape)
-    found[segments.values() > 0] = values.values()
-    return jagged(found.split(segments.offsets().diff().tolist()))
+    sequences = values.values().new_zeros(segments.values().shape)
+    sequences[segments.values() > 0] = values.values()
+    return jagged(sequences.split(segments.offsets().diff().tolist()))
 
 
 def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, list[list[int]]] | None:
@@ -115,22 +111,25 @@ def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, lis
     Returns:
         The sequences, of which those of one row keep their key, and the sequences of each update.
     """
-    if not _may_merge(batch.tags):
+    continues = {key: tag.get(CONTINUES) for key, tag in zip(batch.keys, batch.tags, strict=True)}
+    chains = [
+        [[share[row] for row in chain] for chain in chains_of([batch.keys[row] for row in share], continues)]
+        for share in shares
+    ]
+    if all(len(chain) == 1 for update in chains for chain in update):
         return None
     fields = ["input_ids", *PLACED]
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
     columns = {name: data[name].unbind() for name in fields}
-    ids = [tokens.numpy() for tokens in columns["input_ids"]]
     prompts, responses = ([tag[name] for tag in batch.tags] for name in ("prompt_len", "response_len"))
     keys: list[str] = []
     tags: list[dict[str, Any]] = []
     merged: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]] = {}
     segments: list[torch.Tensor] = []
     updates: list[list[int]] = []
-    for share in shares:
-        found = chains([ids[row] for row in share], [prompts[row] for row in share])
-        updates.append(list(range(len(keys), len(keys) + len(found))))
-        for chain in ([share[each] for each in one] for one in found):
+    for update in chains:
+        updates.append(list(range(len(keys), len(keys) + len(update))))
+        for chain in update:
             first, last = prompts[chain[0]], chain[-1]
             segments.append(segments_of([prompts[row] for row in chain], [responses[row] for row in chain]))
             keys.append(batch.keys[last])
@@ -154,20 +153,10 @@ def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, lis
                     "loss_mask": mask,
                 },
             )
-    if not merged:
-        return None
     written = {name: jagged([fields[name] for _, fields in merged.values()]) for name in KEPT_FIELDS}
     put(batch, list(merged), [tag for tag, _ in merged.values()], **written)
     put(batch, keys, **{SEGMENTS: jagged(segments)})
     return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags), updates
-
-
-def _may_merge(tags: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some row of a task is short enough to begin the prompt of another one: a check without tensors."""
-    shortest: dict[str, int] = {}
-    for tag in tags:
-        shortest[tag["uid"]] = min(tag["seq_len"], shortest.get(tag["uid"], tag["seq_len"]))
-    return any(shortest[tag["uid"]] <= tag["prompt_len"] for tag in tags)
 
 
 def loss_of_rows(

@@ -40,7 +40,7 @@ from marl_verl.backend.verl.rollout.devices import Devices, numbered, rendezvous
 from marl_verl.backend.verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.loss import unmerged_reason, updates_per_batch
-from marl_verl.episode.row import DIFFERS_AT
+from marl_verl.episode.turn import DIFFERS_AT
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_thread

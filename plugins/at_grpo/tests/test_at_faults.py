@@ -25,8 +25,8 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Episode, Journal, Turn
-from marl_verl.episode.row import row
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
+from marl_verl.testing.algorithm import row_of as row
 
 K = 8
 TASKS = TinyPlanPath()
@@ -148,7 +148,7 @@ def made() -> Sample:
     for k, rewards in enumerate(({"team": 1.0, "role": 0.5}, {"team": 0.0, "role": 1.0})):
         act = Act(PLANNER, "0", 0, 0, ({"role": "user", "content": "at a1"},))
         action = ScriptedPolicy({PLANNER: f"say {k}"}).act(act)
-        turn = Turn.of(act, action, "q", 0, PLANNER, node=f"0-{k}", index=k)
+        turn = Turn(act, action, "q", 0, PLANNER, node=f"0-{k}", index=k)
         turn.rewards = rewards
         turns.append(turn)
     episode = Episode("q", 0, Task("q", ""), turns[:1], "", True, Journal(), off_path_turns=turns[1:])

@@ -16,11 +16,11 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Sample
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Limits, Team, Turn, Workflow
-from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
+from marl_verl.testing.algorithm import row_of as row
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, Solo, own_words, talkers, workflows
 
 

@@ -112,7 +112,7 @@ def test_the_first_tests_count_and_their_number_is_an_option() -> None:
         rows = CodeWithTests(**({} if count is None else {"reward_tests": count})).marked([task])
         assert ("reward_tests" in rows[0].data) == (count is not None)
         turn = check_workflow(CoderTester(turns=1), rows[0], ScriptedPolicy({"coder": SQUARE, "tester": GOOD})).turns[0]
-        act = Turn.of(turn[0], turn[1], "u", 0, "coder")
+        act = Turn(turn[0], turn[1], "u", 0, "coder")
         episode = Episode("u", 0, rows[0], [act], "", False, Journal(()))
         assert asyncio.run(coder_reward(rows[0], act, episode)) == pytest.approx(2 * share)
 

@@ -101,7 +101,7 @@ def reward_of(task: Task, answer: str, agent: str = "p", reward: Callable[..., f
     own = [line for line in answer.splitlines() if line.startswith(f"{agent} ")]
     turn = len(own) - 1
     act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
-    of_act = Turn.of(act, Action(""), "q", 0, agent)
+    of_act = Turn(act, Action(""), "q", 0, agent)
     return float(reward(task, of_act, Episode("q", 0, task, [of_act], answer, False, Journal(), finished=True)))
 
 

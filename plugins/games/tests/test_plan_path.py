@@ -142,7 +142,7 @@ def test_a_split_that_is_too_small_raises() -> None:
 
 def acted(turn: int, agent: str, *lines: str, finished: bool = False) -> tuple[Turn, Episode]:
     act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
-    of_act = Turn.of(act, Action(""), "q", 0, agent)
+    of_act = Turn(act, Action(""), "q", 0, agent)
     return of_act, Episode("q", 0, TASK, [of_act], "\n".join(lines), False, Journal(), finished=finished)
 
 

@@ -16,9 +16,9 @@ from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.sampling import Sample
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act
-from marl_verl.episode.row import row
 from marl_verl.options import build
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_algorithm, check_sampler, check_workflow, shown
+from marl_verl.testing.algorithm import row_of as row
 
 PLACE = Task("p", "meet at c f 4 2", {"letters": ["c", "f"], "digits": ["4", "2"]})
 TASKS = Rendezvous()

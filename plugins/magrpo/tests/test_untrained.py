@@ -15,11 +15,11 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import BestOf, Independent, Sample, Sampler
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Team, Workflow
-from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
+from marl_verl.testing.algorithm import row_of as row
 from marl_verl.testing.workflows import Hashed
 
 Q = Task("q", "write:")

@@ -10,10 +10,10 @@ from typing import Any
 
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
+from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.replay_json import episode_record, failure_record
 from marl_verl.inspect.run_files import read_file
-from marl_verl.journals.read import EpisodeFile
 from marl_verl.run.packing import unpacked
 from marl_verl.run.run_dir import RunDir
 
@@ -131,14 +131,10 @@ def _episode(file: EpisodeFile, name: str, rows: Mapping[str, dict[str, Any]], g
     record = episode_record(file, episode, None, None)
     for shared in ("step", "workflow", "agents"):
         del record[shared]
-    line = file.episodes[name]
-    turns = [turn for turn in (*line.turns, *line.off_path_turns) if not turn.get("transition")]
-    lengths = {(turn["session"], turn["index"]): turn.get("length") for turn in turns}
     acts = [each for each in record["effects"] if each["effect"] == "act"]
     for act in (*acts, *record["off_path_turns"]):
         act["observation"] = [[each["role"], message_text(each)] for each in act["observation"]]
     for turn in (*(act for act in acts if "rewards" in act), *record["off_path_turns"]):
-        turn["length"] = lengths.get((turn["session"], turn["index"]))  # token ids are not stored by default
         row = rows.get(f"{episode.uid}_{turn['session']}_{turn['index']}")
         if row is not None and row["agent"] == turn["agent"]:
             turn["row"] = _row(row, groups)

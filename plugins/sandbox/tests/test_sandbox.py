@@ -19,11 +19,11 @@ import pytest
 from marl_verl_sandbox import Limits, Sandbox, SandboxError, runs, unavailable, values
 
 from marl_verl.algo.sampling import Sample
+from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.cli.main import main
 from marl_verl.episode import Episode, Journal
 from marl_verl.errors import MarlError
 from marl_verl.extensions import check_run_options, use_run_options, used_run_options
-from marl_verl.journals.write import sample_lines
 from marl_verl.tasks import Task
 
 LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]

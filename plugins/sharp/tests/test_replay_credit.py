@@ -26,10 +26,10 @@ from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.credit.shapley import coalitions, shapley
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.episode import Act, Action, CallError, Episode, Limits, Team, Workflow
-from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, shown
+from marl_verl.testing.algorithm import row_of as row
 from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 

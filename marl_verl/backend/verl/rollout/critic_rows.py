@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from marl_verl.backend.verl.rollout.rows import Row, row_key
+from marl_verl.backend.verl.rollout.rows import Row
 from marl_verl.episode import Episode, Observation, Turn
 from marl_verl.episode.messages import message_text
 from marl_verl.models.chat import Chat
@@ -36,14 +36,14 @@ def joint_observations(episode: Episode, agents: Sequence[str]) -> list[str]:
         if (move := joint.get(turn.key)) is not None:
             moves.setdefault(move, []).append(turn)
     latest: dict[str, str] = {}
-    found = []
+    texts = []
     for turn in episode.turns:
         move = joint.get(turn.key)
         for seen in [turn] if move is None else moves[move]:
             latest[seen.agent] = _shown(seen.observation)
         lines = [f"{agent}: {latest.get(agent, 'nothing yet')}" for agent in agents]
-        found.append("\n".join([*lines, f"now: {turn.agent}"]))
-    return found
+        texts.append("\n".join([*lines, f"now: {turn.agent}"]))
+    return texts
 
 
 def _shown(observation: Observation) -> str:
@@ -78,7 +78,7 @@ class JointEncoder:
 def add_joint_observations(rows: Sequence[Row], episodes: Sequence[Episode], encoder: JointEncoder) -> None:
     """Add the joint observation to rows of trained policies: field `critic_ids`, and `critic_cut` in the tag."""
     texts = {
-        row_key(turn.uid, turn.session, turn.index): text
+        turn.row: text
         for episode in episodes
         for turn, text in zip(episode.turns, joint_observations(episode, encoder.agents), strict=True)
         if not turn.transition

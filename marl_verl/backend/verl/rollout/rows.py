@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from marl_verl.algo.advantage import RowTable
 from marl_verl.episode import Turn
-from marl_verl.episode.row import DIFFERS_AT, row
+from marl_verl.episode.turn import DIFFERS_AT, continued
+
+CONTINUES = "continues"
+"""In a row's tag: the key of the row that its prompt continues; None if it continues none."""
 
 MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 """Fields that a worker needs for a forward pass."""
@@ -27,11 +29,6 @@ class Row(NamedTuple):
     key: str
     fields: dict[str, Any] | None
     tag: dict[str, Any]
-
-
-def row_key(uid: str, session: int, index: int) -> str:
-    """verl's key of a row in TransferQueue. A uid must not contain `_`."""
-    return f"{uid}_{session}_{index}"
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
@@ -74,19 +71,14 @@ def row_fields(turn: Turn) -> dict[str, Any]:
     }
 
 
-def turn_table(turns: Sequence[Turn], declared: Collection[str], learning: Collection[str]) -> RowTable:
-    """The rows of turns as a table, from which the trainer computes advantages. `declared`: see `RowTable`; `learning`:
-    the trained policies."""
-    return RowTable.from_rows([{**row(turn), "untrained": turn.policy not in learning} for turn in turns], declared)
-
-
 def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
-    """The rows of turns, in order; only rows of policies in `learning` have tensors."""
+    """The rows of a task's turns, in order; only rows of policies in `learning` have tensors."""
+    continues = continued(turns)
     return [
         Row(
-            row_key(turn.uid, turn.session, turn.index),
+            turn.row,
             row_fields(turn) if turn.policy in learning else None,
-            row_tag(turn, step),
+            {**row_tag(turn, step), CONTINUES: continues.get(turn.row)},
         )
         for turn in turns
     ]

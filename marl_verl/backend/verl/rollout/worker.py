@@ -25,13 +25,14 @@ from marl_verl.algo.algorithms import Metric
 from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.algo.sampling.context import TaskContext, measured
+from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.algo.sampling.turn_columns import ColumnFunction, add_columns
 from marl_verl.backend.verl.rollout.blocked import end_if_blocked
 from marl_verl.backend.verl.rollout.client import PolicyClient
 from marl_verl.backend.verl.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext
 from marl_verl.backend.verl.rollout.critic_rows import JointEncoder, add_joint_observations
 from marl_verl.backend.verl.rollout.endpoint import EndpointClient, KeyedEndpoint
-from marl_verl.backend.verl.rollout.rows import Row, turn_rows, turn_table
+from marl_verl.backend.verl.rollout.rows import Row, turn_rows
 from marl_verl.backend.verl.rollout.scripted import ScriptClient
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, samplers_of
@@ -40,7 +41,6 @@ from marl_verl.episode import Episode, Journal, Limits
 from marl_verl.episode.communication import read_lengths
 from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.extensions import use_run_options, used_run_options
-from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.task import SET
@@ -279,7 +279,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
                 report.metrics.update(metric.of_sample(sample))
             self._rows[uid] = turn_rows(sample.turns, step, self.learning)
             if sample.turns:
-                self._tables[uid] = turn_table(sample.turns, self.samplers.components, self.learning)
+                self._tables[uid] = RowTable.of(sample.turns, self.samplers.components, self.learning)
             if self.joint is not None:
                 add_joint_observations(self._rows[uid], sample.episodes, self.joint)
 

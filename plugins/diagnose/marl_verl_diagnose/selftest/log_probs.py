@@ -206,14 +206,14 @@ def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], ol
     from verl.utils import tensordict_utils as tu
 
     from marl_verl.backend.verl.rollout.rows import row_fields
-    from marl_verl.episode import Action, Turn
+    from marl_verl.episode import Act, Action, Turn
 
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for number, row in enumerate(rows):
         prompt, response = row.split([len(row) // 2, len(row) - len(row) // 2])
         sampled = (old[number] if len(old) else torch.zeros(len(response))).tolist()
         action = Action("", prompt.tolist(), response.tolist(), sampled)
-        fields = row_fields(Turn("u", number, 0, "holder", "one", "0", 0, None, None, (), action))
+        fields = row_fields(Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one"))
         fields["advantages"] = torch.linspace(-1, 1, len(response))
         for name in names:
             columns[name].append(fields[name])

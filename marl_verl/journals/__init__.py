@@ -1,1 +1,0 @@
-"""Stored episodes: files that a run writes and `marl-verl replay` reads."""
