@@ -14,8 +14,7 @@ from itertools import takewhile
 from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.algo.sampling.context import BaseSamplingContext
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
-from marl_verl.episode.turn import JOIN
-from marl_verl.episode.turn import changed
+from marl_verl.episode.turn import JOIN, changed
 from marl_verl.testing.given import must
 
 Key = tuple[str, str]
