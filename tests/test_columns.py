@@ -276,6 +276,12 @@ def test_several_credits_are_applied_in_order(two: plugins.Plugins) -> None:
     assert method.options()["credit"] == ["first-credit", "second-credit"]
     table = RowTable.from_rows([{**each, "rewards": {}} for each in rows(sampled())])
     assert [method.credited(table).rewards[name].tolist() for name in "ab"] == [[2.0, 2.0], [6.0, 6.0]]
+    once = method.credited(table)
+    assert method.credited(once) is once
+    assert np.array_equal(method.compute(once).advantage, method.compute(table).advantage)
+    stored, fresh = (step_document("two", method, rows, method.compute(rows), 1) for rows in (once, table))
+    assert stored == fresh
+    assert stored["rows"][0]["rewards"].keys() == {"team"}
     options = {"credit_first_credit_factor": 5.0, "credit_second_credit_factor": 0.5}
     changed = algorithm_named("two", options, "options")
     assert changed.credited(table).rewards["b"].tolist() == [2.5, 2.5]

@@ -119,7 +119,7 @@ class Asynchronous(Schedule):
             training.store_reports([each.report for each in done])
             if training.global_steps >= training.total_training_steps:
                 self._finish()  # include the remaining updates in the last step's metrics and weights
-        table = concat([each.table for each in done if each.table is not None])
+        table = training.algorithm.credited(concat([each.table for each in done if each.table is not None]))
         # advantages do not depend on other tasks (`check_schedule`)
         result = training.algorithm.compute(table)
         metrics.update(training.store_rows(table, result))

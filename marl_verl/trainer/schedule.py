@@ -103,7 +103,7 @@ class Synchronous(Schedule):
         """Compute the advantages of all rows of the team together and write them to TransferQueue."""
         if (values := self.policies.critics.values(batch)) is not None:
             table = replace(table, values=values)
-        table = self.training.memory.recall(table)
+        table = self.training.memory.recall(self.training.algorithm.credited(table))
         result = self.training.algorithm.compute(table)
         self.policies.put_advantages(batch, result)
         return table, result

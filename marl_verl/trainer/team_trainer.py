@@ -222,7 +222,7 @@ class TeamTrainer(PPOTrainer):
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
         if not self.tables:
             return 0
-        table = self.memory.recall(concat(self.tables), keep=False)
+        table = self.memory.recall(self.algorithm.credited(concat(self.tables)), keep=False)
         signal = self.signal(table, self.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 
@@ -238,7 +238,7 @@ class TeamTrainer(PPOTrainer):
 
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         self.records.rows(self.global_steps, table, result)
-        values = team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
+        values = team_metrics(table, result, self.reports, metrics_of(self.algorithm))
         if self.filter is not None and self.drawn:
             values |= {"filter/refill_rounds": float(self.refills), "filter/tasks": float(len(self.drawn))}
         for part in (self.curriculum, self.opponents):

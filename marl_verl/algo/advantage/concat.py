@@ -50,6 +50,8 @@ def concat(tables: Sequence[RowTable]) -> RowTable:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], bool):
+        return all(parts)
     if isinstance(parts[0], frozenset):
         return frozenset().union(*parts)
     return Labels.joined(parts) if isinstance(parts[0], Labels) else np.concatenate(parts)

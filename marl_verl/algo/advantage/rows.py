@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
@@ -84,6 +84,7 @@ class RowTable:
         declared: reward components that the run sets, even if no row of this table has them.
         numbers: computed column -> [n] float64, NaN where a row lacks it; see `column`.
         tokens: computed column -> [n] arrays with a number per response token, see `token_column`.
+        credited: whether the rewards have the components of the algorithm's credits (`Algorithm.credited`).
     """
 
     uid: Labels
@@ -108,6 +109,7 @@ class RowTable:
     declared: frozenset[str] = frozenset()
     numbers: Mapping[str, FloatArray] = field(default_factory=dict)
     tokens: Mapping[str, TokenArray] = field(default_factory=dict)
+    credited: bool = False
 
     @classmethod
     def of(cls, turns: Sequence[Turn], declared: Iterable[str] = (), trained: Container[str] | None = None) -> RowTable:
@@ -297,6 +299,12 @@ class RowTable:
             raise MarlError(f"row '{self.key(row)}' already has a reward '{name}', the name of a computed component")
         everywhere = np.ones(len(self), dtype=np.bool_)
         return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: everywhere})
+
+    def without(self, components: Collection[str]) -> RowTable:
+        """The table without some reward components."""
+        kept = [name for name in self.rewards if name not in components]
+        rewards, present = {name: self.rewards[name] for name in kept}, {name: self.present[name] for name in kept}
+        return replace(self, rewards=rewards, present=present)
 
     def with_columns(self, columns: Mapping[str, FloatArray]) -> RowTable:
         """The table with these computed columns, in place of those of the same names."""

@@ -13,7 +13,7 @@ from marl_verl.algo.advantage.estimator import Estimator, Memory
 from marl_verl.algo.advantage.part import Find, PartField, changed, check_known, flat, replaced
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.credit.base import Credit, CreditField, ReplayCredit
+from marl_verl.algo.credit.base import Credit, CreditField, ReplayCredit, TableCredit
 from marl_verl.algo.rewards.mix import RewardMix, check_finite
 from marl_verl.algo.sampling import Sample
 from marl_verl.errors import MarlError, shown
@@ -192,8 +192,12 @@ class Algorithm:
         return tuple(credit for credit in self.credit.each if isinstance(credit, ReplayCredit))
 
     def credited(self, table: RowTable) -> RowTable:
-        """The `placed` table with the component of a credit that is computed from rows."""
-        return self.credit.apply(self.placed(table))
+        """The `placed` table with the component of a credit that is computed from rows; itself if it has it already.
+        `table` has no padding and is sorted by key. Training makes it once, for advantages and metrics."""
+        if table.credited:
+            return table
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `compute` raises, with the row
+            return dataclasses.replace(self.credit.apply(self.placed(table)), credited=True)
 
     def placed(self, table: RowTable) -> RowTable:
         """The table with the team reward of each episode as component "team" of its rows `Estimator.team_rows`, and 0
@@ -231,12 +235,13 @@ def step_document(
     name: str, algorithm: Algorithm, table: RowTable, result: AdvantageResult, step: int
 ) -> dict[str, Any]:
     """The document of a step that a run stores and `marl-verl explain` reads; `explain` recomputes `result` from it."""
+    computed = {credit.component for credit in algorithm.credit.each if isinstance(credit, TableCredit)}
     return {
         "algorithm": name,
         "options": algorithm.options(),
         "step": step,
         "components": sorted(table.declared),
-        "rows": algorithm.placed(table).to_rows(),
+        "rows": algorithm.placed(table).without(computed).to_rows(),
         "advantage": result.advantage.tolist(),
         **({} if result.tokens is None else {"tokens": [values.tolist() for values in result.tokens]}),
     }
