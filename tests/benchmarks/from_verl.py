@@ -22,12 +22,11 @@ import yaml
 from marl_verl_tiny.model import TinyModel, ensure_all
 from omegaconf import OmegaConf
 
-from marl_verl.config.compose import HERE
 from marl_verl.config.verl_script import translate
 from marl_verl.run.prepare import plan_run
 from tests.benchmarks.measure import measure
 from tests.benchmarks.run import install_plugin
-from tests.benchmarks.stock import _flat, environment, with_newline
+from tests.benchmarks.stock import environment, on_a_cpu, with_newline
 
 SEEDS, STEPS, TASKS = (0, 1, 2), 20, 640
 QUANTILES = {2: 12.706, 3: 4.303}  # of Student's t at 97.5 %, by the number of seeds
@@ -81,7 +80,7 @@ def main() -> None:
 def compare(folder: Path, limit: int | None) -> None:
     if not (folder / "model").is_dir():
         make(folder)
-    missing = [(seed, module) for seed in SEEDS for module in (OURS, STOCK) if not found(folder, module, seed)]
+    missing = [(seed, module) for seed in SEEDS for module in (OURS, STOCK) if not ended(folder, module, seed)]
     for seed, module in missing[:limit]:
         train(folder, module, seed)
         print(module, seed, "  ".join(f"{value:.3f}" for value in curve(folder, module, seed)), flush=True)
@@ -131,69 +130,38 @@ def needed_on_a_cpu(folder: Path, script: list[str]) -> list[str]:
     plan = plan_run(file, overrides)
     ours: Any = OmegaConf.create(OmegaConf.to_container(plan.resolved))
     ours.actor_rollout_ref = ours.policies.solver.actor_rollout_ref
-    keys = [key for key, _ in _flat(yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text()))]
-    values = [(key, OmegaConf.select(ours, key)) for key in keys]
-    flat = [
-        (name, value)
-        for key, found in values
-        for name, value in _flat(OmegaConf.to_container(found) if OmegaConf.is_config(found) else found, key)
-    ]
-    return [
-        *(f"++{key}={'null' if value is None else value}" for key, value in flat),
-        "data.dataloader_num_workers=0",
-        "actor_rollout_ref.rollout.agent.num_workers=1",
-        "reward.num_workers=1",
-        f"trainer.default_local_dir={folder / 'stock-checkpoints'}",
-        f"hydra.run.dir={folder / 'stock-hydra'}",
-        "ray_kwargs.ray_init.num_cpus=16",
-        "+ray_kwargs.ray_init.num_gpus=1",
-        "+ray_kwargs.ray_init.include_dashboard=false",
-    ]
+    return on_a_cpu(ours, folder)
 
 
-def found(folder: Path, module: str, seed: int) -> bool:
+def ended(folder: Path, module: str, seed: int) -> bool:
     done = folder / f"ours-{seed}" / "summary.json" if module == OURS else folder / f"stock-{seed}.jsonl"
     return done.is_file() and (module == STOCK or len(curve(folder, module, seed)) == STEPS)
 
 
-def lines_of(folder: Path, module: str, seed: int) -> list[dict[str, float]]:
-    if module == OURS:
-        return [json.loads(line) for line in (folder / f"ours-{seed}" / "metrics.jsonl").read_text().splitlines()]
-    text = (folder / f"stock-{seed}.jsonl").read_text()
-    return [json.loads(line)["data"] for line in text.splitlines()]
-
-
 def curve(folder: Path, module: str, seed: int) -> list[float]:
     """Share of right answers among the sampled episodes of each step."""
-    key = "train/success" if module == OURS else "critic/score/mean"
-    return [line[key] for line in lines_of(folder, module, seed) if key in line]
-
-
-def held_out(folder: Path, module: str, seed: int) -> list[float]:
-    """Share of right greedy answers to the held-out tasks, at each validation."""
-    lines = lines_of(folder, module, seed)
-    keys = [key for line in lines for key in line if key.startswith("val-core/") and "/mean@" in key]
-    key = "validation/success" if module == OURS else keys[0]
-    return [line[key] for line in lines if key in line]
+    if module == OURS:
+        lines = [json.loads(line) for line in (folder / f"ours-{seed}" / "metrics.jsonl").read_text().splitlines()]
+        return [line["train/success"] for line in lines if "train/success" in line]
+    lines = [json.loads(line)["data"] for line in (folder / f"stock-{seed}.jsonl").read_text().splitlines()]
+    return [line["critic/score/mean"] for line in lines if "critic/score/mean" in line]
 
 
 def report(folder: Path) -> None:
     """The table of docs/from-verl.md: means over steps, and the difference paired by seed, since the order of the rows
     of a seed is the same in both."""
-    seeds = [seed for seed in SEEDS if found(folder, OURS, seed) and found(folder, STOCK, seed)]
+    seeds = [seed for seed in SEEDS if ended(folder, OURS, seed) and ended(folder, STOCK, seed)]
     curves = {(module, seed): curve(folder, module, seed) for module in (OURS, STOCK) for seed in seeds}
     print(f"| steps | {OURS} | {STOCK} | difference, 95 % interval |\n|---|---|---|---|")
     for name, steps in [("1 to 5", slice(0, 5)), ("6 to 20", slice(5, 20)), ("all", slice(0, STEPS))]:
         ours, stock = ([statistics.mean(curves[module, seed][steps]) for seed in seeds] for module in (OURS, STOCK))
-        each = [", ".join(f"{value:.3f}" for value in side) for side in (ours, stock)]
+        shares = [", ".join(f"{value:.3f}" for value in side) for side in (ours, stock)]
         paired = [one - other for one, other in zip(ours, stock, strict=True)]
         spread = QUANTILES[len(seeds)] * statistics.stdev(paired) / len(seeds) ** 0.5
-        print(f"| {name} | {each[0]} | {each[1]} | {statistics.mean(paired):+.3f} ± {spread:.3f} |")
+        print(f"| {name} | {shares[0]} | {shares[1]} | {statistics.mean(paired):+.3f} ± {spread:.3f} |")
     for seed in seeds:
         both = statistics.correlation(curves[OURS, seed], curves[STOCK, seed])
         print(f"seed {seed}: correlation of the two curves over the steps {both:.2f}")
-    for module in (OURS, STOCK):
-        print(module, "held out:", [[round(each, 2) for each in held_out(folder, module, seed)] for seed in seeds])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ class Measured:
     peak_bytes: int
     step_seconds: list[float] = field(default_factory=list)
     first_step: float = 0.0
-    phases: dict[str, float] = field(default_factory=dict)
 
 
 def measure(command: list[str], folder: Path, variables: dict[str, str] | None = None) -> Measured:

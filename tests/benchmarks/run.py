@@ -4,9 +4,8 @@
     large   the same with a pretrained model of 135M parameters, 4 tasks x 8 episodes a step
     two     two agents with separate policies   against   the same two agents sharing one policy
 
-For each: seconds a step (median after the first two), seconds from command to the end of the first step and what they
-consist of, and the peak memory of the whole process tree. Takes a quarter of an hour on two cores; run nothing else
-meanwhile.
+For each: seconds a step (median after the first two), seconds from command to the end of the first step, and the peak
+memory of the whole process tree. Takes a quarter of an hour on two cores; run nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from marl_verl_tiny.model import ensure_all
 
@@ -46,7 +44,6 @@ COMPARED = (
     ("one-agent team, 135M", "stock verl, 135M"),
     ("two agents, two policies", "two agents, one policy"),
 )
-STEP = ("gen", "advantage", "update", "sync")
 SOLO = """
 defaults: [marl_trainer, _self_]
 marl:
@@ -76,23 +73,28 @@ def main() -> None:
         bench = Path(folder)
         install_plugin(bench)
         results: dict[str, Measured] = {}
-        if options.only in (None, "solo"):
-            results["one-agent team"] = team(bench, "solo", SOLO, options.steps)
-            results["stock verl"] = stock.run(bench, "solo", options.steps)
-        if options.only in (None, "large"):
-            results["one-agent team, 135M"] = team(bench, "large", SOLO_LARGE, options.steps, LARGE)
-            results["stock verl, 135M"] = stock.run(bench, "large", options.steps)
+        for name, suffix, recipe, settings in (("solo", "", SOLO, TINY), ("large", ", 135M", SOLO_LARGE, LARGE)):
+            if options.only in (None, name):
+                results[f"one-agent team{suffix}"] = team(bench, name, recipe, options.steps, settings)
+                results[f"stock verl{suffix}"] = stock.run(bench, name, options.steps)
         if options.only in (None, "two"):
-            one = (
-                PAIR.replace("{holder}", "both")
-                .replace("{asker}", "both")
-                .replace("{policies}", "both: {{tiny: {{steps: 100}}}}")
-            )
-            two = PAIR.replace("{holder}", "holder").replace("{asker}", "asker")
-            two = two.replace("{policies}", "holder: {{tiny: {{steps: 100}}}}, asker: {{tiny: {{steps: 100}}}}")
-            results["two agents, one policy"] = team(bench, "one", one, options.steps)
-            results["two agents, two policies"] = team(bench, "two", two, options.steps)
-    report(results)
+            for name, policies in (
+                ("two agents, one policy", ("both", "both")),
+                ("two agents, two policies", ("a", "b")),
+            ):
+                results[name] = team(bench, f"two-{policies[0]}", pair(*policies), options.steps)
+    print("| run | s/step (median) | s to the end of step 1 | peak memory, GiB |\n|---|---|---|---|")
+    for name, seen in results.items():
+        print(f"| {name} | {step_median(seen):.2f} | {seen.first_step:.0f} | {seen.peak_bytes / 2**30:.1f} |")
+    for first, second in COMPARED:
+        if first in results and second in results:
+            print(f"step time, {first} / {second}: {step_median(results[first]) / step_median(results[second]):.2f}")
+
+
+def pair(holder: str, asker: str) -> str:
+    """The recipe of two agents with these policies."""
+    policies = ", ".join(f"{name}: {{{{tiny: {{{{steps: 100}}}}}}}}" for name in dict.fromkeys((holder, asker)))
+    return PAIR.replace("{holder}", holder).replace("{asker}", asker).replace("{policies}", policies)
 
 
 def install_plugin(bench: Path) -> None:
@@ -115,51 +117,8 @@ def team(bench: Path, name: str, recipe: str, steps: int, settings: dict[str, fl
     lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
     seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
     timing = json.loads((bench / name / "timing.json").read_text())
-    seen.first_step, seen.phases = timing["seconds_to_first_step"], consists_of(timing, lines)
+    seen.first_step = timing["seconds_to_first_step"]
     return seen
-
-
-def consists_of(timing: dict[str, Any], lines: list[dict[str, float]]) -> dict[str, float]:
-    """What the time to the end of the first step consists of: name -> seconds.
-
-    Names with a "/" are parts of the one before, side by side with each other and so not to be added up.
-
-    Args:
-        timing: timing.json: when each phase began.
-        lines: metrics.jsonl.
-    """
-    begins = sorted(timing["phases"].items(), key=lambda phase: phase[1])
-    ends = [*(at for _, at in begins[1:]), timing["seconds_to_first_step"]]
-    step = next(line for line in lines if "seconds/step" in line)
-    parts = {"checks and run directory": begins[0][1]}
-    for (name, at), end in zip(begins, ends, strict=True):
-        name = {"policies started": "data and first weight sync"}.get(name, name)
-        parts[name] = end - at
-        if name == "starting policies":
-            for policy, seconds in timing["policies"].items():
-                parts.update({f"{policy}/{what}": each for what, each in seconds.items()})
-    last = begins[-1][0]
-    parts[last] -= step["seconds/step"]
-    parts["step 1"] = step["seconds/step"]
-    parts.update({f"step 1/{what}": step[f"seconds/{what}"] for what in STEP if f"seconds/{what}" in step})
-    return parts
-
-
-def report(results: dict[str, Measured]) -> None:
-    """The table of docs/benchmarks.md."""
-    print("| run | s/step (median) | s to the end of step 1 | peak memory, GiB |")
-    print("|---|---|---|---|")
-    for name, seen in results.items():
-        print(f"| {name} | {step_median(seen):.2f} | {seen.first_step:.0f} | {seen.peak_bytes / 2**30:.1f} |")
-    for first, second in COMPARED:
-        if first in results and second in results:
-            ratio = step_median(results[first]) / step_median(results[second])
-            print(f"step time, {first} / {second}: {ratio:.2f}")
-    for name, seen in results.items():
-        if seen.phases:
-            print(f"{name}, {seen.first_step:.0f} s to the end of step 1:")
-            for part, seconds in seen.phases.items():
-                print(f"    {'    ' if '/' in part else ''}{part}: {seconds:.1f} s")
 
 
 def step_median(seen: Measured) -> float:

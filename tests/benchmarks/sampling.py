@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.sampling [--quick] [--json]`: server utilisation and CPU time of samplers.
+"""`python -m tests.benchmarks.sampling [--quick]`: server utilisation and CPU time of samplers.
 
     schedule    virtual seconds of the real samplers against a simulated server, divided by the least that is possible:
                     max(longest chain of requests that wait for each other, all work / slots)
@@ -15,15 +15,11 @@ import argparse
 import asyncio
 import gc
 import heapq
-import json
-import multiprocessing
 import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Coroutine
 from typing import Any
-
-import psutil
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Independent, Sample, Sampler
@@ -53,9 +49,9 @@ ACTS = TURNS * len(AGENTS)
 # schedule
 
 
-async def side_by_side(sampler: Sampler, all_: list[SimulatedRollouts]) -> list[Sample]:
+async def side_by_side(sampler: Sampler, contexts: list[SimulatedRollouts]) -> list[Sample]:
     """All tasks at once in one loop, as a rollout worker samples them."""
-    return list(await asyncio.gather(*(sampler.sample(each) for each in all_)))
+    return list(await asyncio.gather(*(sampler.sample(context) for context in contexts)))
 
 
 def independent(slots: int, seed: int, sigma: float, lockstep: bool) -> tuple[float, float]:
@@ -63,8 +59,8 @@ def independent(slots: int, seed: int, sigma: float, lockstep: bool) -> tuple[fl
 
     async def go() -> Server:
         server, barrier = Server(slots, seed, sigma), asyncio.Barrier(EPISODES) if lockstep else None
-        all_ = [SimulatedRollouts(Sequence(), f"t{t}", server, barrier) for t in range(TASKS)]
-        samples = await side_by_side(Independent(SAMPLES), all_)
+        contexts = [SimulatedRollouts(Sequence(), f"t{t}", server, barrier) for t in range(TASKS)]
+        samples = await side_by_side(Independent(SAMPLES), contexts)
         assert sum(len(sample.episodes) for sample in samples) == EPISODES
         assert len(server.served) == EPISODES * ACTS
         return server
@@ -102,36 +98,38 @@ def trees(name: str, seed: int) -> dict[int, tuple[float, int]]:
             server = Server(slots, seed)
             workflow, options = TREES[name]
             sampler = build(plugins.load().get("samplers", name), options, "sampler")
-            all_ = [SimulatedRollouts(workflow, f"t{t}", server) for t in range(TASKS)]
-            samples = await side_by_side(sampler, all_)
+            contexts = [SimulatedRollouts(workflow, f"t{t}", server) for t in range(TASKS)]
+            samples = await side_by_side(sampler, contexts)
             assert all(sample.episodes and not sample.failures for sample in samples)
             return server
 
         return in_virtual_time(go())
 
     _, chain = run(10**6)
-    found = {}
+    ratios = {}
     for slots in SLOTS:
         server, seconds = run(slots)
-        found[slots] = seconds / max(chain, server.total / slots), len(server.served) // TASKS
-    return found
+        ratios[slots] = seconds / max(chain, server.total / slots), len(server.served) // TASKS
+    return ratios
 
 
 def schedule(seeds: int, tree_seeds: int) -> dict[str, dict[int, list[float]]]:
     """Scheme -> slots -> ratios of all seeds."""
-    found: dict[str, dict[int, list[float]]] = {}
+    ratios_of: dict[str, dict[int, list[float]]] = {}
     for sigma in SIGMAS:
         for scheme in ("independent", "lockstep"):
             both = {s: [independent(s, seed, sigma, scheme == "lockstep") for seed in range(seeds)] for s in SLOTS}
-            found[f"{scheme}, sigma {sigma:g}"] = {s: [ratio for ratio, _ in ratios] for s, ratios in both.items()}
+            ratios_of[f"{scheme}, sigma {sigma:g}"] = {s: [ratio for ratio, _ in ratios] for s, ratios in both.items()}
             if scheme == "independent":
-                found[f"  over first-come, sigma {sigma:g}"] = {s: [r for _, r in ratios] for s, ratios in both.items()}
+                ratios_of[f"  over first-come, sigma {sigma:g}"] = {
+                    s: [r for _, r in ratios] for s, ratios in both.items()
+                }
     for name in TREES:
         if name in plugins.load().names("samplers"):
             made = [trees(name, seed) for seed in range(tree_seeds)]
             acts = made[0][SLOTS[0]][1]
-            found[f"{name}, {acts} acts a tree"] = {slots: [each[slots][0] for each in made] for slots in SLOTS}
-    return found
+            ratios_of[f"{name}, {acts} acts a tree"] = {slots: [tree[slots][0] for tree in made] for slots in SLOTS}
+    return ratios_of
 
 
 # overhead
@@ -148,8 +146,8 @@ def processor_seconds(work: Callable[[], Coroutine[Any, Any, None]]) -> float:
 
 
 async def sample_all(episodes: int, limits: Limits) -> None:
-    all_ = [SimulatedRollouts(Sequence(), f"t{t}", limits=limits) for t in range(episodes // SAMPLES)]
-    samples = await side_by_side(Independent(SAMPLES), all_)
+    contexts = [SimulatedRollouts(Sequence(), f"t{t}", limits=limits) for t in range(episodes // SAMPLES)]
+    samples = await side_by_side(Independent(SAMPLES), contexts)
     assert sum(len(sample.episodes) for sample in samples) == episodes
 
 
@@ -169,14 +167,14 @@ async def replay_all(journals: list[Journal]) -> None:
             assert await run.next() is None
 
 
-def overhead(rounds: int) -> dict[str, dict[str, float]]:
-    """What -> best and median microseconds an act."""
+def overhead(rounds: int) -> dict[str, list[float]]:
+    """Name -> microseconds an act, of each round."""
     journals: list[Journal] = []
     asyncio.run(drive_alone(journals))
-    watched = Limits(step_seconds=60.0, episode_seconds=3600.0)
+    limited = Limits(episode_seconds=3600.0)
     works: dict[str, tuple[Callable[[], Coroutine[Any, Any, None]], int]] = {
         "independent sampler, 256 episodes at once": (lambda: sample_all(256, Limits()), 256),
-        "the same with the watchdog and a time limit": (lambda: sample_all(256, watched), 256),
+        "the same with a time limit": (lambda: sample_all(256, limited), 256),
         "independent sampler, 4096 episodes at once": (lambda: sample_all(4096, Limits()), 4096),
         "engine alone, live": (lambda: drive_alone([]), EPISODES),
         "engine alone, replayed": (lambda: replay_all(journals), EPISODES),
@@ -184,23 +182,22 @@ def overhead(rounds: int) -> dict[str, dict[str, float]]:
     seldom = "the same with the garbage collection of rollout workers"
     works[seldom] = works["independent sampler, 4096 episodes at once"]
     usual = gc.get_threshold()
-    taken: dict[str, list[float]] = {what: [] for what in works}
+    taken: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
-        for what, (work, episodes) in works.items():
-            if what == seldom:
+        for name, (work, episodes) in works.items():
+            if name == seldom:
                 collect_seldom()
-            taken[what].append(1e6 * processor_seconds(work) / (episodes * ACTS))
+            taken[name].append(1e6 * processor_seconds(work) / (episodes * ACTS))
             gc.set_threshold(*usual)
             gc.unfreeze()
-    return {what: {"best": min(all_), "median": statistics.median(all_)} for what, all_ in taken.items()}
+    return taken
 
 
 # memory
 
 
-async def live(episodes: int, acts: int) -> dict[str, float]:
-    """Episodes paused after some acts: bytes each, as Python counts them and as the process grows; and once dropped."""
-    process = psutil.Process()
+async def paused_bytes(episodes: int, acts: int) -> tuple[float, int]:
+    """Episodes paused after some acts: (bytes of each, bytes that are kept after their deletion)."""
 
     async def paused(number: int) -> Run:
         run = Run(Sequence(), Task(f"t{number}", "a question"), AGENTS)
@@ -210,79 +207,43 @@ async def live(episodes: int, acts: int) -> dict[str, float]:
         await run.next()
         return run
 
-    async def hold(measure: Callable[[], int]) -> tuple[int, int]:
-        gc.collect()
-        before = measure()
-        runs = [await paused(number) for number in range(episodes)]
-        gc.collect()
-        held = measure() - before
-        assert len(asyncio.all_tasks()) == episodes + 1
-        for run in runs:
-            run.close()
-        await asyncio.sleep(0)
-        del runs, run
-        await asyncio.sleep(0)
-        gc.collect()
-        assert len(asyncio.all_tasks()) == 1
-        return held, measure() - before
-
     (await paused(0)).close()
-    grown, _ = await hold(lambda: process.memory_info().rss)
+    gc.collect()
     tracemalloc.start()
-    counted, kept = await hold(lambda: tracemalloc.get_traced_memory()[0])
+    runs = [await paused(number) for number in range(episodes)]
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    assert len(asyncio.all_tasks()) == episodes + 1
+    for run in runs:
+        run.close()
+    await asyncio.sleep(0)
+    del runs, run
+    await asyncio.sleep(0)
+    gc.collect()
+    assert len(asyncio.all_tasks()) == 1
+    kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    return {
-        "episodes": episodes,
-        "acts_before": acts,
-        "bytes_each": counted / episodes,
-        "rss_bytes_each": grown / episodes,
-        "kept_bytes": kept,
-    }
-
-
-def paused_episodes(episodes: int, acts: int) -> dict[str, float]:
-    """`live` in this process."""
-    return asyncio.run(live(episodes, acts))
-
-
-def memory(episodes: int) -> list[dict[str, float]]:
-    """At the first act, and in the middle of an episode; each in a process of its own, which has not grown before."""
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return pool.starmap(paused_episodes, [(episodes, 0), (episodes, ACTS // 2)], chunksize=1)
+    return held / episodes, kept
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer seeds, rounds and episodes")
-    parser.add_argument("--json", action="store_true", help="the results as one line of JSON, and nothing else")
     options = parser.parse_args()
     quick = options.quick
-    results = {
-        "schedule": schedule(2 if quick else 10, 1 if quick else 2),
-        "overhead": overhead(2 if quick else 7),
-        "memory": memory(1000 if quick else 10_000),
-    }
-    print(json.dumps(results) if options.json else shown(results))
-
-
-def shown(results: dict[str, Any]) -> str:
-    """The results as tables."""
-    lines = ["time over the lower bound: mean (least to most) over seeds"]
-    lines.append(f"{'slots':<36}" + "".join(f"{slots:>24}" for slots in SLOTS))
-    for scheme, by_slots in results["schedule"].items():
+    print("time over the lower bound: mean (least to most) over seeds")
+    print(f"{'slots':<36}" + "".join(f"{slots:>24}" for slots in SLOTS))
+    for scheme, by_slots in schedule(2 if quick else 10, 1 if quick else 2).items():
         cells = [f"{statistics.mean(r):.3f} ({min(r):.3f} to {max(r):.3f})" for r in by_slots.values()]
-        lines.append(f"{scheme:<36}" + "".join(f"{cell:>24}" for cell in cells))
-    lines += ["", "processor microseconds an act: best, median"]
-    lines += [f"{what:<58}{found['best']:8.1f}{found['median']:8.1f}" for what, found in results["overhead"].items()]
-    lines += ["", "live episodes, paused"]
-    for found in results["memory"]:
-        each, grown = found["bytes_each"] / 1024, found["rss_bytes_each"] / 1024
-        lines.append(
-            f"{found['episodes']:,.0f} after {found['acts_before']:.0f} acts: {each:.1f} KiB each, "
-            f"{each * found['episodes'] / 1024:.0f} MiB in all (the process grew by {grown:.1f} KiB each); "
-            f"dropped: {found['kept_bytes'] / 1024:.0f} KiB kept"
-        )
-    return "\n".join(lines)
+        print(f"{scheme:<36}" + "".join(f"{cell:>24}" for cell in cells))
+    print("\nprocessor microseconds an act: best, median")
+    for name, taken in overhead(2 if quick else 7).items():
+        print(f"{name:<58}{min(taken):8.1f}{statistics.median(taken):8.1f}")
+    print("\nlive episodes, paused")
+    episodes = 1000 if quick else 10_000
+    for acts in (0, ACTS // 2):
+        size, kept = asyncio.run(paused_bytes(episodes, acts))
+        print(f"{episodes:,} after {acts} acts: {size / 1024:.1f} KiB each; deleted: {kept / 1024:.0f} KiB kept")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long the quick commands take from the shell to their last line, beside stock verl's `--help`.
 
-    python -m tests.benchmarks.startup        # --rounds for more, --json for one line of JSON
+    python -m tests.benchmarks.startup        # --rounds for more
 
 Commands take turns, so that a busy moment of the machine meets all of them. Aim: each of ours under a second.
 """
@@ -48,29 +48,25 @@ def seconds(command: list[str], folder: Path) -> float:
 
 def measure(rounds: int) -> dict[str, float]:
     """Name -> median seconds."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        found: dict[str, list[float]] = {what: [] for what in commands(folder)}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        taken: dict[str, list[float]] = {name: [] for name in commands(folder)}
         for number in range(rounds + 1):
-            for what, command in commands(folder).items():
+            for name, command in commands(folder).items():
                 place = [str(folder / f"made-{number}")] if command[-1] == "--output" else []
-                taken = seconds([*command, *place], folder)
+                once = seconds([*command, *place], folder)
                 if number:  # the first round warms the file cache
-                    found[what].append(taken)
-    return {what: statistics.median(each) for what, each in found.items()}
+                    taken[name].append(once)
+    return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure(options.rounds)
-    if options.json:
-        print(json.dumps(found))
-        return
-    for what, taken in found.items():
-        print(f"{what:<24s} {taken:6.2f} s   {taken / found[PEER]:.2f} of stock verl's")
+    medians = measure(options.rounds)
+    for name, median in medians.items():
+        print(f"{name:<24s} {median:6.2f} s   {median / medians[PEER]:.2f} of stock verl's")
 
 
 if __name__ == "__main__":

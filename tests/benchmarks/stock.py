@@ -93,34 +93,46 @@ SAME = (
 
 def overrides(ours: Any, model: str, files: dict[str, Path], reward: Path, steps: int, bench: Path) -> list[str]:
     """Our CPU settings and the one-agent team's, in verl's own words."""
-    import yaml
-
-    from marl_verl.config.compose import HERE
-
-    cpu = [key for key, _ in _flat(yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text()))]
-    same = [(key, OmegaConf.select(ours, key)) for key in (*cpu, *SAME)]
-    plain = [(key, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value) for key, value in same]
     return [
-        *(f"++{key}={value}" for each, given in plain for key, value in _flat(given, each)),
+        *on_a_cpu(ours, bench),
+        *(f"++{key}={OmegaConf.select(ours, key)}" for key in SAME),
         f"actor_rollout_ref.model.path={model}",
         f"data.train_files={files['train']}",
         f"data.val_files={files['test']}",
         f"reward.custom_reward_function.path={reward}",
         "reward.custom_reward_function.name=compute_score",
         "algorithm.adv_estimator=grpo",
-        "data.dataloader_num_workers=0",
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.n=8",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        "actor_rollout_ref.rollout.agent.num_workers=1",
-        "reward.num_workers=1",
         "trainer.logger=[file]",
         "trainer.val_before_train=false",
         f"trainer.total_training_steps={steps}",
         "trainer.save_freq=-1",
         "trainer.test_freq=-1",
-        f"trainer.default_local_dir={bench / 'stock-checkpoints'}",
-        f"hydra.run.dir={bench / 'stock-hydra'}",
+    ]
+
+
+def on_a_cpu(ours: Any, folder: Path) -> list[str]:
+    """What marl-verl sets by itself on a machine without a GPU, for stock verl.
+
+    Args:
+        ours: a resolved config of marl-verl, with the policy's `actor_rollout_ref`.
+    """
+    import yaml
+
+    from marl_verl.config.compose import HERE
+
+    keys = [key for key, _ in _flat(yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text()))]
+    selected = [(key, OmegaConf.select(ours, key)) for key in keys]
+    values = [(key, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value) for key, value in selected]
+    return [
+        *(f"++{key}={'null' if value is None else value}" for name, part in values for key, value in _flat(part, name)),
+        "data.dataloader_num_workers=0",
+        "actor_rollout_ref.rollout.agent.num_workers=1",
+        "reward.num_workers=1",
+        f"trainer.default_local_dir={folder / 'stock-checkpoints'}",
+        f"hydra.run.dir={folder / 'stock-hydra'}",
         "ray_kwargs.ray_init.num_cpus=16",
         "+ray_kwargs.ray_init.num_gpus=1",
         "+ray_kwargs.ray_init.include_dashboard=false",
