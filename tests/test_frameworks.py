@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 from marl_verl_agents import openai_client
-from omegaconf import OmegaConf
 
 from marl_verl.episode import ReplayMismatch, Workflow
-from marl_verl.run.describe import describe
-from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow
 
@@ -112,27 +109,6 @@ def test_what_changes_in_a_team_is_what_its_recipe_has(title: str) -> None:
     code = re.sub(r'"[^"]*"', "", "\n".join(new))
     names = set(re.findall(r"[A-Za-z_]{3,}", code)) - {"model", "INFO", "http", "client"}
     assert names <= set(re.findall(r"\w+", recipe))
-
-
-def test_the_recipes_differ_in_their_teams_only() -> None:
-    def rest(name: str) -> Any:
-        recipe: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"))
-        assert recipe["marl"].pop("plugins") == ["digits.py", f"{name}_team.py"]
-        assert recipe["marl"].pop("workflow")["name"] in (FOLDER / f"{name}_team.py").read_text()
-        recipe["marl"]["task"].pop("options", None)
-        return recipe
-
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(TEAMS)
-    assert all(rest(name) == rest("langgraph") for name in TEAMS)
-    table = re.findall(r"^\| `(\w+)\.yaml`", (FOLDER / "README.md").read_text(), re.MULTILINE)
-    assert set(table) == set(TEAMS)
-
-
-@pytest.mark.slow
-def test_a_recipe_composes() -> None:
-    needs("agents")
-    plan = plan_run(FOLDER / "openai_agents.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"])
-    assert "hand-off" in describe(plan)
 
 
 # What is not deterministic is named

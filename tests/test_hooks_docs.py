@@ -62,7 +62,7 @@ ELSEWHERE = {
     ("schedules.md", "yaml"): "test_asynchronous.py",
     ("trackers.md", "yaml"): "test_trackers.py",
     ("frameworks.md", "diff"): "test_frameworks.py",
-    ("frameworks.md", "python"): "test_gateway.py",
+    ("frameworks.md", "python"): "../plugins/agents/tests/test_gateway.py",
     ("merging.md", "python"): "test_chat.py",
     ("tasks.md", "yaml"): "test_public_sets.py",
     ("teams.md", "python"): "test_messages.py",  # as the act of `UsesTool`

@@ -80,15 +80,6 @@ def test_the_workflow_and_the_task_work_together(known: plugins.Plugins) -> None
     assert not train & test
 
 
-def test_its_demonstrations_are_right_in_the_share_asked_for(known: plugins.Plugins) -> None:
-    tasks = known.get("tasks", "largest-digit")()
-    for agent in ("sender", "answerer"):
-        pairs = tasks.demonstrations(agent, 200, 0, 1.0)
-        assert all(answer == max(filter(str.isdigit, seen)) for seen, answer in pairs)
-        words = {word for pair in pairs for text in pair for word in text.split()}
-        assert words <= set(tasks.vocabulary())
-
-
 @pytest.mark.slow
 def test_the_gpu_recipe_is_right_up_to_its_models(tmp_path: Path) -> None:
     (tmp_path / "my_team.py").write_text(blocks("python", TUTORIAL)[0], encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -126,8 +125,6 @@ def test_the_page_of_a_claim(tmp_path: Path) -> None:
         cells.store(CLAIM, cell("b", seed, 0.25), tmp_path)
         cells.store(CLAIM, cell("a", seed, 0.5 + seed / 2), tmp_path)
     cells.store(CLAIM, cell("a", 0, 0.25), tmp_path)  # replaces
-    assert cells.provenance(CLAIM, CLAIM.arms[0], 1, tmp_path) == {"version": "1", "commit": "c"}
-    assert cells.provenance(CLAIM, CLAIM.arms[0], 2, tmp_path) == {}
     lines = (tmp_path / "toy.json").read_text().splitlines()
     assert [json.loads(line.rstrip(","))["arm"] for line in lines[1:-1]] == ["a", "a", "b", "b"]
     shown = page.text([CLAIM], tmp_path)
@@ -138,36 +135,6 @@ def test_the_page_of_a_claim(tmp_path: Path) -> None:
     assert 'settings="steps=2 marl.run.seed=0"' in shown
     assert "(#toy-it-works)" in shown
     assert "Not measured yet." in page.text([CLAIM], tmp_path / "empty")
-
-
-def test_a_cell_from_before_a_measure_is_left_out_of_it(tmp_path: Path) -> None:
-    old = cell("a", 0, 0.5)
-    del old["metrics"]["norm"]
-    for each in (old, cell("a", 1, 0.5, norm=2.0), cell("a", 2, 0.5, norm=2.0), cell("b", 0, 0.5)):
-        cells.store(CLAIM, each, tmp_path)
-    text = page.text([CLAIM], tmp_path)
-    assert "| norm | 2.00 (2.00 to 2.00) |" in text
-    assert "a norm above 1: **replicates, with 2 seeds only** (*norm* 2.00 (2.00 to 2.00), against 1.00)" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--arm", "joined"], "unknown arm: joined. The arms are: "),
-        (["--seeds", *map(str, range(21))], "at most 20 seeds, 5 of which are 0, 1, 2, 3, 4"),
-    ],
-)
-def test_mistakes_in_the_command_are_refused_before_training(arguments: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "tests.benchmarks.results", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert ended.returncode == 2
-    assert message in ended.stderr
-
-
-def test_the_run_of_every_cell_has_a_valid_name() -> None:
-    names = [cells.folder_of(claim, arm, seed).name for claim in CLAIMS for arm in claim.arms for seed in (0, 1)]
-    assert len(names) == len(set(names))
-    assert all(re.fullmatch("[A-Za-z0-9-]+", name) for name in names)
 
 
 def test_missing_cells_come_seed_by_seed(tmp_path: Path) -> None:
@@ -244,12 +211,6 @@ finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(20) != 0
     assert (tmp_path / "ended").read_text() == "cleanly"
-
-
-def test_a_run_that_fails_is_an_error_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"ended with 3: see .*run\.log"):
-        cells.train([sys.executable, "-c", "print('why'); raise SystemExit(3)"], tmp_path / "run.log")
-    assert (tmp_path / "run.log").read_text() == "why\n"
 
 
 def test_gradients_of_both_normalisations_on_the_same_rows() -> None:

@@ -60,14 +60,6 @@ def test_the_python_of_a_tutorial_runs(page: str, monkeypatch: pytest.MonkeyPatc
     assert tests or "result" in found or "sample" in found, "nothing was shown to work"
 
 
-def test_the_tree_of_the_tutorial_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found = ran(blocks("tutorial-tree.md", "python"), "tutorial", monkeypatch)
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in printed if line[2] == "sender"] == ["0-0", "0-1", "0-2"]
-    assert {line[1] for line in printed if line[2] == "answerer"} == {"0-1"}, "the best candidate is continued"
-    assert found["sample"].episodes[0].score == 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RECIPES)
 def test_the_recipe_of_a_tutorial_composes(page: str, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from marl_verl.episode.messages import Message
 from marl_verl.episode.turn import Action
 from marl_verl_agents.chat_completions import server_sent, usage
-from marl_verl_agents.requests import Request, RequestError, check_keys, request
+from marl_verl_agents.requests import Request, RequestError, check_keys, parameters_of, request
 
 KEYS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
+TOOL_KEYS = {"name": "name", "input_schema": "parameters", "description": "description", "strict": "strict"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ENDS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -22,21 +23,16 @@ def read(body: Mapping[str, Any]) -> Request:
     messages: list[Message] = []
     if system := body.get("system"):
         messages.append({"role": "system", "content": system})
-    given = body.get("messages")
-    if not isinstance(given, list) or not all(isinstance(message, Mapping) for message in given):
-        raise RequestError("'messages' must be a list of messages", "messages")
-    for message in given:
+    for message in body["messages"]:
         _add(messages, message)
-    parameters: dict[str, Any] = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
-    if body.get("tools"):
-        parameters["tools"] = [_tool(tool) for tool in body["tools"]]
+    parameters = parameters_of(body, KEYS, TOOL_KEYS)
     if choice := body.get("tool_choice") or {}:
         parameters |= _choice(choice)
     output = body.get("output_config") or {}
     check_keys(output, {"format"}, "output_config.")
-    if wanted := output.get("format"):
-        named = {"name": "answer", "schema": wanted.get("schema")}
-        parameters["response_format"] = {"type": wanted.get("type"), "json_schema": named}
+    if form := output.get("format"):
+        named = {"name": "answer", "schema": form.get("schema")}
+        parameters["response_format"] = {"type": form.get("type"), "json_schema": named}
     if messages and messages[-1]["role"] == "assistant":
         why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
         raise RequestError(why, "messages")
@@ -56,16 +52,6 @@ def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"tool_choice": named if kind == "tool" else CHOICES[kind], "parallel_tool_calls": not alone}
 
 
-def _tool(tool: Any) -> dict[str, Any]:
-    if not isinstance(tool, Mapping) or tool.get("type", "custom") != "custom":
-        kind = tool.get("type") if isinstance(tool, Mapping) else tool
-        raise RequestError(f"a tool of type {kind!r} is not supported: tools must be of type custom", "tools")
-    kept = ("description", "strict")
-    check_keys(tool, {*kept, "type", "name", "input_schema", "eager_input_streaming"}, "tools.")
-    function = {"name": tool.get("name"), "parameters": tool.get("input_schema") or {}}
-    return {"type": "function", "function": {**function, **{key: tool[key] for key in kept if tool.get(key)}}}
-
-
 def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
     """Add a message; each tool result becomes a message of its own."""
     content = message.get("content")
@@ -73,21 +59,21 @@ def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
         messages.append({"role": message.get("role"), "content": content})
         return
     text: list[Any] = []
-    found: Message = {"role": message.get("role"), "content": text}
+    turn: Message = {"role": message.get("role"), "content": text}
     for block in content:
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_use":
             call = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False)}
-            found.setdefault("tool_calls", []).append({"id": block.get("id"), "type": "function", "function": call})
+            turn.setdefault("tool_calls", []).append({"id": block.get("id"), "type": "function", "function": call})
         elif kind == "tool_result":
             result = block.get("content") or ""
             messages.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
         elif kind == "thinking":
-            found["reasoning_content"] = block.get("thinking", "")
+            turn["reasoning_content"] = block.get("thinking", "")
         else:
             text.append(block)
-    if text or set(found) > {"role", "content"}:
-        messages.append({**found, "content": text or ""})
+    if text or set(turn) > {"role", "content"}:
+        messages.append({**turn, "content": text or ""})
 
 
 def response(
@@ -140,6 +126,6 @@ def _block(block: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def error_body(error: RequestError) -> dict[str, Any]:
     """A refused request in Anthropic's format."""
-    kind = {404: "not_found_error", 410: "not_found_error"}.get(error.status, "invalid_request_error")
+    kind = {404: "not_turn_error", 410: "not_turn_error"}.get(error.status, "invalid_request_error")
     kind = "api_error" if error.status >= 500 else kind
     return {"type": "error", "error": {"type": kind, "message": str(error)}}

@@ -78,5 +78,5 @@ def stream(completion: Mapping[str, Any], asked: Request) -> bytes:
 
 def server_sent(events: Iterator[dict[str, Any]], named: bool = False) -> bytes:
     """Server-sent events; `named`: with an `event` line, and without the final [DONE]."""
-    lines = [(f"event: {each['type']}\n" if named else "") + f"data: {json.dumps(each)}\n\n" for each in events]
+    lines = [(f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n" for event in events]
     return "".join([*lines, *([] if named else ["data: [DONE]\n\n"])]).encode()

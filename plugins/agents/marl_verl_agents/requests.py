@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_verl.episode.messages import MOST_LEVELS, Message, Parameters, as_observation, as_parameters, json_value
-from marl_verl.errors import nearest
 
 NO_INFLUENCE = (
     *("model", "stream", "stream_options", "stream_interval", "store", "seed", "metadata", "user", "user_profile_id"),
@@ -98,11 +97,32 @@ def check_keys(keys: Mapping[str, Any], read: Collection[str], where: str = "") 
     for key, value in keys.items():
         if value is None or key in read or key in NO_INFLUENCE or value in DEFAULTS.get(key, ()):
             continue
-        hint = nearest(key, sorted(read))
-        hint = f" {hint}" if hint.startswith("did") else ""
         default = f" other than {json.dumps(DEFAULTS[key][0])}" if key in DEFAULTS else ""
-        what = f"'{where}{key}' is not supported{default}: the policy would answer as if it were not set.{hint}"
-        raise RequestError(f"{what} Remove it, or drop it by `ignored`", f"{where}{key}")
+        why = f"'{where}{key}' is not supported{default}: the policy would answer as if it were not set"
+        raise RequestError(f"{why}. Remove it, or drop it by `ignored`", f"{where}{key}")
+
+
+def parameters_of(body: Mapping[str, Any], keys: Mapping[str, str], tool_keys: Mapping[str, str]) -> dict[str, Any]:
+    """The parameters of an act in a body whose tools are functions without a wrapper.
+
+    Args:
+        keys: key of the body -> parameter.
+        tool_keys: key of a tool -> its name in a function.
+
+    Raises:
+        RequestError: a tool of the API's server, such as a web search.
+    """
+    parameters: dict[str, Any] = {new: body[key] for key, new in keys.items() if body.get(key) is not None}
+    for tool in body.get("tools") or ():
+        kind = tool.get("type", "custom") if isinstance(tool, Mapping) else tool
+        if kind not in ("custom", "function"):
+            raise RequestError(
+                f"a tool of type {kind!r} is not supported: tools must be functions of the workflow", "tools"
+            )
+        check_keys(tool, {"type", "eager_input_streaming", *tool_keys}, "tools.")
+        function = {new: tool[key] for key, new in tool_keys.items() if tool.get(key) is not None}
+        parameters.setdefault("tools", []).append({"type": "function", "function": function})
+    return parameters
 
 
 def request(body: Mapping[str, Any], messages: Any, parameters: Parameters, key: str = "messages") -> Request:

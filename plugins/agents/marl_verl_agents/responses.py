@@ -8,12 +8,10 @@ from typing import Any
 from marl_verl.episode.messages import Message
 from marl_verl.episode.turn import Action
 from marl_verl_agents.chat_completions import server_sent, usage
-from marl_verl_agents.requests import Request, RequestError, check_keys, request
+from marl_verl_agents.requests import Request, RequestError, check_keys, parameters_of, request
 
-KEYS = {
-    **{key: key for key in ("temperature", "top_p", "stop")},
-    "max_output_tokens": "max_tokens",
-}
+KEYS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop", "max_output_tokens": "max_tokens"}
+TOOL_KEYS = {key: key for key in ("name", "description", "parameters", "strict")}
 STATE = ("previous_response_id", "conversation", "prompt")
 """Keys that need OpenAI's memory: a workflow sends the whole conversation with each request."""
 
@@ -37,28 +35,15 @@ def read(body: Mapping[str, Any]) -> Request:
         raise RequestError("'input' must be a text or a list of items", "input")
     for item in items:
         _add(messages, item)
-    parameters: dict[str, Any] = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
-    if body.get("tools"):
-        parameters["tools"] = [_tool(tool) for tool in body["tools"]]
+    parameters = parameters_of(body, KEYS, TOOL_KEYS)
     if (choice := body.get("tool_choice")) is not None:
         named = isinstance(choice, Mapping) and choice.get("type") == "function"
         parameters["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice
-    if (wanted := text.get("format")) is not None:
-        schema = {key: value for key, value in wanted.items() if key != "type"}
-        of_schema = wanted.get("type") == "json_schema"
-        parameters["response_format"] = {"type": "json_schema", "json_schema": schema} if of_schema else wanted
+    if (form := text.get("format")) is not None:
+        schema = {key: value for key, value in form.items() if key != "type"}
+        of_schema = form.get("type") == "json_schema"
+        parameters["response_format"] = {"type": "json_schema", "json_schema": schema} if of_schema else form
     return request(body, messages, parameters, "input")
-
-
-def _tool(tool: Any) -> dict[str, Any]:
-    if not isinstance(tool, Mapping) or tool.get("type") != "function":
-        kind = tool.get("type") if isinstance(tool, Mapping) else tool
-        raise RequestError(
-            f"a tool of type {kind!r} is not supported: tools must be functions of the workflow", "tools"
-        )
-    kept = ("name", "description", "parameters", "strict")
-    check_keys(tool, {"type", *kept}, "tools.")
-    return {"type": "function", "function": {key: tool[key] for key in kept if tool.get(key) is not None}}
 
 
 def _add(messages: list[Message], item: Any) -> None:
@@ -105,14 +90,7 @@ def response(
         output.append({**made, **call["function"]})
     before, sampled = usage([action])
     return {
-        **{
-            "id": f"resp_{id}",
-            "object": "response",
-            "created_at": 0,
-            "model": model,
-            "output": output,
-            "error": None,
-        },
+        **{"id": f"resp_{id}", "object": "response", "created_at": 0, "model": model, "output": output, "error": None},
         "status": status,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},

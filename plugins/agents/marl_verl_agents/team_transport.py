@@ -95,7 +95,6 @@ class TeamTransport(Transport):
     ) -> None:
         self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
         self._loop, self._ignored = loop, ignored
-        self._named = slot is not None
 
     def __deepcopy__(self, memo: Any) -> TeamTransport:
         return self
@@ -103,36 +102,30 @@ class TeamTransport(Transport):
     def __reduce__(self) -> tuple[Any, ...]:
         return live.reduced(self)
 
-    def _here(self) -> TeamTransport:
-        """The transport of this task's slot."""
-        slot = parallel_slot() if self._slot is None else None
-        if slot is None:
-            return self
-        here = TeamTransport(self._run, self._agents, self._agent, slot, self._counts, self._loop, self._ignored)
-        here._named = False
-        return here
+    def _lane(self) -> str | None:
+        """The slot of this task."""
+        return parallel_slot() if self._slot is None else self._slot
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        here, body = self._here(), await request.aread()
+        slot, body = self._lane(), await request.aread()
+        work = self._respond(request, body, slot)
         if asyncio.get_running_loop() is self._loop:
-            return await here._respond(request, body)
-        work = asyncio.run_coroutine_threadsafe(here._respond(request, body), self._loop)
-        return await asyncio.wrap_future(work)
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if asyncio._get_running_loop() is self._loop:  # an exception would be shown as a lost connection
             return _response(request, 400, RequestError(IN_LOOP).body)
-        here = self._here()
-        return in_loop(self._loop, lambda: here._respond(request, request.read()))
+        slot = self._lane()
+        return in_loop(self._loop, lambda: self._respond(request, request.read(), slot))
 
-    async def _respond(self, request: httpx.Request, body: bytes) -> httpx.Response:
-        status, content = await self.answer(request.method, request.url.path, body)
-        return _response(request, status, content)
+    async def _respond(self, request: httpx.Request, body: bytes, slot: str | None) -> httpx.Response:
+        return _response(request, *await self.answer(request.method, request.url.path, body, slot))
 
-    async def answer(self, method: str, path: str, body: bytes) -> tuple[int, Content]:
+    async def answer(self, method: str, path: str, body: bytes, slot: str | None = None) -> tuple[int, Content]:
         """(status, content) of the response to a request."""
         try:
-            return 200, await self._answer(method, path, body)
+            return 200, await self._answer(method, path, body, slot)
         except WorkflowError as error:  # kept by the run, which it ends
             return refused(path, RequestError(str(error), status=500, code="workflow_error"))
         except ContextLengthExceeded as error:
@@ -141,18 +134,25 @@ class TeamTransport(Transport):
             self._run.request_refused(error.param, str(error))
             return refused(path, error)
 
-    async def _answer(self, method: str, path: str, body: bytes) -> Content:
+    async def _answer(self, method: str, path: str, body: bytes, slot: str | None) -> Content:
         if method == "GET" and path.endswith("/models"):
             listed = [{"id": name, "object": "model", "created": 0, "owned_by": "team"} for name in self._agents]
             return {"object": "list", "data": listed}
         api: Any = next((api for end, api in APIS.items() if method == "POST" and path.endswith(end)), None)
         if api is None:
-            what = f"{method} {path} is not supported: a team has {', '.join(APIS)} and /models"
-            raise RequestError(what, status=404, code="not_found")
+            why = f"{method} {path} is not supported: a team has {', '.join(APIS)} and /models"
+            raise RequestError(why, status=404, code="not_found")
         asked = self._read(api, body)
-        agent = await self._who(asked)
-        id = self._id(agent)
-        whole: dict[str, Any] = api.response(id, asked.model, await self._acts(agent, asked), asked.parameters)
+        agent = asked.model if self._agent is None else self._agent
+        if agent not in self._agents:
+            why = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
+            raise RequestError(why, "model", 404, "model_not_found")
+        await self._run.check_length(agent, asked.messages, asked.parameters)
+        number = self._counts.get((agent, slot), 0)
+        self._counts[agent, slot] = number + 1
+        id = "-".join([agent, *([slot] if slot else []), str(number)])
+        actions = await self._acts(agent, asked, slot)
+        whole: dict[str, Any] = api.response(id, asked.model, actions, asked.parameters)
         return api.stream(whole, asked) if asked.stream else whole
 
     def _read(self, api: Any, body: bytes) -> Request:
@@ -164,15 +164,11 @@ class TeamTransport(Transport):
         kept = {name: value for name, value in asked.parameters.items() if name not in self._ignored}
         return replace(asked, parameters=kept)
 
-    async def _acts(self, agent: str, asked: Request) -> list[Action]:
+    async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         """The actions of a request, one per choice, each in a slot of its own."""
-        goes_on = asked.n == 1 and not self._named
-        slot = self._run.lane(agent, asked.messages, self._slot) if goes_on else self._slot
-        return await self._in_slots(agent, asked, slot)
-
-    async def _in_slots(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         if asked.n == 1:
-            return [await self._act(agent, asked, slot)]
+            lane = self._run.lane(agent, asked.messages, slot) if self._slot is None else slot
+            return [await self._act(agent, asked, lane)]
         prefix = "" if slot is None else f"{slot}."
         acts = [self._act(agent, asked, f"{prefix}choice{index}") for index in range(asked.n)]
         return list(await asyncio.gather(*acts))
@@ -180,20 +176,6 @@ class TeamTransport(Transport):
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
         messages = self._run.as_sampled(agent, asked.messages, slot)
         return await self._run.act(agent, messages, slot, **asked.parameters)
-
-    async def _who(self, asked: Request) -> str:
-        """The agent of a request. RequestError or ContextLengthExceeded if it cannot act on it."""
-        agent = asked.model if self._agent is None else self._agent
-        if agent not in self._agents:
-            what = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
-            raise RequestError(what, "model", 404, "model_not_found")
-        await self._run.check_length(agent, asked.messages, asked.parameters)
-        return agent
-
-    def _id(self, agent: str) -> str:
-        number = self._counts.get((agent, self._slot), 0)
-        self._counts[agent, self._slot] = number + 1
-        return "-".join([agent, *([self._slot] if self._slot else []), str(number)])
 
 
 APIS: Mapping[str, Any] = {

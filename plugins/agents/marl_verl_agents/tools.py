@@ -36,30 +36,30 @@ def recorded(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -
     """A function with the signature of `fn` whose calls are recorded; async, or for code in a thread with the `loop` of
     the run. TypeError for parameters without a name, which the record could not name."""
     signature = inspect.signature(fn)
-    for name, each in signature.parameters.items():
-        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+    for name, parameter in signature.parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"a tool function must have named parameters only, got '{name}' of {fn!r}")
     by_name = _ByName(fn)
 
-    def arguments(args: Sequence[Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def arguments(args: Sequence[Any], named: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
-            bound = signature.bind(*args, **given)
+            bound = signature.bind(*args, **named)
         except TypeError:
-            return [dict(given)]  # the call raises the TypeError, and counts as a failed call
+            return [dict(named)]  # the call raises the TypeError, and counts as a failed call
         bound.apply_defaults()
         return [dict(bound.arguments)]
 
     if loop is not None:
 
         @functools.wraps(fn)
-        def in_thread(*args: Any, **given: Any) -> Any:
-            return in_loop(loop, lambda: called(run, by_name, arguments(args, given), agent))
+        def in_thread(*args: Any, **named: Any) -> Any:
+            return in_loop(loop, lambda: called(run, by_name, arguments(args, named), agent))
 
         return in_thread
 
     @functools.wraps(fn)
-    async def in_loop_of_run(*args: Any, **given: Any) -> Any:
-        return await called(run, by_name, arguments(args, given), agent)
+    async def in_loop_of_run(*args: Any, **named: Any) -> Any:
+        return await called(run, by_name, arguments(args, named), agent)
 
     return in_loop_of_run
 
@@ -121,18 +121,14 @@ class McpServer:
 
     async def _list(self, name: str) -> list[dict[str, Any]]:
         client = await self._connected()
-        found: list[Any] = []
-        cursor = None
+        tools, cursor = [], None
         while True:
             page = await client.list_tools(cursor=cursor)
-            found += page.tools
+            for tool in page.tools:
+                about = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+                tools.append({"type": "function", "function": about})
             if (cursor := page.next_cursor) is None:
-                break
-        described = [
-            {"name": each.name, "description": each.description or "", "parameters": each.input_schema}
-            for each in found
-        ]
-        return [{"type": "function", "function": each} for each in described]
+                return tools
 
     async def _call(self, name: str, tool: str, arguments: dict[str, Any]) -> str:
         result = await (await self._connected()).call_tool(tool, arguments)

@@ -17,13 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from marl_verl_sandbox import Limits, Outcome, current
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, current
 
 from marl_verl import MarlError, Task
-from marl_verl.errors import nearest
+from marl_verl.errors import shown
 from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks, Split
-from marl_verl_code.assertions import TIMEOUTS
 from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]
@@ -33,6 +32,8 @@ FORMS: Sequence[Mapping[str, type]] = (
     {"entry": str, "assert": str},
 )
 REWARD_TESTS = 4
+TIMEOUTS = 3
+"""After so many tests of a program that take too long, the others fail without running."""
 _CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
 
@@ -47,13 +48,9 @@ class CodeWithTests(PublicTasks):
     """
 
     sets: ClassVar = SETS
-    seconds: float = 6.0
-    megabytes: int = 1024
+    seconds: Seconds = 6.0
+    megabytes: Megabytes = 1024
     reward_tests: Positive = REWARD_TESTS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._limits()
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """As `PublicTasks.generate`."""
@@ -80,9 +77,7 @@ class CodeWithTests(PublicTasks):
             MarlError: the answer is not text, or the task's tests are invalid.
         """
         tests = [*tests_of(task, "public"), *tests_of(task, "private")]
-        if not _program(answer):
-            return 0.0
-        return float((await run_tests(answer, tests, self._limits(), stop=True))[-1].passed)
+        return float(_program(answer) and (await run_tests(answer, tests, self._limits(), stop=True))[-1].passed)
 
     def reference(self, task: Task) -> Any:
         """The reference solution; None where the set has none."""
@@ -148,12 +143,12 @@ async def run_tests(code: str, tests: Sequence[Mapping[str, Any]], limits: Limit
 
     if not stop:
         return list(await asyncio.gather(*(loop.run_in_executor(_threads, run, test) for test in tests)))
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for test in tests:
-        found.append(await loop.run_in_executor(_threads, run, test))
-        if not found[-1].passed:
+        outcomes.append(await loop.run_in_executor(_threads, run, test))
+        if not outcomes[-1].passed:
             break
-    return found
+    return outcomes
 
 
 def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, Any]]:
@@ -162,15 +157,14 @@ def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, Any]]:
     Raises:
         MarlError: no such tests, or one of another form.
     """
-    found = task.data.get(which, [] if which == "public" else None)
-    if not isinstance(found, list) or (which == "private" and not found):
-        known = nearest(which, map(str, task.data)) if which not in task.data else "it must be a list of tests"
-        raise MarlError(f"task '{task.id}' has no {which} tests in its data: {known}")
-    for number, test in enumerate(found, start=1):
+    tests = task.data.get(which, [] if which == "public" else None)
+    if not isinstance(tests, list) or (which == "private" and not tests):
+        raise MarlError(f"task '{task.id}' has no list of {which} tests in its data, got {shown(tests)}")
+    for number, test in enumerate(tests, start=1):
         if not isinstance(test, Mapping) or not any(_has(test, form) for form in FORMS):
             forms = "texts 'input' and 'output', 'entry' with 'args' and 'expected', or 'entry' with 'assert'"
             raise MarlError(f"task '{task.id}', {which} test {number} must have {forms}, got {test!r:.60}")
-    return found
+    return tests
 
 
 def _has(test: Mapping[str, Any], form: Mapping[str, type]) -> bool:

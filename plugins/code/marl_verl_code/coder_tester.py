@@ -22,10 +22,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marl_verl_sandbox import Limits, Outcome
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
-from marl_verl import MarlError, Task, Workflow
+from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
+from marl_verl.options import Positive
 from marl_verl_code.code_tests import REWARD_TESTS, run_tests, tests_of
 from marl_verl_code.refine_code import how, program_in
 
@@ -46,14 +47,9 @@ class CoderTester(Workflow):
         seconds, megabytes: limits of one test.
     """
 
-    turns: int = 5
-    seconds: float = SECONDS
-    megabytes: int = MEGABYTES
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise MarlError(f"coder-tester: turns must be 1 or more, got {self.turns}")
-        Limits(self.seconds, self.megabytes)
+    turns: Positive = 5
+    seconds: Seconds = SECONDS
+    megabytes: Megabytes = MEGABYTES
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the coder's last program."""

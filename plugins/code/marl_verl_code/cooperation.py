@@ -13,7 +13,7 @@ show several, and counts in each.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from marl_verl.algo.algorithms import Metric
@@ -31,22 +31,23 @@ class Cooperation(Metric):
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         """Empty without an answer of two codes."""
-        answers = [(each.task, each.answer) for each in sample.episodes if isinstance(each.answer, Mapping)]
-        found = [patterns(answer[MAIN], entry_of(task)) for task, answer in answers if {HELPER, MAIN} <= set(answer)]
-        if not found:
-            return {}
-        names = ("calls", *PATTERNS)
-        return {f"cooperation/{name}": sum(name in each for each in found) / len(found) for name in names}
+        shown = [
+            patterns(episode.answer[MAIN], entry_of(episode.task))
+            for episode in sample.episodes
+            if isinstance(episode.answer, Mapping) and {HELPER, MAIN} <= set(episode.answer)
+        ]
+        names = ("calls", *PATTERNS) if shown else ()
+        return {f"cooperation/{name}": sum(name in used for used in shown) / len(shown) for name in names}
 
 
 def patterns(main: str, entry: str) -> set[str]:
     """The patterns in the code of the main function, and "calls"; empty if it does not call the helper."""
-    found = definition(function(main, entry))
-    if found is None or not list(calls(found, AUX)):
+    tree = definition(function(main, entry))
+    if tree is None or not list(calls(tree, AUX)):
         return set()
-    names = _results(found)
+    names = _results(tree)
     shown = {"calls"}
-    for node in ast.walk(found):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Try) and node.handlers and _uses(node, set()):
             shown.add("fallback")
         elif isinstance(node, ast.Return) and node.value is not None and _decorates(node.value, names):
@@ -58,24 +59,17 @@ def patterns(main: str, entry: str) -> set[str]:
     return shown
 
 
-def _results(found: ast.FunctionDef) -> set[str]:
+def _results(tree: ast.FunctionDef) -> set[str]:
     """Names to which the result of a call is assigned."""
-    assigned = [node for node in ast.walk(found) if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
-    kept = [node for node in assigned if node.value is not None and _uses(node.value, set())]
-    targets = [target for node in kept for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    targets: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and _uses(node.value, set()):
+            targets += node.targets if isinstance(node, ast.Assign) else [node.target]
     return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
 def _uses(node: ast.AST, names: set[str]) -> bool:
-    return any(True for _ in _used(node, names))
-
-
-def _used(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name) and each.id in names:
-            yield each
-        if is_call(each, AUX):
-            yield each
+    return any(is_call(part, AUX) or (isinstance(part, ast.Name) and part.id in names) for part in ast.walk(node))
 
 
 def _decorates(value: ast.expr, names: set[str]) -> bool:

@@ -22,19 +22,19 @@ def human_eval(row: Fields) -> Task:
     """
     entry, prompt = row.text("entry_point"), str(row.value("prompt"))
     body = _parsed(row, str(row.value("test")), "test")
-    checks = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == "check"]
+    checks = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     if len(checks) != 1:
         raise row.wrong("must have one function 'check'", row.value("test"), "test")
-    tests = [each for each in checks[0].body if _asserts(each)]
+    tests = [node for node in checks[0].body if _asserts(node)]
     if not tests:
         raise row.wrong("has a function 'check' that asserts nothing", row.value("test"), "test")
     before = _before(row, prompt, entry)
-    setup = [each for each in body if each is not checks[0] and not isinstance(each, ast.If)]
-    setup += [each for each in checks[0].body if each not in tests and not isinstance(each, ast.Expr | ast.Pass)]
+    setup = [node for node in body if node is not checks[0] and not isinstance(node, ast.If)]
+    setup += [node for node in checks[0].body if node not in tests and not isinstance(node, ast.Expr | ast.Pass)]
     lines = [before, *map(ast.unparse, setup)]
     shared = {"entry": entry, "setup": "\n".join(line for line in lines if line)}
     shared |= {"before": before} if before else {}
-    texts = [ast.unparse(each) for each in tests]
+    texts = [ast.unparse(test) for test in tests]
     private = [{**shared, "assert": text} for text in texts]
     return Task(row.text("task_id"), prompt.strip(), {**shared, "tests": texts, "public": [], "private": private})
 
@@ -49,7 +49,7 @@ def mbpp(row: Fields) -> Task:
     """A row of MBPP: `text`, and the assertions `test_list`, the first of which is public and shown."""
     tests, code = row.texts("test_list"), str(row.value("code"))
     setup = str(row.row.get("test_setup_code") or "")
-    functions = [each.name for each in _parsed(row, code, "code") if isinstance(each, ast.FunctionDef)]
+    functions = [node.name for node in _parsed(row, code, "code") if isinstance(node, ast.FunctionDef)]
     called = [
         node.func.id
         for test in tests
@@ -61,9 +61,11 @@ def mbpp(row: Fields) -> Task:
         raise LeftOut("whose tests call no function of the solution")
     if len(tests) < 2:
         raise LeftOut("with one test")
-    found = [{"entry": entry, "assert": test, "setup": setup} for test in tests]
+    asserts = [{"entry": entry, "assert": test, "setup": setup} for test in tests]
     prompt = f"{row.text('text', 'prompt')}\n\nThe function must pass this test:\n{tests[0]}"
-    return Task(f"mbpp-{row.text('task_id')}", prompt, {"public": found[:1], "private": found[1:], "solution": code})
+    return Task(
+        f"mbpp-{row.text('task_id')}", prompt, {"public": asserts[:1], "private": asserts[1:], "solution": code}
+    )
 
 
 def installed() -> Iterator[dict[str, Any]] | None:
@@ -78,7 +80,7 @@ def installed() -> Iterator[dict[str, Any]] | None:
 def _before(row: Fields, prompt: str, entry: str) -> str:
     """What a prompt has before the function itself."""
     body = _parsed(row, f"{prompt.rstrip()}\n    pass\n", "prompt")
-    others = [each for each in body if not (isinstance(each, ast.FunctionDef) and each.name == entry)]
+    others = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry)]
     return "\n".join(map(ast.unparse, others))
 
 

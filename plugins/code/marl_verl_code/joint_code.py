@@ -6,19 +6,21 @@ both codes and the feedback on them. Source: MAGRPO, arXiv 2508.04652.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from marl_verl_sandbox import Limits, Outcome
+from annotated_types import Interval
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, current
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks
-from marl_verl_code.assertions import run_assertions, share
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
+from marl_verl_code.code_tests import TIMEOUTS
 from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
@@ -51,17 +53,11 @@ class JointCode(PublicTasks):
     quick = True
 
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
-    enough: float = 1.0
+    enough: Annotated[float, Interval(gt=0, le=1)] = 1.0
     scale: float = 1.0
     shift: float = -4.0
-    seconds: float = 10.0
-    megabytes: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.enough <= 1:
-            raise MarlError(f"joint-code: enough must be above 0 and at most 1, got {self.enough}")
-        self._limits()
+    seconds: Seconds = 10.0
+    megabytes: Megabytes = 512
 
     def check(self, task: Task) -> None:
         if not _tests_of(task):
@@ -108,18 +104,13 @@ class TwoCoders(Workflow):
         seconds, megabytes: limits of each test of the feedback, normally those of the task set.
     """
 
-    turns: int = 2
+    turns: Positive = 2
     feedback: Feedback = "levels"
     order: Literal["parallel", "sequential"] = "parallel"
     shows: Shows = "own"
     feedback_tests: Positive | None = 1
-    seconds: float = 10.0
-    megabytes: int = 512
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise MarlError(f"two-coders: turns must be at least 1, got {self.turns}")
-        Limits(self.seconds, self.megabytes)
+    seconds: Seconds = 10.0
+    megabytes: Megabytes = 512
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """Return the code of both agents."""
@@ -169,6 +160,29 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
     return levels(helper, main, AUX, program is not None, share(outcomes) if tests else None), outcomes
 
 
+def share(outcomes: Sequence[Outcome]) -> float:
+    """Share of the tests that passed, 0 to 1; 0 without tests."""
+    return sum(outcome.passed for outcome in outcomes) / len(outcomes) if outcomes else 0.0
+
+
+@functools.lru_cache(maxsize=4096)
+def run_assertions(program: str, entry: str, setup: str, tests: tuple[str, ...], limits: Limits) -> tuple[Outcome, ...]:
+    """Run tests, statements with an assertion or more, in the sandbox, apart from the program; one outcome for each.
+
+    Args:
+        entry: name of the function, which tests can also call as `candidate`.
+        setup: statements before each test.
+        limits: of each test.
+    """
+    outcomes: list[Outcome] = []
+    for test in tests:
+        if sum(outcome.verdict == "timeout" for outcome in outcomes) < TIMEOUTS:
+            outcomes.append(current().holds(program, entry, setup, test, limits))
+        else:
+            outcomes.append(Outcome("timeout", error=f"not run: {TIMEOUTS} tests took too long"))
+    return tuple(outcomes)
+
+
 def _functions(task: Task, helper: str, main: str) -> tuple[str, str]:
     """The two functions of the answers; "" for one that is missing."""
     return function(helper, AUX), function(main, entry_of(task))
@@ -191,11 +205,9 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, li
     if feedback == "passed":
         return "All tests pass." if outcomes and passed == len(outcomes) else "Not all tests pass."
     lines = [
-        f"{AUX} is defined and returns something." if rewards["helper"] else f"{AUX} is missing, or returns nothing."
+        f"{name} is defined and returns something." if rewards[part] else f"{name} is missing, or returns nothing."
+        for part, name in ((HELPER, AUX), (MAIN, entry))
     ]
-    lines.append(
-        f"{entry} is defined and returns something." if rewards["main"] else f"{entry} is missing, or returns nothing."
-    )
     if rewards["main"]:
         lines.append("Together they parse." if rewards["syntax"] else "Together they do not parse.")
     if outcomes:

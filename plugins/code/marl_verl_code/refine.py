@@ -8,22 +8,15 @@ The agents take turns in the order of the team. A search sampler, such as MARS2'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 
 
-@dataclass(frozen=True)
-class Feedback:
-    """Feedback of public tests on an attempt.
-
-    Attributes:
-        passed: whether all of them pass.
-        text: for the agent that refines.
-        invalid: why the attempt could not be tested; None if it could.
-    """
+class Feedback(NamedTuple):
+    """Feedback of public tests on an attempt: whether all pass, a text for the agent that refines, and why the attempt
+    could not be tested (None if it could)."""
 
     passed: bool
     text: str

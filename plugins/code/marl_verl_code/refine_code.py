@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from marl_verl_sandbox import Limits, Outcome
+from annotated_types import Ge
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.episode import Team
 from marl_verl_code.code_tests import run_tests, tests_of
 from marl_verl_code.refine import Feedback, GenerateAndRefine
@@ -35,13 +36,9 @@ class RefineCode(GenerateAndRefine):
             out.
     """
 
-    seconds: float = 6.0
-    megabytes: int = 1024
-    longest: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.longest < 40:
-            raise MarlError(f"refine-code: longest must be 40 or more, got {self.longest}")
+    seconds: Seconds = 6.0
+    megabytes: Megabytes = 1024
+    longest: Annotated[int, Ge(40)] = 1000
 
     def first(self, task: Task) -> str:
         """The problem, and the form of an answer."""
@@ -64,12 +61,11 @@ class RefineCode(GenerateAndRefine):
         if not answer:
             return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)
         tests = [dict(test) for test in tests_of(task, "public")]
-        printed = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
-        if printed is None:
+        failure = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
+        if failure is None:
             return Feedback(True, "All public tests pass.")
-        return Feedback(
-            False, in_words(tests[printed["test"]], Outcome(**printed["outcome"]), printed["test"], self.longest)
-        )
+        number = failure["test"]
+        return Feedback(False, in_words(tests[number], Outcome(**failure["outcome"]), number, self.longest))
 
 
 def how(task: Task) -> str:
@@ -84,42 +80,30 @@ def how(task: Task) -> str:
 
 async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:
     """{"test": its number, "outcome": ...} of the first test that does not pass; None where all pass."""
-    if not tests:
-        return None
     outcomes = await run_tests(code, tests, Limits(seconds, megabytes), stop=True)
-    last = outcomes[-1]
-    if last.passed:
+    if not outcomes or outcomes[-1].passed:
         return None
+    last = outcomes[-1]
     record = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
     return {"test": len(outcomes) - 1, "outcome": record}
 
 
 def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: int) -> str:
     """A test result in words, for a model."""
-
-    def block(title: str, text: str) -> str:
-        return f"{title}:\n```\n{shortened(text.rstrip(), longest)}\n```"
-
-    function = "input" not in test
+    result = "output" if "input" in test else "result"
     happened = {
-        "wrong": "the result is wrong." if function else "the output is wrong.",
+        "wrong": f"the {result} is wrong.",
         "error": "the program ends with an error.",
         "timeout": "the program takes too long and is stopped.",
     }[outcome.verdict]
-    if function:
+    if "input" in test:
+        blocks = {"Input": test["input"], "Expected output": test["output"]}
+        blocks |= {"error": {"Error": outcome.error}, "wrong": {"Output": outcome.output}}.get(outcome.verdict, {})
+    else:
         called = test.get("assert") or f"{test['entry']}({', '.join(map(repr, test['args']))}) == {test['expected']!r}"
-        shown = [block("Test", called), block("Result", outcome.error)]
-        return "\n".join([f"Public test {number + 1}: {happened}", *shown])
-    parts = [
-        f"Public test {number + 1}: {happened}",
-        block("Input", test["input"]),
-        block("Expected output", test["output"]),
-    ]
-    if outcome.verdict == "error":
-        parts.append(block("Error", outcome.error))
-    elif outcome.verdict == "wrong":
-        parts.append(block("Output", outcome.output))
-    return "\n".join(parts)
+        blocks = {"Test": called, "Result": outcome.error}
+    shown = [f"{title}:\n```\n{shortened(text.rstrip(), longest)}\n```" for title, text in blocks.items()]
+    return "\n".join([f"Public test {number + 1}: {happened}", *shown])
 
 
 def shortened(text: str, longest: int) -> str:

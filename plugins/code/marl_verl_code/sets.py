@@ -33,15 +33,15 @@ def livecodebench(row: Fields) -> Task:
     """A row of LiveCodeBench; its private tests may be packed (base64 of zlib of a pickled JSON text)."""
     name, tests = row.text("question_id"), {}
     for which in ("public", "private"):
-        found = _unpacked(row, f"{which}_test_cases")
-        functional = [each.get("testtype", "stdin") != "stdin" for each in found]
+        cases = _unpacked(row, f"{which}_test_cases")
+        functional = [case.get("testtype", "stdin") != "stdin" for case in cases]
         if any(functional):
             if not all(functional):
                 raise LeftOut("with tests of two kinds")
             entry = _entry(row.inner("metadata").text("func_name"), str(row.row.get("starter_code") or ""))
-            tests[which] = [_call(row, f"{which}_test_cases", entry, each) for each in found]
+            tests[which] = [_call(row, f"{which}_test_cases", entry, case) for case in cases]
         else:
-            tests[which] = [{"input": each["input"], "output": each["output"]} for each in found]
+            tests[which] = [{"input": case["input"], "output": case["output"]} for case in cases]
     if not tests["private"]:
         raise LeftOut("without private tests")
     return Task(name, _prompt(row, "question_content"), dict(tests))
@@ -52,21 +52,23 @@ def apps(row: Fields) -> Task:
     name = row.text("id", "problem_id", "task_id")
     if not row.row.get("input_output"):
         raise LeftOut("without tests")
-    found = row.inner("input_output")
-    inputs, outputs = found.items("inputs"), found.items("outputs")
+    inner = row.inner("input_output")
+    inputs, outputs = inner.items("inputs"), inner.items("outputs")
     if len(inputs) != len(outputs):
-        raise found.wrong(f"must be {len(inputs)} outputs, as many as inputs", len(outputs), "outputs")
-    if found.row.get("fn_name"):
-        entry = _entry(found.text("fn_name"), str(row.row.get("starter_code") or ""))
+        raise inner.wrong(f"must be {len(inputs)} outputs, as many as inputs", len(outputs), "outputs")
+    if inner.row.get("fn_name"):
+        entry = _entry(inner.text("fn_name"), str(row.row.get("starter_code") or ""))
         tests: Tests = []
-        for one, two in zip(inputs, outputs, strict=True):
-            if not isinstance(one, list):
-                raise found.wrong("must be lists of arguments", one, "inputs")
+        for sent, wanted in zip(inputs, outputs, strict=True):
+            if not isinstance(sent, list):
+                raise inner.wrong("must be lists of arguments", sent, "inputs")
             # APPS wraps many outputs in a list, and its own checker accepts both forms
-            accepted = {"or": two[0]} if isinstance(two, list) and two else {}
-            tests.append({"entry": entry, "args": one, "expected": two, **accepted})
+            accepted = {"or": wanted[0]} if isinstance(wanted, list) and wanted else {}
+            tests.append({"entry": entry, "args": sent, "expected": wanted, **accepted})
     else:
-        tests = [{"input": _lines(one), "output": _lines(two)} for one, two in zip(inputs, outputs, strict=True)]
+        tests = [
+            {"input": _lines(sent), "output": _lines(wanted)} for sent, wanted in zip(inputs, outputs, strict=True)
+        ]
     solutions = row.items("solutions") if row.row.get("solutions") else []
     return _split(name, _prompt(row, "question"), tests, solutions)
 
@@ -76,16 +78,16 @@ def codecontests(row: Fields) -> Task:
     tests: dict[str, Tests] = {}
     for which in ("public", "private", "generated"):
         if f"{which}_tests" in row:
-            found = row.inner(f"{which}_tests")
-            pairs = zip(found.items("input"), found.items("output"), strict=False)
-            tests[which] = [{"input": _lines(one), "output": _lines(two)} for one, two in pairs]
+            inner = row.inner(f"{which}_tests")
+            pairs = zip(inner.items("input"), inner.items("output"), strict=False)
+            tests[which] = [{"input": _lines(sent), "output": _lines(wanted)} for sent, wanted in pairs]
     private = [*tests.get("private", []), *tests.get("generated", [])]
     if not private:
         raise LeftOut("without private tests")
     data: dict[str, Any] = {"public": tests.get("public", []), "private": private}
     if "solutions" in row:
-        found = row.inner("solutions")
-        pairs = zip(found.items("language"), found.items("solution"), strict=False)
+        inner = row.inner("solutions")
+        pairs = zip(inner.items("language"), inner.items("solution"), strict=False)
         python = [text for language, text in pairs if language in (PYTHON3, "PYTHON3")]
         data |= {"solution": python[0]} if python else {}
     return Task(row.text("name"), row.text("description"), data)
@@ -125,11 +127,11 @@ def _unpacked(row: Fields, name: str) -> Tests:
             value = _Text(io.BytesIO(zlib.decompress(base64.b64decode(value, validate=True)))).load()
         except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:  # binascii.Error is a ValueError
             raise row.wrong(f"has packed tests that cannot be read ({error})", value, name) from error
-    found = Fields({name: value}, row.where).items(name)
-    for each in found:
-        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("input", "output")):
-            raise row.wrong("must be a list of tests with texts 'input' and 'output'", each, name)
-    return found
+    tests = Fields({name: value}, row.where).items(name)
+    for test in tests:
+        if not isinstance(test, dict) or not all(isinstance(test.get(key), str) for key in ("input", "output")):
+            raise row.wrong("must be a list of tests with texts 'input' and 'output'", test, name)
+    return tests
 
 
 class _Text(pickle.Unpickler):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import Annotated, Any
 
-from marl_verl import MarlError, Task
+from annotated_types import Interval
+
+from marl_verl import Task
 from marl_verl.errors import unknown
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_code.code_tests import CodeWithTests
@@ -30,12 +32,7 @@ class SmallPrograms(CodeWithTests):
         largest: the largest number in a task.
     """
 
-    largest: int = 99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 9 <= self.largest <= 999:
-            raise MarlError(f"small-programs: largest must be 9 to 999, got {self.largest}")
+    largest: Annotated[int, Interval(ge=9, le=999)] = 99
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A task is in one split only. MarlError if the split has fewer."""
@@ -73,7 +70,7 @@ class SmallPrograms(CodeWithTests):
         prompt = f"{word} {number}"
         if held_out(prompt, HELD_OUT) != (split == "test"):
             return None
-        first, *others = ({"input": f"{each}\n", "output": f"{result(word, each, number)}\n"} for each in INPUTS)
+        first, *others = ({"input": f"{value}\n", "output": f"{result(word, value, number)}\n"} for value in INPUTS)
         data = {"public": [first], "private": others, "solution": program(word, str(number))}
         return Task(f"small-programs {prompt}", prompt, data)
 
@@ -100,8 +97,8 @@ def result(word: str, one: int, other: int) -> int:
 
 def tested(word: str, number: int, right: bool) -> dict[str, str]:
     """A test with an easy input; a wrong one has the input as its output."""
-    given = 1 if word == "times" else 0
-    return {"input": str(given), "output": str(result(word, given, number) if right else given)}
+    value = 1 if word == "times" else 0
+    return {"input": str(value), "output": str(result(word, value, number) if right else value)}
 
 
 def fenced(language: str, text: str) -> str:

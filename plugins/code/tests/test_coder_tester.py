@@ -63,17 +63,13 @@ def rewarded(coder: Any, tester: Any, turns: int = 1) -> list[dict[str, float]]:
         (RIGHT, GOOD, (2.0, 2.0)),
         (RIGHT, HALF, (2.0, 1.5)),
         (SQUARE, GOOD, (4 / 3, 1 + 2 / 3)),  # right for 2 and for 0
-        (SQUARE, HALF, (4 / 3, 0.5 + 2 / 3)),
         (program("1 / 0"), GOOD, (0.0, 1.0)),
         ("no code", GOOD, (0.0, 1.0)),
         (RIGHT, "no tests", (2.0, 1.0)),
-        (RIGHT, "```json\n{}\n```", (2.0, 1.0)),
-        (RIGHT, tests(("5", "9")), (2.0, 1.0)),
         ("no code", "no tests", (0.0, 0.0)),
         ("```text\nprint(2 * int(input()))\n```", GOOD, (0.0, 1.0)),
         (f"{SQUARE}\n{RIGHT}\n```\n4\n```", GOOD, (2.0, 2.0)),  # the last python block
         (program("print(2 * int(input()), '\\n'); raise SystemExit(3)"), GOOD, (2.0, 2.0)),
-        (program("import sys; print(2 * int(input())); sys.exit('Error: none')"), GOOD, (2.0, 2.0)),
         (program("print(2 * int(input()))\nraise ValueError"), GOOD, (0.0, 1.0)),
     ],
 )
@@ -83,11 +79,6 @@ def test_both_role_rewards(coder: str, tester: str, expected: tuple[float, float
         "coder": pytest.approx(expected[0]),
         "tester": pytest.approx(expected[1]),
     }
-
-
-def test_each_turn_is_rewarded_for_its_own_program() -> None:
-    found = rewarded([SQUARE, RIGHT], [GOOD, GOOD], turns=5)
-    assert [each.get("coder") for each in found if "coder" in each] == [pytest.approx(4 / 3), 2.0]
 
 
 def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
@@ -158,11 +149,6 @@ def test_tests_of_another_form_do_not_count() -> None:
     ]
     assert len(written(tests(*[("1", "2")] * 20))) == 8
     assert written("```json\n" + "[" * 100_000 + "\n```") == []
-
-
-def test_bad_tasks_raise() -> None:
-    with pytest.raises(MarlError, match="turns must be 1 or more"):
-        CoderTester(turns=0)
 
 
 # cooperation
@@ -255,7 +241,7 @@ def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     line = "print(int(input()) ** 2)"  # all that a tester sees of the coder's text
     share = len(line.replace(" ", "")) / len("".join(SQUARE.split()))
     assert read == [0, 0, 0, pytest.approx(len(SQUARE) * share)]
-    tasks.megabytes = "many"  # type: ignore[assignment]
+    tasks.seconds = None  # type: ignore[assignment]
     again = worker.Report("u", "t")
     asyncio.run(made._fill(again, sample))
     assert (again.measures, len(again.read)) == ([], 4)

@@ -27,8 +27,8 @@ def normalised(text: str) -> str:
 
 def exact_match(answer: str, truth: str) -> float:
     """1 if both are equal after normalisation and not empty, else 0."""
-    found = normalised(answer)
-    return float(bool(found) and found == normalised(truth))
+    text = normalised(answer)
+    return float(bool(text) and text == normalised(truth))
 
 
 def f1(answer: str, truth: str) -> float:
@@ -50,7 +50,7 @@ def number(answer: str, truth: str) -> float:
     values = [_NUMBER.findall(text) for text in (answer, truth)]
     if not all(values):
         return 0.0
-    one, other = (float(found[-1].replace(",", "")) for found in values)
+    one, other = (float(numbers[-1].replace(",", "")) for numbers in values)
     return float(math.isclose(one, other, rel_tol=TOLERANCE))
 
 

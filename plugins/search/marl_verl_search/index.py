@@ -29,13 +29,11 @@ class Index:
     """Texts to search, as "title: text"."""
 
     def __init__(self, texts: Sequence[str], scorer: Any = None) -> None:
-        self._texts = texts
-        self._scorer = bm25s.BM25(k1=K1, b=B, method="lucene") if scorer is None else scorer
-        if scorer is None and (words := [_words(text) for text in texts]) and any(words):
+        self._texts, self._scorer = texts, scorer
+        words = [_words(text) for text in texts] if scorer is None else []
+        if any(words):
+            self._scorer = bm25s.BM25(k1=K1, b=B, method="lucene")
             self._scorer.index(words, show_progress=False)
-            self._found = True
-        else:
-            self._found = scorer is not None
 
     def search(self, query: str, most: int) -> list[str]:
         """The best texts with a word of the query, best first; ties keep their order.
@@ -47,12 +45,11 @@ class Index:
         words = sorted(set(_words(query)))
         if not words:
             raise ValueError("the query has no word")
-        scores = self._scorer.get_scores(words) if self._found else np.zeros(0)
-        order = np.argsort(-scores, kind="stable")[:most]
-        found = [int(place) for place in order if scores[place] > 0]
-        if not found:
+        scores = self._scorer.get_scores(words) if self._scorer is not None else np.zeros(0)
+        places = [int(place) for place in np.argsort(-scores, kind="stable")[:most] if scores[place] > 0]
+        if not places:
             raise LookupError("no paragraph has a word of the query")
-        return [_shown(self._texts[place]) for place in found]
+        return [_shown(self._texts[place]) for place in places]
 
     def save(self, folder: Path) -> None:
         """Write the index and its texts to a folder."""
@@ -66,14 +63,14 @@ def _of_texts(texts: tuple[str, ...]) -> Index:
 
 def paragraphs_of(task: Task) -> Index:
     """The index of a task's paragraphs. MarlError without any, or for one without title and text."""
-    found = task.data.get("paragraphs")
-    if not isinstance(found, list) or not found:
-        raise MarlError(f"the data of task '{task.id}' has no 'paragraphs': a list of title and text each")
-    for number, paragraph in enumerate(found):
-        texts = paragraph if isinstance(paragraph, Mapping) else {}
-        if not isinstance(texts.get("title"), str) or not isinstance(texts.get("text"), str):
-            raise MarlError(f"paragraph {number} of task '{task.id}' must have the texts 'title' and 'text'")
-    return _of_texts(tuple(f"{each['title']}: {each['text']}" for each in found))
+    paragraphs = task.data.get("paragraphs")
+    try:
+        texts = tuple(f"{paragraph['title']}: {paragraph['text']}" for paragraph in paragraphs)
+    except (TypeError, KeyError):
+        texts = ()
+    if not texts:
+        raise MarlError(f"the data of task '{task.id}' has no 'paragraphs', a list of 'title' and 'text' each")
+    return _of_texts(texts)
 
 
 @functools.lru_cache(maxsize=2)
@@ -121,11 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m marl_verl_search.index", description="Index a corpus.")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("folder", type=Path)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.corpus.is_dir():
-            raise MarlError(f"'{given.corpus}' is a folder: a corpus is a file")
-        corpus(given.corpus).save(given.folder)
+        if options.corpus.is_dir():
+            raise MarlError(f"'{options.corpus}' is a folder: a corpus is a file")
+        corpus(options.corpus).save(options.folder)
     except MarlError as error:
         print(f"marl_verl_search.index: {error}", file=sys.stderr)
         return 2

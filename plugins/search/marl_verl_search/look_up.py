@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Annotated
 
-from marl_verl import MarlError, Task
+from annotated_types import Interval
+
+from marl_verl import Task
 from marl_verl.errors import unknown
 from marl_verl.tasks import Split, distinct, held_out, tagged
 from marl_verl_search.routed import ANSWERER, NO, SEARCHER, VERIFIER, YES, SearchTeam
@@ -24,12 +27,7 @@ class LookUpTasks(SearchTasks):
         notes: number of notes.
     """
 
-    notes: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 2 <= self.notes <= len(NAMES):
-            raise MarlError(f"look-up: notes must be 2 to {len(NAMES)}, got {self.notes}")
+    notes: Annotated[int, Interval(ge=2, le=len(NAMES))] = 4
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. Notes and question are in one split only. MarlError if the split has fewer."""
@@ -38,18 +36,9 @@ class LookUpTasks(SearchTasks):
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
-        words = [
-            *NAMES,
-            *COLOURS,
-            VERIFIER,
-            SEARCHER,
-            ANSWERER,
-            "find",
-            "found",
-            "nothing",
-            *(f"<verify>{word}</verify>" for word in (YES, NO)),
-        ]
-        return [*words, *(search(name) for name in NAMES), *(f"<answer>{colour}</answer>" for colour in COLOURS)]
+        words = [*NAMES, *COLOURS, VERIFIER, SEARCHER, ANSWERER, "find", "found", "nothing"]
+        verdicts = [f"<verify>{word}</verify>" for word in (YES, NO)]
+        return [*words, *verdicts, *map(search, NAMES), *(f"<answer>{colour}</answer>" for colour in COLOURS)]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
@@ -60,19 +49,14 @@ class LookUpTasks(SearchTasks):
         for _ in range(count):
             (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "look-up")
             careful, colour = rng.random() < good, task.data["answers"][0]
-            found = agent == ANSWERER or (agent == VERIFIER and rng.random() < 0.5)
-            seen = sees(agent, task, f"{task.prompt} {colour}" if found else "")
-            careless = {
-                VERIFIER: f"<verify>{YES}</verify>",
-                SEARCHER: search(NAMES[0]),
-                ANSWERER: "<answer>red</answer>",
-            }
-            right = {
-                VERIFIER: f"<verify>{YES if found else NO}</verify>",
-                SEARCHER: search(task.prompt),
-                ANSWERER: f"<answer>{colour}</answer>",
-            }
-            pairs.append((seen, (right if careful else careless)[agent]))
+            known = agent == ANSWERER or (agent == VERIFIER and rng.random() < 0.5)
+            seen = sees(agent, task, f"{task.prompt} {colour}" if known else "")
+            right, careless = {
+                VERIFIER: (f"<verify>{YES if known else NO}</verify>", f"<verify>{YES}</verify>"),
+                SEARCHER: (search(task.prompt), search(NAMES[0])),
+                ANSWERER: (f"<answer>{colour}</answer>", "<answer>red</answer>"),
+            }[agent]
+            pairs.append((seen, right if careful else careless))
         return pairs
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:

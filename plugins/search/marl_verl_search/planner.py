@@ -12,6 +12,7 @@ import re
 from marl_verl import Task
 from marl_verl.episode import CallError, Message, Team
 from marl_verl.errors import MarlError, unknown
+from marl_verl.options import Positive
 from marl_verl.tasks import tagged
 from marl_verl_search.pages import check_pages, read_page
 from marl_verl_search.program import run_program
@@ -42,9 +43,9 @@ class PlannerAndSearchers(Searching):
     """
 
     planner: str = "planner"
-    rounds: int = 3
-    searches: int = 3
-    paragraphs: int = 3
+    rounds: Positive = 3
+    searches: Positive = 3
+    paragraphs: Positive = 3
     alone: bool = False
     pages: str | None = None
     python: bool = False
@@ -53,9 +54,6 @@ class PlannerAndSearchers(Searching):
         super().__post_init__()
         if self.pages is not None:
             check_pages(self.pages)
-        for option in ("rounds", "searches", "paragraphs"):
-            if getattr(self, option) < 1:
-                raise MarlError(f"planner and searchers: {option} must be 1 or more, got {getattr(self, option)}")
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the planner's answer, "" without one."""
@@ -74,43 +72,31 @@ class PlannerAndSearchers(Searching):
         how = (
             f'To ask a worker ({", ".join(workers)}): <ask to="{workers[0]}">sub-question</ask>, one for each at most.'
         )
-        seen: list[Message] = [{"role": "user", "content": f"Question: {task.prompt}\n\n{how}\n{_FORM['answer']}"}]
+        seen = _said([], "", f"Question: {task.prompt}\n\n{how}\n{_FORM['answer']}")
         for left in range(self.rounds, -1, -1):
             action = await team[self.planner].act(seen)
             answer = tagged(action.text, "answer")
             if answer is not None:
                 return answer
-            asked = {worker: what.strip() for worker, what in ASK.findall(action.text) if worker in workers}
+            asked = {worker: question.strip() for worker, question in ASK.findall(action.text) if worker in workers}
             if not asked or not left:
                 team.invalid(action, "neither an answer nor a sub-question" if left else "no answer")
-                return ""
-            reports = await asyncio.gather(
-                *(
-                    self._searched(team, worker, f"{what}\n\n", task, "report", self.searches)
-                    for worker, what in asked.items()
-                )
+                break
+            work = (
+                self._searched(team, worker, f"{question}\n\n", task, "report", self.searches)
+                for worker, question in asked.items()
             )
-            results = "\n\n".join(
-                f"{worker} reports: {report or NOTHING}" for worker, report in zip(asked, reports, strict=True)
-            )
-            more = (
-                f"Rounds of questions left: {left - 1}."
-                if left > 1
-                else f"No rounds of questions left. {_FORM['answer']}"
-            )
-            seen = [
-                *seen,
-                {"role": "assistant", "content": action.text},
-                {"role": "user", "content": f"{results}\n\n{more}"},
-            ]
-        raise AssertionError("the last round returns")
+            reports = zip(asked, await asyncio.gather(*work), strict=True)
+            results = "\n\n".join(f"{worker} reports: {report or NOTHING}" for worker, report in reports)
+            seen = _said(seen, action.text, f"{results}\n\n{_left('rounds of questions', left - 1, 'answer')}")
+        return ""
 
     async def _searched(self, team: Team, agent: str, asked: str, task: Task, end: str, searches: int) -> str | None:
         """An agent's report, or answer, after at most `searches` searches; None without one."""
         tools = ["search", *(["read"] if self.pages else []), *(["python"] if self.python else [])]
         forms = "\n".join(_FORM[tool] for tool in tools)
-        counted = "Searches" if tools == ["search"] else "Uses of tools"
-        seen: list[Message] = [{"role": "user", "content": f"{asked}{forms}\n{_FORM[end]}"}]
+        counted = "searches" if tools == ["search"] else "uses of tools"
+        seen = _said([], "", f"{asked}{forms}\n{_FORM[end]}")
         for left in range(searches, -1, -1):
             action = await team[agent].act(seen)
             answer = tagged(action.text, end)
@@ -119,18 +105,13 @@ class PlannerAndSearchers(Searching):
             uses = [use for use in TOOL.findall(action.text) if use[0].lower() in tools and (use[1] or use[2].strip())]
             if not uses or not left:
                 team.invalid(action, f"no {end}" if uses else f"no {' or '.join(tools)} and no {end}")
-                return None
+                break
             try:
                 result = await self._used(team, agent, task, *uses[-1])
             except CallError as error:
                 result = f"Error: {error}"
-            more = f"{counted} left: {left - 1}." if left > 1 else f"No {counted.lower()} left. {_FORM[end]}"
-            seen = [
-                *seen,
-                {"role": "assistant", "content": action.text},
-                {"role": "user", "content": f"{result}\n\n{more}"},
-            ]
-        raise AssertionError("the last turn returns")
+            seen = _said(seen, action.text, f"{result}\n\n{_left(counted, left - 1, end)}")
+        return None
 
     async def _used(self, team: Team, agent: str, task: Task, tool: str, url: str, text: str) -> str:
         """The result of a tool, a recorded call. CallError if it fails."""
@@ -139,6 +120,16 @@ class PlannerAndSearchers(Searching):
         if tool.lower() == "python":
             return str(await team[agent].call(run_program, text.strip("\n")))
         return "\n\n".join(await team[agent].call(self.finder(task), text.strip(), self.paragraphs))
+
+
+def _said(seen: list[Message], said: str, text: str) -> list[Message]:
+    """A conversation that goes on with what the agent said, if anything, and the user's text."""
+    spoken: list[Message] = [{"role": "assistant", "content": said}] if said else []
+    return [*seen, *spoken, {"role": "user", "content": text}]
+
+
+def _left(uses: str, count: int, end: str) -> str:
+    return f"{uses.capitalize()} left: {count}." if count else f"No {uses} left. {_FORM[end]}"
 
 
 _FORM = {

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.episode import Action, CallError, Episode, Team, Turn
+from marl_verl.options import Positive
 from marl_verl.tasks import clipped, quick, tagged, verdict
 from marl_verl_search.answers import normalised
 from marl_verl_search.source import Searching
@@ -29,15 +30,9 @@ class _Search(Searching):
         kept: maximum characters of a paragraph that are shown; the middle of a longer one is cut.
     """
 
-    steps: int = 4
-    found: int = 3
-    kept: int = 1200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value in (("steps", self.steps), ("found", self.found), ("kept", self.kept)):
-            if value < 1:
-                raise MarlError(f"{name} must be 1 or more, got {value}")
+    steps: Positive = 4
+    found: Positive = 3
+    kept: Positive = 1200
 
     async def search(self, task: Task, team: Team, agent: str, query: str) -> str:
         """Search, and return query and results in the form of the history."""
@@ -45,15 +40,15 @@ class _Search(Searching):
             best = await team[agent].call(self.finder(task), query, self.found)
         except CallError:
             best = []
-        information = "\n".join(clipped(each, self.kept) for each in best) or "Nothing was found."
+        information = "\n".join(clipped(text, self.kept) for text in best) or "Nothing was found."
         return f"<search>{query}</search>\n<information>{information}</information>"
 
     def answer(self, team: Team, action: Action) -> str:
         """The answer in an action; empty, and the action marked invalid, without one."""
-        given = tagged(action.text, "answer")
-        if given is None:
+        answer = tagged(action.text, "answer")
+        if answer is None:
             team.invalid(action, "no answer")
-        return given or ""
+        return answer or ""
 
     def verifier_sees(self, task: Task, history: list[str]) -> str:
         """Question and searches; whether they are enough."""
@@ -113,8 +108,8 @@ class SearchAlone(_Search):
         history: list[str] = []
         for _ in range(self.steps - 1):
             action = await team[ANSWERER].act(alone_sees(task, history))
-            if (given := tagged(action.text, "answer")) is not None:
-                return given
+            if (answer := tagged(action.text, "answer")) is not None:
+                return answer
             query = tagged(action.text, "search")
             if query is None:
                 team.invalid(action, "neither a query nor an answer")
@@ -155,8 +150,8 @@ def search_hit(task: Task, turn: Turn, episode: Episode) -> float:
     if query is None:
         return -0.1
     calls = [call for call in episode.journal.calls() if call.agent == turn.agent]
-    found = [call.value or "" for call in calls if json.loads(call.arguments)[0] == query]
-    return float(any(_contains(text, task) for text in found))
+    results = [call.value or "" for call in calls if json.loads(call.arguments)[0] == query]
+    return float(any(_contains(text, task) for text in results))
 
 
 def _contains(text: str, task: Task) -> bool:

@@ -29,7 +29,7 @@ def hotpotqa(row: Fields) -> Task:
     paragraphs = []
     for pair in pairs:
         right = isinstance(pair, Sequence) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], list)
-        if not right or not all(isinstance(each, str) for each in pair[1]):
+        if not right or not all(isinstance(sentence, str) for sentence in pair[1]):
             raise row.wrong("must have pairs of a title and a list of sentences", pair, "context")
         paragraphs.append({"title": pair[0], "text": "".join(_spaced(pair[1])).strip()})
     return _task(row, row.texts("answer"), paragraphs)
@@ -46,7 +46,7 @@ def musique(row: Fields) -> Task:
         fields = Fields(paragraph, f"{row.where}, paragraph {number}")
         paragraphs.append({"title": fields.text("title"), "text": fields.text("paragraph_text")})
     aliases = row.items("answer_aliases")
-    if not all(isinstance(each, str) for each in aliases):
+    if not all(isinstance(alias, str) for alias in aliases):
         raise row.wrong("must be a list of texts", aliases, "answer_aliases")
     return _task(row, [row.text("answer"), *aliases], paragraphs)
 
@@ -97,7 +97,7 @@ def _task(
 
 def _spaced(sentences: list[str]) -> list[str]:
     """Sentences with a space between them: HotpotQA's begin with one, 2WikiMultiHopQA's do not."""
-    return [each if not index or each[:1].isspace() else f" {each}" for index, each in enumerate(sentences)]
+    return [text if not index or text[:1].isspace() else f" {text}" for index, text in enumerate(sentences)]
 
 
 DEV: Mapping[Split, str] = {"train": "train", "test": "validation"}

@@ -22,7 +22,8 @@ from typing import Any
 import httpx
 
 from marl_verl import Task, Workflow
-from marl_verl.errors import MarlError, missing, unknown
+from marl_verl.errors import MarlError, missing
+from marl_verl.options import check_type
 from marl_verl_search.index import contents, corpus, paragraphs_of
 
 PARAGRAPHS = "paragraphs"
@@ -61,8 +62,10 @@ class Searching(Workflow):
             if "://" in self.source:
                 return await ask(self.source, query, most)
             if self.source.startswith("web:"):
-                found = function(self.source)(query, most)
-                return _texts(await found if inspect.isawaitable(found) else found, self.source)
+                texts = function(self.source)(query, most)
+                texts = await texts if inspect.isawaitable(texts) else texts
+                check_type(texts, list[str], self.source)
+                return list(texts)
             if self.source == PARAGRAPHS:
                 return paragraphs_of(task).search(query, most)
             index = await asyncio.to_thread(corpus, Path(self.source).expanduser())
@@ -81,15 +84,15 @@ async def ask(url: str, query: str, most: int) -> list[str]:
                 answer = await client.post(url, json=body)
                 answer.raise_for_status()
                 (documents,) = answer.json()["result"]
-                return [_document(each) for each in documents[:most]]
+                return [_document(document) for document in documents[:most]]
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             why = f"{type(error).__name__}: {error}"
         await asyncio.sleep(0.5 * attempt)
     raise RuntimeError(f"the retrieval server {url} failed {TRIES} times. Is it running? Last: {why}")
 
 
-def _document(found: Mapping[str, Any]) -> str:
-    document = found.get("document", found)
+def _document(result: Mapping[str, Any]) -> str:
+    document = result.get("document", result)
     url = f" ({document['url']})" if isinstance(document.get("url"), str) else ""
     if isinstance(document.get("title"), str) and isinstance(document.get("text"), str):
         return f"{document['title']}: {document['text']}{url}"
@@ -101,16 +104,7 @@ def function(source: str) -> Callable[[str, int], Any]:
     """The function of "web:package.module:name". MarlError if it cannot be imported."""
     module, _, name = source.removeprefix("web:").partition(":")
     try:
-        found = importlib.import_module(module)
-    except (ImportError, ValueError) as error:
-        raise MarlError(f"source '{source}': cannot import '{module}': {error}") from error
-    if not callable(getattr(found, name, None)):
-        raise unknown(f"function of '{module}'", name, [each for each in dir(found) if not each.startswith("_")])
-    target: Callable[[str, int], Any] = getattr(found, name)
+        target: Callable[[str, int], Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise MarlError(f"source '{source}' cannot be imported: {error}") from error
     return target
-
-
-def _texts(found: Any, source: str) -> list[str]:
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise MarlError(f"source '{source}' must return a list of texts, got {found!r:.60}")
-    return found

@@ -36,11 +36,8 @@ class SearchTasks(PublicTasks):
 
     def row_task(self, row: Fields) -> Task:
         task = super().row_task(row)
-        return (
-            Task(task.id, task.prompt, {**task.data, "answers": row.texts("answer")})
-            if "answer" in self.fields
-            else task
-        )
+        data = {**task.data, "answers": row.texts("answer")} if "answer" in self.fields else task.data
+        return Task(task.id, task.prompt, data)
 
     def score(self, task: Task, answer: Any) -> float:
         """0 to 1, by the metric. MarlError: the answer is not a text, or the task has no answers."""
@@ -66,11 +63,10 @@ class SearchTasks(PublicTasks):
 def answers_of(task: Task) -> list[str]:
     """The right answers of a task. MarlError for another form of data."""
     data = task.data
-    found = data.get("answers", [data.get("answer"), *(data.get("aliases") or [])])
-    if not isinstance(found, list) or not found or not all(isinstance(text, str) and text.strip() for text in found):
-        what = f"the data of task '{task.id}' must have a list of texts 'answers'"
-        raise MarlError(f"{what} (or a text 'answer' and a list 'aliases'), it has {found!r:.60}")
-    return found
+    answers = data.get("answers", [data.get("answer"), *(data.get("aliases") or [])])
+    if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
+        raise MarlError(f"the data of task '{task.id}' must have a list of texts 'answers', it has {answers!r:.60}")
+    return answers
 
 
 def _text(answer: Any) -> str:

@@ -146,13 +146,13 @@ def test_a_page_server_is_asked_by_address(server: str, monkeypatch: pytest.Monk
         read(source, "https://a.org/none")
     with pytest.raises(ValueError, match="is no text: it is image/png"):
         read(source, "https://a.org/image")
+    with pytest.raises(RuntimeError, match=r"the page server http://127\.0\.0\.1:9/ cannot be reached"):
+        read("http://127.0.0.1:9/", "https://a.org")
     monkeypatch.setattr(pages, "MEGABYTES", 1)
     assert len(read(source, "https://a.org/long", most=10**6)) < (1 << 20) + 1000
     monkeypatch.setattr(pages, "SECONDS", 0.3)
     with pytest.raises(LookupError, match=r"https://a\.org/slow cannot be loaded"):
         read(source, "https://a.org/slow")
-    with pytest.raises(RuntimeError, match=r"the page server http://127\.0\.0\.1:9/ cannot be reached"):
-        read("http://127.0.0.1:9/", "https://a.org")
 
 
 INSIDE = """127.0.0.1 localhost 10.0.0.1 192.168.1.1 169.254.169.254 100.64.0.1 224.0.0.1 0.0.0.0 2130706433

@@ -9,9 +9,8 @@ import pytest
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
 from marl_verl_search.tasks import SearchTasks
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.algo.sampling import Independent
-from marl_verl.options import build
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = SearchTasks()
@@ -96,14 +95,6 @@ def test_a_single_agent_searches_and_answers_by_itself() -> None:
     lost = check_workflow(SearchAlone(steps=3), TASK, ScriptedPolicy({"answerer": "hm"}))
     assert (len(lost.turns), lost.answer) == (3, "")
     assert list(lost.invalid.values()) == ["neither a query nor an answer"] * 2 + ["no answer"]
-
-
-def test_invalid_options_raise() -> None:
-    for option in ("steps", "found", "kept"):
-        with pytest.raises(MarlError, match=f"o: {option} must be 1 or more, got 0"):
-            build(SearchTeam, {option: 0}, "o")
-    with pytest.raises(MarlError, match=r"'o\.unparseable' must be one of 'answer', 'search', got 'approve'"):
-        build(SearchTeam, {"unparseable": "approve"}, "o")
 
 
 def test_the_sampler_keeps_its_promises_on_it() -> None:

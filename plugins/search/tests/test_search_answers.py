@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_search import index
 from marl_verl_search.answers import exact_match, f1, gaia, normalised, number
-from marl_verl_search.index import Index, corpus, paragraphs_of
+from marl_verl_search.index import Index, corpus
 from marl_verl_search.tasks import SearchTasks
 
 from marl_verl import MarlError, Task
@@ -77,8 +76,6 @@ def test_a_set_brings_its_metric_and_the_option_replaces_it() -> None:
     task = Task("g", "?", {"answers": ["1,204; 7"], "metric": "gaia"})
     assert SearchTasks().score(task, "$1; 204;7") == SearchTasks().success(task, "1;204;7") == 1.0
     assert SearchTasks(metric="em").score(task, "1;204;7") == 0.0
-    with pytest.raises(MarlError, match="unknown metric 'bleu'"):
-        SearchTasks().score(Task("g", "?", {"answers": ["1"], "metric": "bleu"}), "1")
 
 
 def test_a_character_of_chinese_is_a_word() -> None:
@@ -102,14 +99,6 @@ def test_laws_of_the_metrics(one: str, other: str) -> None:
 )
 def test_an_answer_of_articles_or_punctuation_equals_itself_only(answer: str, truth: str, right: int) -> None:
     assert exact_match(answer, truth) == exact_match(truth, answer) == right
-
-
-@pytest.mark.parametrize("data", [{}, {"answers": []}, {"answers": "x"}, {"answers": [3]}, {"answer": 5}])
-def test_rows_and_answers_of_another_form(data: dict[str, Any]) -> None:
-    with pytest.raises(MarlError, match="the data of task 'x' must have a list of texts 'answers'"):
-        SearchTasks().score(Task("x", "?", data), "1")
-    with pytest.raises(MarlError, match="search scores a text, got list"):
-        SearchTasks().score(TASK, ["cello"])
 
 
 def test_answer_and_aliases_are_answers_too() -> None:
@@ -139,12 +128,6 @@ def test_bm25_is_its_formula() -> None:
 def test_a_search_that_finds_nothing_is_an_error(texts: list[str], query: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         Index(texts).search(query, 3)
-
-
-@pytest.mark.parametrize("paragraphs", [None, [], [{"title": "t"}], ["text"]])
-def test_paragraphs_of_another_form(paragraphs: Any) -> None:
-    with pytest.raises(MarlError, match="of task 'x'"):
-        paragraphs_of(Task("x", "?", {"paragraphs": paragraphs}))
 
 
 def test_a_corpus_is_indexed_once_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

