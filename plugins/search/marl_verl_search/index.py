@@ -63,7 +63,7 @@ def _of_texts(texts: tuple[str, ...]) -> Index:
 
 def paragraphs_of(task: Task) -> Index:
     """The index of a task's paragraphs. MarlError without any, or for one without title and text."""
-    paragraphs = task.data.get("paragraphs")
+    paragraphs: Any = task.data.get("paragraphs")
     try:
         texts = tuple(f"{paragraph['title']}: {paragraph['text']}" for paragraph in paragraphs)
     except (TypeError, KeyError):
