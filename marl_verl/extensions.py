@@ -4,9 +4,10 @@
 - `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in
   each rollout worker, with None where the option is not set; and `used()`, what is stored under NAME with an episode,
   or None.
-- `league`: `opponent`, a module with the `Opponents` of a run, its `Snapshots`, and `check` and `read` of those of a
-  checkpoint, for agents that act with past versions of a policy; `cross-play`, a module for evaluations in which the
-  steps of a run play each other.
+- `policy`: a module for the key NAME of an agent's section, which makes the agent act with past versions of a policy:
+  `policy_of(section, where, policies)`, the agent's frozen `PolicyConfig`, whose `past` has `of`, `kind` (NAME) and the
+  method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
+- `league`: `cross-play`, a module for evaluations in which the steps of a run play each other.
 - `moved`: a module that was in marl-verl before, under its name there (`marl_verl.moved`).
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot

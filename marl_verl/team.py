@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest
-from marl_verl.extensions import league, names
+from marl_verl.extensions import extension, names
 from marl_verl.options import Positive, build, check_type
 
 OWN_KEYS = (
@@ -60,16 +60,6 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Opponent:
-    """Past versions of a policy, with which an agent acts: snapshots, of which each task meets one."""
-
-    of: str  # the policy, which must be trained
-    pool: Literal["latest", "uniform", "prioritised"] = "latest"  # how the snapshot of a task is chosen
-    size: Positive = 8  # number of snapshots, the newest ones
-    every: Positive = 20  # steps between two snapshots; the first one is the policy before training
-
-
-@dataclass(frozen=True)
 class AgentConfig:
     """A role: its name, its instructions (the system message, none if empty), its policy, its role reward, and its side
     if the team's agents compete."""
@@ -79,7 +69,6 @@ class AgentConfig:
     instructions: str = ""  # system message; none if empty
     reward: str | None = None  # registered role reward
     side: str | None = None  # the side of a team whose agents compete
-    opponent: Opponent | None = None  # the agent acts with past versions of a policy
     sampling: Sampling = field(default_factory=Sampling)  # over the settings of verl's `rollout`
 
     def conversation(self, observation: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,7 +103,7 @@ class PolicyConfig:
     tool_parser: str | None = None  # vLLM's parser of tool calls; None for that of the chat template's family
     reasoning_parser: str | None = None  # vLLM's parser of reasoning; None leaves reasoning in the text
     override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
-    past: Opponent | None = None  # of a policy that acts with past versions of another one
+    past: Any = None  # of a policy that acts with past versions of policy `past.of`: the settings of its kind
 
     def __post_init__(self) -> None:
         _set_stop(self)
@@ -156,8 +145,8 @@ class TeamConfig:
 
     def agents_of(self, policy: str) -> list[str]:
         """The agents that act with a model: with the policy, or with past versions of it."""
-        past = self.policies[policy].past
-        names = (policy, past_name(policy)) if past is None else (past.of, policy)
+        model = policy if (past := self.policies[policy].past) is None else past.of
+        names = {model, *(name for name, past in self.past.items() if past.of == model)}
         return [agent.name for agent in self.agents.values() if agent.policy in names]
 
     @property
@@ -170,14 +159,9 @@ class TeamConfig:
         return self.sharing if self.policies[policy].base is not None else (policy,)
 
     @property
-    def opponents(self) -> dict[str, Opponent]:
-        """Policy of past versions -> its settings."""
+    def past(self) -> dict[str, Any]:
+        """Policy that acts with past versions of another -> its settings; `of` is the other policy."""
         return {name: policy.past for name, policy in self.policies.items() if policy.past is not None}
-
-
-def past_name(policy: str) -> str:
-    """The name of the frozen policy that acts with past versions of a policy."""
-    return f"{policy}-past"
 
 
 def sides_of(agents: Mapping[str, AgentConfig]) -> tuple[str, ...]:
@@ -208,21 +192,21 @@ def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
         MarlError: an agent without a policy or with an unknown one, an unused policy, an unknown key, an invalid name.
     """
     policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
-    agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
-    policies |= _past_policies(agents, policies)
+    added: dict[str, PolicyConfig] = {}
+    agents = {
+        str(name): _agent(str(name), values, policies, added) for name, values in _mapping(marl, "agents").items()
+    }
+    policies |= added
     if not agents:
         example = "agents: {solver: {policy: base}}"
         raise MarlError(f"'marl.agents' is empty: a team needs at least one agent, e.g. {example}")
-    used = {agent.policy for agent in agents.values()}
-    for name in policies:
-        if name not in used and not evaluation:
-            raise MarlError(
-                f"policy '{name}' is used by no agent: assign it to one of the agents {_listed(agents)}, or remove it"
-            )
+    unused = policies.keys() - {agent.policy for agent in agents.values()}
+    if unused and not evaluation:
+        remedy = f"assign it to one of the agents {_listed(agents)}, or remove it"
+        raise MarlError(f"policy {_listed(unused)} is used by no agent: {remedy}")
     if not evaluation and all(policy.frozen for policy in policies.values()):
-        raise MarlError(
-            f"all policies are frozen ({_listed(policies)}): nothing would be trained. Set frozen=false for one."
-        )
+        frozen = _listed(policies)
+        raise MarlError(f"all policies are frozen ({frozen}): nothing would be trained. Set frozen=false for one.")
     return TeamConfig(agents, policies, *(_named(marl, kind) for kind in ("task", "workflow", "algorithm")))
 
 
@@ -236,10 +220,8 @@ def _named(marl: Mapping[str, Any], kind: str) -> Named:
 
 def _mapping(section: Mapping[str, Any], key: str, where: str = "marl") -> Mapping[str, Any]:
     """A subsection of the config; empty where it is missing or null."""
-    found = section.get(key)
-    if not isinstance(found, Mapping | None):
-        raise MarlError(f"'{where}.{key}' must be a mapping, got {found!r}")
-    return found or {}
+    check_type(section.get(key), Mapping | None, f"{where}.{key}")
+    return section.get(key) or {}
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -248,69 +230,43 @@ def _listed(names: Iterable[str]) -> str:
 
 def _keys(where: str, name: str, values: Any) -> dict[str, Any]:
     """The keys of an agent's or policy's section `where`, with its name added."""
-    if not _NAME.fullmatch(name):
-        raise MarlError(
-            f"'{where}': a name must consist of letters, digits and '-' and begin with a letter, got '{name}'"
-        )
-    if not isinstance(values, Mapping | None):
-        raise MarlError(f"'{where}' must be a mapping, got {values!r}")
+    _check_name(where, name)
+    check_type(values, Mapping | None, where)
     if "name" in (values or {}):
         raise MarlError(f"unknown key '{where}.name': the name is the key of the section, '{name}'")
     return {"name": name, **(values or {})}
 
 
-def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> AgentConfig:
+def _check_name(where: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        rule = "must consist of letters, digits and '-' and begin with a letter"
+        raise MarlError(f"'{where}': a name {rule}, got '{name}'")
+
+
+def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: dict[str, PolicyConfig]) -> AgentConfig:
+    """An agent. A policy of a kind that a distribution adds, which the agent's section has a key for, is `added`."""
     where = f"marl.agents.{name}"
-    given = {key: value for key, value in _keys(where, name, values).items() if value is not None}
-    if "opponent" in given:
-        league("opponent", f"unknown key '{where}.opponent'")
-        if "policy" in given:
-            raise MarlError(f"agent '{name}' has both {where}.policy and {where}.opponent: remove one of the two")
-        given["policy"] = ""  # set below
-    if "policy" not in given:
-        raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
-    agent = build(AgentConfig, given, where)
-    if agent.opponent is not None:
-        agent = dataclasses.replace(agent, policy=past_name(_of(agent.opponent, where, policies)))
-    elif agent.policy not in policies:
-        raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
-    if agent.side is not None and not _NAME.fullmatch(agent.side):
-        what = "a side must consist of letters, digits and '-' and begin with a letter"
-        raise MarlError(f"'{where}.side': {what}, got '{agent.side}'")
-    return agent
-
-
-def _of(opponent: Opponent, where: str, policies: Mapping[str, PolicyConfig]) -> str:
-    """The policy whose past versions an agent acts with. MarlError unless it is trained."""
-    trained, of = [policy.name for policy in policies.values() if policy.trained], opponent.of
-    if of not in policies:
-        raise MarlError(f"'{where}.opponent.of' is the unknown policy '{of}': {nearest(of, trained)}")
-    if of not in trained:
-        what = f"'{where}.opponent.of' is policy '{of}', which is not trained and has no past versions"
-        raise MarlError(f"{what}: set {where}.policy={of} instead")
-    return of
-
-
-def _past_policies(agents: Mapping[str, AgentConfig], policies: Mapping[str, PolicyConfig]) -> dict[str, PolicyConfig]:
-    """The frozen policies of agents with `opponent`: each has model, chat template and server settings of the policy
-    whose past versions it acts with."""
-    found: dict[str, PolicyConfig] = {}
-    chosen: dict[str, AgentConfig] = {}
-    for agent in agents.values():
-        if agent.opponent is None:
+    section = {key: value for key, value in _keys(where, name, values).items() if value is not None}
+    for kind in names("policy"):
+        if kind not in section:
             continue
-        name, of = agent.policy, policies[agent.opponent.of]
-        if name in policies:
-            raise MarlError(f"policy '{name}' has the name of the past versions of '{of.name}': rename it")
-        if (other := chosen.setdefault(name, agent)).opponent != agent.opponent:
-            what = f"agents '{other.name}' and '{agent.name}' act with past versions of policy '{of.name}'"
-            raise MarlError(f"{what}, but their opponent sections differ: make them equal, they share a server")
-        override = {key: value for key, value in of.override.items() if key in ("model", "rollout")}
-        if isinstance(model := override.get("model"), Mapping):
-            override["model"] = {key: value for key, value in model.items() if not str(key).startswith("lora")}
-        past: dict[str, Any] = {"name": name, "frozen": True, "loss": None, "base": None, "past": agent.opponent}
-        found[name] = dataclasses.replace(of, **past, override=override)
-    return found
+        if "policy" in section:
+            raise MarlError(f"agent '{name}' has both {where}.policy and {where}.{kind}: remove one of the two")
+        policy = extension("policy", kind).policy_of(section.pop(kind), f"{where}.{kind}", policies)
+        if policy.name in policies:
+            raise MarlError(f"policy '{policy.name}' has the name of the policy of '{where}.{kind}': rename it")
+        if added.setdefault(policy.name, policy) != policy:
+            same = f"which has one server: make their {kind} sections equal"
+            raise MarlError(f"agent '{name}' and another one act with policy '{policy.name}', {same}")
+        section["policy"] = policy.name
+    if "policy" not in section:
+        raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
+    agent = build(AgentConfig, section, where)
+    if agent.policy not in {**policies, **added}:
+        raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
+    if agent.side is not None:
+        _check_name(f"{where}.side", agent.side)
+    return agent
 
 
 def source_of(section: Mapping[str, Any], where: str) -> Named | None:
@@ -328,29 +284,21 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     override = _keys(where, name, values)
     made = source_of(override, where)
     override = {key: value for key, value in override.items() if key not in names("model")}
-    own = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
-    policy = dataclasses.replace(build(PolicyConfig, {**own, "override": override}, where), made=made)
+    section = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
+    policy = dataclasses.replace(build(PolicyConfig, {**section, "override": override}, where), made=made)
     if policy.external:
-        kind, has = "an external endpoint", "an endpoint has only url, model and key_variable"
-        if policy.script is not None:
-            kind, has = f"the script '{policy.script}'", "a script has no model and no server"
-        unused = {
-            **({} if made is None else {made.name: made.options}),
+        kind = "an external endpoint" if policy.script is None else f"the script '{policy.script}'"
+        keys: dict[str, Any] = {
+            "apply_chat_template_kwargs": policy.apply_chat_template_kwargs,
             "endpoint": policy.script and policy.endpoint,
             "stop": policy.script and policy.stop,
+            **({} if made is None else {made.name: made.options}),
         }
-        if found := [*(key for key, value in unused.items() if value), *override]:
-            raise MarlError(f"policy '{name}' is {kind}, but has {_listed(found)}: remove it, {has}")
-        if policy.apply_chat_template_kwargs:
-            what = f"'{where}.apply_chat_template_kwargs' has no effect on {kind}"
-            raise MarlError(f"{what}, which gets the messages: remove it")
+        if unused := [*(key for key, value in keys.items() if value), *override]:
+            raise MarlError(f"policy '{name}' is {kind}, but has {_listed(unused)}, which has no effect: remove it")
         policy = dataclasses.replace(policy, frozen=True)
-    if policy.frozen and policy.lora_rank:
-        why = "an untrained adapter has no effect; remove one of the two"
-        raise MarlError(f"policy '{name}' is frozen, but has {where}.model.lora_rank={policy.lora_rank}: {why}")
-    if policy.frozen and policy.base is not None:
-        kind = "an external endpoint" if policy.endpoint is not None else "frozen"
-        raise MarlError(f"policy '{name}' is {kind}, but has {where}.base={policy.base}: only trained adapters share")
-    if policy.frozen and policy.loss is not None:
-        raise MarlError(f"policy '{name}' is frozen, but has {where}.loss='{policy.loss}': remove the loss")
+    if policy.frozen:
+        for key, value in (("model.lora_rank", policy.lora_rank), ("base", policy.base), ("loss", policy.loss)):
+            if value:
+                raise MarlError(f"policy '{name}' is frozen, but has {where}.{key}={value}, for training: remove it")
     return policy

@@ -229,7 +229,7 @@ def test_the_task_sets_sides_are_compared_with_the_teams_before_the_start() -> N
         check(tasks=Other())
     with pytest.raises(MarlError, match=r"'task' scores side 'red', which no agent .*: set marl\.agents\.NAME\.side"):
         check_sides({}, {}, Algorithm(), team(ann=None, bob=None), ZeroSum())
-    with pytest.raises(MarlError, match=r"'marl.agents.ann.side': a side must consist of letters.*got '1 2'"):
+    with pytest.raises(MarlError, match=r"'marl.agents.ann.side': a name must consist of letters.*got '1 2'"):
         team(ann="1 2", bob="blue")
 
 

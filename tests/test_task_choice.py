@@ -126,7 +126,7 @@ class Stack:
         class Trainer(TeamTrainer):
             def __init__(self) -> None:
                 self.config, self.global_steps = config, 1
-                self.filter, self.curriculum, self.opponents = filter_of(config), None, None
+                self.filter, self.curriculum, self.past = filter_of(config), None, None
                 self.algorithm: Algorithm = algorithm_named("grpo", {}, "options")
                 self.memory = AdvantageMemory(self.algorithm)
                 self.policies: Any = SimpleNamespace(trained=[SimpleNamespace(name="a")], sleep=lambda: None)

@@ -69,7 +69,7 @@ def test_a_team_is_read_with_its_types() -> None:
             {"lora_rank": 8},
             "policy 'other' is frozen, but has marl.policies.other.model.lora_rank=8",
         ),
-        ("policies.other.loss", "gspo", "policy 'other' is frozen, but has marl.policies.other.loss='gspo'"),
+        ("policies.other.loss", "gspo", "policy 'other' is frozen, but has marl.policies.other.loss=gspo"),
         ("policies.base.stop", 3, "'marl.policies.base.stop' must be text or a list or null, got 3"),
         ("policies.base.stop", ["", 3], "marl.policies.base: each stop string must be a non-empty text, got ''"),
         ("agents.judge.sampling.stop", ["x", 3], "sampling: each stop string must be a non-empty text, got 3"),
@@ -119,7 +119,7 @@ def test_an_endpoint_has_stop_strings_and_its_own_template() -> None:
     marl["policies"]["other"] = {"endpoint": {"url": "u", "model": "m"}, "stop": "END"}
     assert read_team(marl).policies["other"].stop == ["END"]
     marl["policies"]["other"]["apply_chat_template_kwargs"] = {"enable_thinking": False}
-    with pytest.raises(MarlError, match=r"other.apply_chat_template_kwargs' has no effect on an external endpoint"):
+    with pytest.raises(MarlError, match="endpoint, but has 'apply_chat_template_kwargs', which has no effect"):
         read_team(marl)
 
 

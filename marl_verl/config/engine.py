@@ -24,10 +24,10 @@ PADDING = 128
 
 def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
     """MarlError for training settings that verl accepts, and that fail after start-up or give wrong numbers."""
-    for past in team.opponents.values():
+    for past in team.past.values():
         part, where = resolved.policies[past.of].actor_rollout_ref, f"marl.policies.{past.of}"
         if part.model.get("lora_adapter_path") or part.rollout.data_parallel_size > 1:
-            problem = f"opponents act with past versions of '{past.of}', which are whole models in one shard"
+            problem = f"agents act with past versions of '{past.of}', which are whole models in one shard"
             raise MarlError(f"{problem}: leave out {where}.model.lora_adapter_path and .rollout.data_parallel_size")
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"

@@ -44,10 +44,9 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
     if team.sharing:
         what = f"'marl.policies.{team.sharing[0]}.base=shared' needs {WHERE}.mode=sync"
         raise MarlError(f"{what}: one policy's weights cannot change while others on its servers are sampling")
-    for agent in team.agents.values():
-        if agent.opponent is not None:
-            what = f"'marl.agents.{agent.name}.opponent' needs {WHERE}.mode=sync"
-            raise MarlError(f"{what}: with async, tasks that meet different snapshots are in flight at once")
+    for past in team.past.values():
+        problem = f"'{past.kind}' of an agent needs {WHERE}.mode=sync"
+        raise MarlError(f"{problem}: with async, tasks that meet different snapshots are in flight at once")
     for name, policy in team.policies.items():
         if not policy.trained:
             continue

@@ -58,12 +58,12 @@ def chosen_step(run: Path, wanted: int | None) -> int:
 
 
 def newest_snapshots(run: Path, team: TeamConfig, step: int) -> dict[str, int]:
-    """Policy with opponents -> its newest snapshot in a checkpoint; 0 before training."""
+    """Policy with which agents act in past versions -> its newest snapshot in a checkpoint; 0 before training."""
     if not step:
         return {}
     folder = next(path for path in complete(run / "checkpoints") if step_of(path) == step)
-    league = extension("league", "opponent")
-    return {past.of: max(map(int, league.read(folder, past.of))) for past in team.opponents.values()}
+    past = team.past.values()
+    return {each.of: max(map(int, extension("policy", each.kind).read(folder, each.of))) for each in past}
 
 
 def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], step: int) -> Models:
@@ -80,7 +80,8 @@ def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], ste
             if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
                 found.exports[name], found.paths[name] = source, str(folder / MODELS / name)
         elif assignment.weights == "past":
-            snapshots = extension("league", "opponent").Snapshots.of(run.resolve(), config, assignment.source)
+            kind = extension("policy", assignment.kind)
+            snapshots = kind.Snapshots.of(run.resolve(), config, assignment.source)
             snapshots.check([assignment.snapshot])
             model = snapshots.model(assignment.snapshot)
             found.tokenizers[name] = found.paths[name] = model or str(folder / MODELS / name)

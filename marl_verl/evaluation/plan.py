@@ -263,7 +263,8 @@ def evaluation_config(
     marl.policies = {name: _policy(given[assignment.source], models.get(name)) for name, assignment in policies.items()}
     for agent, assignment in assignments.items():
         marl.agents[agent].policy = assignment.policy
-        marl.agents[agent].pop("opponent", None)
+        for kind in names("policy"):
+            marl.agents[agent].pop(kind, None)
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
     marl.validation = {"sampler": "independent", "options": {"episodes": episodes}}

@@ -37,6 +37,7 @@ class Assignment:
     weights: Weights
     policy: str
     snapshot: int = 0  # step of the past version
+    kind: str = ""  # of the policy of past versions
 
     def describe(self, step: int) -> str:
         """A description of the weights for output."""
@@ -109,7 +110,7 @@ def assign(
         step: step of the checkpoint; 0 for the team before training.
         swaps: pairs of agents that exchange policies.
         untrained: agents that act with the initial model.
-        newest: policy -> step of its newest snapshot in the checkpoint, with which its opponents act.
+        newest: policy -> step of its newest snapshot in the checkpoint, with which agents act in past versions.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     named = [("--swap", name) for pair in swaps for name in pair] + [("--untrained", name) for name in untrained]
@@ -142,7 +143,7 @@ def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newes
         of = policy.past.of
         if not newest.get(of):  # the policy before training
             return Assignment(of, "untrained", source)
-        return Assignment(of, "past", source, newest[of])
+        return Assignment(of, "past", source, newest[of], policy.past.kind)
     if policy.frozen:
         return Assignment(source, "external" if policy.external else "frozen", source)
     if step == 0 or not untrained:

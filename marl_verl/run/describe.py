@@ -29,8 +29,8 @@ def describe(plan: Plan) -> str:
     lines = ["team"]
     for agent in team.agents.values():
         reward = f", role reward {agent.reward}" if agent.reward else ""
-        lines.append(f"  agent   {agent.name} acts with {_actor(agent)}{reward}")
-    heading = {name: "past  " if name in team.opponents else "policy" for name in team.policies}
+        lines.append(f"  agent   {agent.name} acts with {_actor(agent, team)}{reward}")
+    heading = {name: "past  " if name in team.past else "policy" for name in team.policies}
     lines += [f"  {heading[name]}  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
     lines += [f"  devices {_place(pool, gpu)}" for pool in pools_of(config, team)]
@@ -54,12 +54,9 @@ def describe(plan: Plan) -> str:
     return "\n".join([*lines, *plan.notes])
 
 
-def _actor(agent: AgentConfig) -> str:
-    past = agent.opponent
-    if past is None:
-        return f"policy {agent.policy}"
-    which = {"latest": "the latest", "uniform": "one", "prioritised": "one, prioritised by win rates,"}[past.pool]
-    return f"{which} of at most {past.size} snapshots of policy {past.of}, one every {past.every} steps"
+def _actor(agent: AgentConfig, team: TeamConfig) -> str:
+    past = team.past.get(agent.policy)
+    return f"policy {agent.policy}" if past is None else str(past.described())
 
 
 def _schedule(schedule: DictConfig) -> str:

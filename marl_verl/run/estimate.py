@@ -173,7 +173,7 @@ def estimate(
         copies = min(copies, -(-int(resolved.trainer.total_training_steps) // int(resolved.trainer.save_freq)))
         saved = {name: model for name, model in known.items() if team.policies[name].trained}
         disk = {f"checkpoints of {name}": copies * checkpoint(model, parts[name]) for name, model in saved.items()}
-        for past in (each for each in team.opponents.values() if each.of in known):
+        for past in (each for each in team.past.values() if each.of in known):
             one = float(_bytes(parts[past.of].actor.fsdp_config)) * known[past.of].trained
             disk[f"snapshots of {past.of}"] = past.size * one
         real = not has_accelerator() or gpu_bytes() is not None

@@ -137,8 +137,8 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan.arguments = ("--resume", str(folder), *overrides, *_given(plugin_files))
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
-    if plan.team.opponents:
-        extension("league", "opponent").check(folder, saved, {past.of for past in plan.team.opponents.values()})
+    for past in plan.team.past.values():
+        extension("policy", past.kind).check(folder, saved, {past.of})
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(

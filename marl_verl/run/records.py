@@ -33,15 +33,16 @@ def header(
         **{"schema": SCHEMA, "kind": "episodes", "marl_verl": __version__, "step": step, "split": split, "seed": seed},
         "task": _part("tasks", team.task),
         "workflow": _part("workflows", team.workflow),
-        "agents": {agent.name: _agent(agent) for agent in team.agents.values()},
+        "agents": {agent.name: _agent(agent, team) for agent in team.agents.values()},
         "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
         "sampler": {"name": sampler.name, "options": sampler.options},
     }
 
 
-def _agent(agent: AgentConfig) -> dict[str, Any]:
+def _agent(agent: AgentConfig, team: TeamConfig) -> dict[str, Any]:
+    past = team.past.get(agent.policy)
     stored = {key: getattr(agent, key) for key in ("policy", "reward", "instructions")}
-    return stored | ({"past_of": agent.opponent.of} if agent.opponent is not None else {})
+    return stored if past is None else {**stored, "past_of": past.of}
 
 
 def _part(kind: str, named: Named) -> dict[str, Any]:

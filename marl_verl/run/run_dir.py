@@ -32,7 +32,7 @@ PACKED = 4 << 20
 
 class RunDir:
     """`runs/<name>/`: configs, plugins.json, starts.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
-    checkpoints/, opponents/, summary.json.
+    checkpoints/, snapshots of past policies, summary.json.
 
     rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl (.zst
     if it is long) has the episodes of step 12, and episodes/ those of a validation: `marl-verl replay` reads them.

@@ -79,10 +79,10 @@ class TeamTrainer(PPOTrainer):
         self.trainer_mode = "sync"
         self.phase = Phases(lambda: getattr(self, "global_steps", 0))
         self.policies = Policies(self.config, self.team)
-        self.opponents: Any = None  # of a league
-        if self.team.opponents:
-            league = extension("league", "opponent")
-            self.opponents = league.Opponents(self.config, self.team, self.policies, self.run_dir.folder)
+        self.past: Any = None  # the past versions of policies with which agents act, of a distribution
+        if settings := list(self.team.past.values()):
+            kind = extension("policy", settings[0].kind)
+            self.past = kind.Past(self.config, self.team, self.policies, self.run_dir.folder)
         sync = self.config.marl.schedule.mode == "sync"
         self.schedule: Schedule = Synchronous(self) if sync else Asynchronous(self, self.config)
 
@@ -114,8 +114,8 @@ class TeamTrainer(PPOTrainer):
             parts["curriculum"] = self.curriculum = Curriculum(settings, ids, int(self.config.marl.run.seed))
         if self.algorithm.advantage.remembers:
             parts["advantage"] = self.memory
-        if self.opponents is not None:
-            parts["opponents"] = self.opponents
+        if self.past is not None:
+            parts[self.past.folder] = self.past
         folder = self.run_dir.folder
         self.checkpoints = Checkpoints(self.config, folder, parts, self.train_dataloader, self.schedule)
         self._load_checkpoint()
@@ -132,9 +132,9 @@ class TeamTrainer(PPOTrainer):
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
         batch = self.schedule.step(metrics, timing_raw)
-        if self.opponents is not None:
+        if self.past is not None:
             with timed(timing_raw, "snapshot"), self.phase("writing a snapshot"):
-                self.opponents.take(self.global_steps)
+                self.past.take(self.global_steps)
         return batch
 
     def on_sample_end(self) -> None:
@@ -187,8 +187,8 @@ class TeamTrainer(PPOTrainer):
             batch = joined(batch, self._sample(missing))
         if self.curriculum is not None:
             self.curriculum.record(self.reports)
-        if self.opponents is not None:
-            self.opponents.record(self.reports)
+        if self.past is not None:
+            self.past.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         self.policies.sleep()
         table = concat(self.tables)
@@ -201,22 +201,22 @@ class TeamTrainer(PPOTrainer):
         self.store_reports([*self.reports, *reports])
 
     def _sample(self, tasks: int) -> KVBatchMeta:
-        """Sample further tasks of the step and wait; their rows. With opponents, in a round for each snapshot."""
-        if self.opponents is None:
+        """Sample further tasks of the step and wait; their rows. With past versions, in a round for each snapshot."""
+        if self.past is None:
             self._add_prompts_to_generate(tasks)
             return self.replay_buffer.sample(self.global_steps, "train", batch_size=tasks)[0]
         prompts, found = self._next_train_batch(tasks), []
-        for chosen, positions in self.opponents.rounds([str(uid) for uid in prompts["uid"]]):
+        for chosen, positions in self.past.rounds([str(uid) for uid in prompts["uid"]]):
             self._use_snapshots(chosen)
             self._submit_batch_to_rollout(tu.index_select_tensor_dict(prompts, positions))
             found.append(self.replay_buffer.sample(self.global_steps, "train", batch_size=len(positions))[0])
         return reduce(joined, found)
 
     def _use_snapshots(self, chosen: Mapping[str, int] | None = None) -> None:
-        """Load snapshots (policy -> step; None: the newest ones) into the opponents' servers."""
-        if self.opponents is not None:
+        """Load snapshots (policy -> step; None: the newest ones) into the servers of past versions."""
+        if self.past is not None:
             with self.phase("loading snapshots"):
-                self.opponents.use(self.opponents.newest() if chosen is None else chosen)
+                self.past.use(self.past.newest() if chosen is None else chosen)
 
     def _useful_tasks(self) -> int:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
@@ -241,7 +241,7 @@ class TeamTrainer(PPOTrainer):
         values = team_metrics(table, result, self.reports, metrics_of(self.algorithm))
         if self.filter is not None and self.drawn:
             values |= {"filter/refill_rounds": float(self.refills), "filter/tasks": float(len(self.drawn))}
-        for part in (self.curriculum, self.opponents):
+        for part in (self.curriculum, self.past):
             values |= part.metrics() if part is not None else {}
         return values
 
@@ -272,8 +272,8 @@ class TeamTrainer(PPOTrainer):
         emit("step", step=global_steps, steps=self.total_training_steps, metrics=values)
         plugins.load().hook.marl_step_finished(step=global_steps, metrics=values)
         self.checkpoints.commit(self.global_steps)
-        if self.opponents is not None:
-            self.opponents.discard()
+        if self.past is not None:
+            self.past.discard()
 
     def _save_checkpoint(self) -> None:
         self.schedule.settle()

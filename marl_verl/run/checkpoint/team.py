@@ -4,7 +4,7 @@ policies/NAME/   of each trained policy: verl's sharded model, optimiser, learni
 critics/NAME/    the same for each critic
 curriculum/      success rates of the tasks, with a curriculum
 advantage/       what an advantage remembers of earlier steps, if it does
-opponents/       snapshots in the pools of opponents and the results against them (marl-verl-leagues)
+NAME/            of other parts: what they save themselves
 data.pt          the position in the data
 random.pt        the driver's random state: Python's, NumPy's, torch's
 schedule.pt      the state of the schedule, if it has any

@@ -33,11 +33,12 @@ from marl_verl.backend.verl.policy_runtime import PolicyRuntime
 from marl_verl.backend.verl.policy_servers import PastRuntime
 from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.events import timed
-from marl_verl.team import Opponent, TeamConfig, past_name
+from marl_verl.team import TeamConfig
 from marl_verl.trainer.policies import Policies
-from marl_verl_leagues.snapshots import Snapshots, check, read
+from marl_verl_leagues.opponent import Opponent, past_name
+from marl_verl_leagues.snapshots import FOLDER, Snapshots, check, read
 
-__all__ = ["Opponents", "Snapshots", "check", "read"]
+__all__ = ["Past", "Snapshots", "check", "read"]
 
 DECAY = 0.99
 
@@ -99,12 +100,15 @@ class Pool:
         self.results = {int(step): Results(**values) for step, values in state.items()}
 
 
-class Opponents:
-    """The pools of a run, their snapshots on disk, and the servers that act with them. A part of a checkpoint."""
+class Past:
+    """The pools of a run, their snapshots on disk, and the servers that act with them. A part of a checkpoint, in its
+    `folder`."""
+
+    folder = FOLDER
 
     def __init__(self, config: DictConfig, team: TeamConfig, policies: Policies, run: Path) -> None:
         self._team, self._policies = team, policies
-        settings = {past.of: past for past in team.opponents.values()}
+        settings = {past.of: past for past in team.past.values()}
         self.pools = {of: Pool(each, int(config.marl.run.seed)) for of, each in settings.items()}
         self.snapshots = {of: Snapshots.of(run, config, of) for of in settings}
         self._met: dict[str, dict[str, int]] = {}  # task of the step -> policy -> snapshot

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_leagues.opponents import DECAY, Opponents, Pool, Results, results
+from marl_verl_leagues.opponent import Opponent
+from marl_verl_leagues.opponents import DECAY, Past, Pool, Results, results
 from marl_verl_leagues.snapshots import MODEL, SAVED, Snapshots, check, read
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
@@ -26,7 +27,7 @@ from marl_verl.models.sizes import sizes
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
-from marl_verl.team import Opponent, PolicyConfig, TeamConfig, read_team
+from marl_verl.team import PolicyConfig, TeamConfig, read_team
 
 MARL: dict[str, Any] = {
     "agents": {
@@ -65,7 +66,7 @@ def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
     assert (past.frozen, past.loss, past.pool) == (True, None, "shared")
     # of the policy: what servers need, without the adapter, which is merged into each snapshot
     assert past.override == {"model": {"trust_remote_code": True}, "rollout": {"top_p": 0.9}}
-    assert found.opponents == {"player-past": Opponent("player", "uniform", 3, 2)}
+    assert found.past == {"player-past": Opponent("player", "uniform", 3, 2)}
     assert found.agents_of("player") == found.agents_of("player-past") == ["first", "second"]  # of one tiny model
 
 
@@ -79,10 +80,10 @@ def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
         ("agents__second__opponent__pool", "best", "opponent.pool' must be"),
         ("agents__second__opponent", "player", "'marl.agents.second.opponent' must be a mapping"),
         ("agents__second__policy", "player", "has both marl.agents.second.policy and marl.agents.second.opponent"),
-        ("agents__third", {"opponent": {"of": "player"}}, "but their opponent sections differ: make them equal"),
-        ("agents__first", {"opponent": {"of": "player"}}, "sections differ"),
+        ("agents__third", {"opponent": {"of": "player"}}, "make their opponent sections equal"),
+        ("agents__first", {"opponent": {"of": "player"}}, "make their opponent sections equal"),
         ("policies__player__frozen", True, "is policy 'player', which is not trained and has no past versions"),
-        ("policies__player-past", {"frozen": True}, "policy 'player-past' has the name of the past versions"),
+        ("policies__player-past", {"frozen": True}, "policy 'player-past' has the name of the policy of"),
     ],
 )
 def test_an_opponent_that_cannot_be_is_refused(path: str, value: Any, message: str) -> None:
@@ -184,7 +185,7 @@ class Loads:
         self.seen: list[tuple[int, str]] = []
 
 
-class Past(Loads, PastRuntime):
+class Server(Loads, PastRuntime):
     def __init__(self) -> None:
         Loads.__init__(self)
 
@@ -193,16 +194,16 @@ class Past(Loads, PastRuntime):
         self.step = step
 
 
-def opponents(run: Path, runtime: Any, kind: str = "uniform") -> Opponents:
+def opponents(run: Path, runtime: Any, kind: str = "uniform") -> Past:
     model = {"path": "base", "lora_rank": 0}
     policies = {"player": {"actor_rollout_ref": {"model": model}}}
     config = OmegaConf.create({"marl": {"run": {"seed": 3}}, "policies": policies})
     mine = team(agents__second__opponent__pool=kind)
-    return Opponents(config, mine, SimpleNamespace(runtimes={"player-past": runtime}), run)  # type: ignore[arg-type]
+    return Past(config, mine, SimpleNamespace(runtimes={"player-past": runtime}), run)  # type: ignore[arg-type]
 
 
 def test_a_step_is_sampled_in_rounds_by_snapshot(tmp_path: Path) -> None:
-    runtime = Past()
+    runtime = Server()
     found = opponents(tmp_path, runtime)
     for step in (2, 4):
         found.pools["player"].add(step)
@@ -233,7 +234,7 @@ def test_results_do_not_depend_on_the_order_in_which_tasks_end(tmp_path: Path) -
     reports = [report(f"s1t{i:05d}", [(1, -1), (-1, 1)] if i % 3 else [(0, 0)]) for i in range(9)]
     states = []
     for order in (reports, reports[::-1]):
-        found = opponents(tmp_path, Past(), "prioritised")
+        found = opponents(tmp_path, Server(), "prioritised")
         found.rounds([each.uid for each in reports])
         found.record(order)
         states.append(found.pools["player"].state())
@@ -241,11 +242,11 @@ def test_results_do_not_depend_on_the_order_in_which_tasks_end(tmp_path: Path) -
 
 
 def test_pools_are_a_part_of_a_checkpoint(tmp_path: Path) -> None:
-    found = opponents(tmp_path, Past())
+    found = opponents(tmp_path, Server())
     found.pools["player"].add(2)
     found.pools["player"].results[0].add(1)
     found.save(tmp_path / "checkpoint" / "opponents", 3)
-    other = opponents(tmp_path, Past())
+    other = opponents(tmp_path, Server())
     with pytest.raises(MarlError, match="step_2' is missing"):
         check(tmp_path, tmp_path / "checkpoint", ["player"])
     (tmp_path / "opponents" / "player" / "step_2").mkdir(parents=True)
@@ -312,7 +313,7 @@ def test_a_write_that_does_not_end_leaves_the_former_snapshot(tmp_path: Path) ->
 
 
 def test_snapshots_stay_while_a_checkpoint_names_them(tmp_path: Path) -> None:
-    found = opponents(tmp_path, Past())
+    found = opponents(tmp_path, Server())
     snapshots, mine = found.snapshots["player"], found.pools["player"]
     checkpoint = tmp_path / "checkpoints" / "step_4"
     for step in (2, 4):
@@ -363,7 +364,7 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     found = assign(team(), 7, newest={"player": 6})
     assert found == {
         "first": Assignment("player", "trained", "player"),
-        "second": Assignment("player", "past", "player-past", 6),
+        "second": Assignment("player", "past", "player-past", 6, "opponent"),
     }
     assert found["second"].describe(7) == "snapshot of step 6"
     for step, newest in ((0, {}), (1, {"player": 0})):
@@ -374,7 +375,7 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     )
     config = evaluation_config(composed, found, acting(found), {"player": "now", "player-past": "then"}, 1, None)
     evaluated = read_team(OmegaConf.to_container(config.marl), evaluation=True)  # type: ignore[arg-type]
-    assert evaluated.agents["second"].opponent is None
+    assert evaluated.past == {}
     assert {name: each.override["model"]["path"] for name, each in evaluated.policies.items()} == {
         "player": "now",
         "player-past": "then",
@@ -387,7 +388,7 @@ RECIPE = Path(__file__).parents[3] / "recipes" / "self_play" / "kuhn_pool_cpu.ya
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("marl.schedule.mode=async", "'marl.agents.second.opponent' needs marl.schedule.mode=sync"),
+        ("marl.schedule.mode=async", "'opponent' of an agent needs marl.schedule.mode=sync"),
         ("+actor_rollout_ref.model.lora_adapter_path=/tmp", "whole models in one shard"),
         ("actor_rollout_ref.rollout.data_parallel_size=2", "whole models in one shard"),
         ("marl.agents.second.opponent.of=plyer", "did you mean 'player'?"),
@@ -421,7 +422,7 @@ def test_an_evaluation_serves_the_snapshot_or_merges_its_adapter(tmp_path: Path)
     snapshots = Snapshots(tmp_path, "player", model)
     snapshots.write(2, saves)
     snapshots.write(4, saves_adapter)
-    found = opponents(tmp_path, Past())
+    found = opponents(tmp_path, Server())
     for step in (2, 4):
         found.pools["player"].add(step)
         checkpoint = tmp_path / "checkpoints" / f"step_{step}"
