@@ -270,14 +270,6 @@ def test_control_characters_cannot_reach_the_terminal(texts: Shown) -> None:
     assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in texts(write(play(solver=(turned, "4"))))
 
 
-def test_concurrent_and_joint_acts(texts: Shown) -> None:
-    shown = texts(chorus())
-    assert [line.split()[0] for line in shown.splitlines() if "   row " in line] == [
-        "left:0", "right:0", "left:x", "left:y"
-    ]  # fmt: skip
-    assert "answer xy\nscore 0, no success" in shown
-
-
 def test_only_what_is_stored(texts: Shown, since: Callable[..., None]) -> None:
     path = write(play())
     ran = texts(path)
@@ -353,28 +345,6 @@ def test_the_id_of_an_episode_says_its_step(texts: Shown, refused: Shown) -> Non
     assert "of a validation: marl-verl replay run/episodes/step_00014.jsonl\n" in texts("--run", "run")
     (Path("run") / "episodes" / "step_00014.jsonl").unlink()
     assert "no stored validations: validate with" in refused("--run", "run", "--episode", "g14t00000_0")
-
-
-def test_a_run_with_compressed_files(texts: Shown) -> None:
-    run_of_three_steps()
-    for path in Path("run").glob("*/*.jsonl"):
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert texts("--run", "run", "--episode", "s14t00000_1").startswith("episode s14t00000_1, ")
-    assert texts("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
-
-
-def test_folders_of_a_run(refused: Shown) -> None:
-    run_of_three_steps()
-    for arguments in (["run/journals"], ["--run", "run/journals"]):
-        assert "'run/journals' is a folder of a run. Give the run: marl-verl replay run" in refused(*arguments)
-
-
-def test_standard_input(texts: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = texts(several()).replace("replay f.jsonl", "replay -")
-    with Path("f.jsonl").open() as file:
-        monkeypatch.setattr(sys, "stdin", file)
-        assert texts("-") == shown
 
 
 def test_rows_and_episodes_are_distinguished(capsys: pytest.CaptureFixture[str]) -> None:
@@ -519,19 +489,6 @@ def test_an_act_that_can_be_left_out(texts: Shown) -> None:
     assert "before  score 1, success\nmasked  score 0, no success\ndifference 1\n" in shown
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        ("solver:2", "episode 'q_0' has no act 'solver:2': did you mean 'solver:"),
-        ("sovler:0", "did you mean 'solver:0'?"),
-        ("solvr", "has no act of 'solvr': did you mean 'solver'?"),
-        ("xx", "valid: judge, judge:0, judge:1, solver, solver:0, solver:1"),
-    ],
-)
-def test_unknown_acts(refused: Shown, mask: str, message: str) -> None:
-    assert message in refused(write(play()), "--mask", mask)
-
-
 # Trees
 
 
@@ -577,32 +534,6 @@ def test_a_state_scored_by_a_rollout_is_not_scored_again(texts: Shown) -> None:
     shown = texts(write(Sample([tree("played on")])))
     assert "the score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
-
-
-def test_masking_an_unfinished_path(texts: Shown) -> None:
-    class Quiet(Review):
-        """Calls nothing."""
-
-        async def run(self, task: Task, team: Team) -> str:
-            for _ in range(3):
-                draft = await team["solver"].act(task.prompt)
-                team.propose(draft.text)
-                await team["judge"].act(draft.text)
-            return draft.text
-
-    plugins.load()._targets["workflows", "review"] = Quiet
-    context = ScriptedContext(Quiet(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
-
-    async def go() -> Episode:
-        async with context.start(0) as run:
-            (act,) = await run.run_until_blocked() or ()
-            run.resolve(act, Action("4"))
-            await run.run_until_blocked()
-            return await context.state(run, 0, [context.turn(act, Action("4"), 0, node="n0")], "4")
-
-    shown = texts(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
-    assert "blocked at judge:0\nwould answer (no answer)\n" in shown
-    assert "masked  score 0, no success\ndifference 1\n" in shown
 
 
 def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
@@ -726,28 +657,7 @@ def test_an_answer_that_cannot_be_scored(refused: Shown, since: Callable[..., No
     path = write(play())
     since(sums=Fails)
     message = "task set Fails cannot score the answer on task 't1': ZeroDivisionError: by zero"
-    texts = (
-        f"episode 'q_0' cannot be replayed: workflow 'review' ends, but {message}; --stored shows it without running it"
-    )
-    assert texts in refused(path)
-
-
-def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, since: Callable[..., None]) -> None:
-    class Picky(Sums):
-        def score(self, task: Task, answer: Any) -> float:
-            return float(int(answer) == 4)
-
-    class Silent(Review):
-        async def run(self, task: Task, team: Team) -> str:
-            return (await team["solver"].act(task.prompt)).text
-
-    path = write(play(solver="4", workflow=Silent()))
-    since(sums=Picky, review=Silent)
-    message = refused(path, "--mask", "solver:0")
-    assert (
-        "episode 'q_0' of workflow 'review' cannot be replayed without solver:0: task set Picky cannot score" in message
-    )
-    assert message.endswith("; without --mask it can\n")
+    assert f"episode 'q_0' cannot be replayed: {message}; --stored shows it without running it" in refused(path)
 
 
 # What a user does wrong
@@ -766,22 +676,17 @@ def test_a_broken_plugin_affects_only_runs_that_use_it(
     assert "3 episodes" in texts("f.jsonl")
     assert "3 episodes" in texts("f.jsonl", "--stored")
     assert texts("f.jsonl", "--episode", "q_1", "--stored").startswith("episode q_1, ")
-    assert "'other' cannot be imported; --stored shows episodes without any plugin" in refused("one.jsonl")
+    assert "'other' cannot be imported" in refused("one.jsonl")
 
 
 def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., None]) -> None:
     path = write(play())
     since(review=None)
-    message = refused(path)
-    assert "workflow 'review' is not registered here; it came from in-memory 0: install that" in message
-    assert "--stored shows episodes without it" in message
-    since(sums=None)
-    assert "task 'sums' is not registered here; it came from in-memory 0" in refused(path)
-    since(review=print)
-    assert "workflow 'review' must be a subclass of Workflow" in refused(path)
+    assert "unknown workflow 'review'" in (message := refused(path))
+    assert "the file's came from in-memory 0; --stored shows episodes without it" in message
     since()
     write(play(), head(round=2))
-    assert "unknown key 'workflow 'review'.round': did you mean 'rounds'?" in refused(path)
+    assert "did you mean 'rounds'?" in refused(path)
 
 
 def test_a_truncated_file_loses_only_its_last_episode(
@@ -850,19 +755,9 @@ def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Call
 def test_unknown_episodes_and_files(refused: Shown) -> None:
     path = several()
     assert "'f.jsonl' has no episode 'q_11': did you mean 'q_1'?" in refused(path, "--episode", "q_11")
-    assert "'f.jsonl' has no episode 'zebra': its 4 ids are like 'q_0'" in refused(path, "--episode", "zebra")
     assert "no file 'f.json': did you mean 'f.jsonl'?" in refused("f.json")
     assert "'f.jsonl' has 3 episodes: select one with --episode ID" in refused(path, "--mask", "solver:0")
-    assert "--mask needs a replay, which --stored disables" in refused(path, "--mask", "solver:0", "--stored")
-    assert "unknown option '--epsode': did you mean '--episode'?" in refused(path, "--epsode", "q_1")
-
-
-def test_a_file_without_episodes_is_listed(texts: Shown, refused: Shown) -> None:
-    shown = texts(write(Sample(failures=[Failure(0, "policy-error", "no server")])))
-    assert "0 episodes, 1 failed attempt (policy-error 1)\n\nfailed  reason\nq_0     policy-error  no server\n" in shown
-    assert shown.endswith("one of them: marl-verl replay f.jsonl --episode q_0\n")
-    assert texts("f.jsonl", "--episode", "q_0").endswith("task t1\n\npolicy-error\n  no server\n")
-    assert "'f.jsonl' has no episode to mask" in refused("f.jsonl", "--mask", "solver:0")
+    assert "did you mean 'solver:0'?" in refused(write(play()), "--mask", "sovler:0")
 
 
 # In a process of its own
@@ -900,14 +795,6 @@ def test_nothing_heavy_is_imported() -> None:
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
     assert "validation at step 1: workflow inventory" in done.stdout
-
-
-@pytest.mark.parametrize("command", ["replay f.jsonl", "replay f.jsonl --json", "plugins"])
-def test_a_reader_that_has_enough_is_no_error(command: str) -> None:
-    inventory()
-    piped = f"'{sys.executable}' -m marl_verl.cli.main {command} | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # The documentation

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,10 @@ from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, group_ids
 from marl_verl.algo.advantage.part import Part, flat
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
+from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, nearest
-from marl_verl.inspect.explain import Explanation, Record, derive
+from marl_verl.inspect.episodes import holds_episodes
+from marl_verl.inspect.explain import Document, Explanation, Record, derive
 from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
 from marl_verl.run.packing import unpacked
@@ -38,23 +39,21 @@ class ExplainedRows(list[Record]):
         MarlError: the document is invalid, or a plugin cannot be loaded.
         """
         plugins.load()  # an error in a plugin is not one of the document
+        self.source, self.difference = source, None
         with about(source):
             self._derived = derive(document)
             super().__init__(self._derived.records())
-        self.source = source
-        self.difference = self._difference(document) if stored else None
+            if stored:
+                self.difference = self._difference(decode(Document, document, "the document"))
 
     @classmethod
     def parse(cls, source: str, content: bytes, stored: bool = False) -> ExplainedRows:
         """Parse the content of a file: JSON, optionally compressed with gzip."""
         content = unpacked(content, source)
-        if b'"kind"' in content.partition(b"\n")[0]:  # the header of a file of episodes has it
-            from marl_verl.inspect.episodes import holds_episodes  # here: slow to import, and rows do not need it
-
-            if holds_episodes(content):
-                raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
+        if holds_episodes(content):
+            raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
         try:
-            document = json.loads(content, parse_int=lambda digits: _whole(digits, source))
+            document = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise MarlError(f"{source} is not JSON: {error}") from error
         return cls(document, source, stored)
@@ -67,8 +66,8 @@ class ExplainedRows(list[Record]):
     @property
     def credits(self) -> list[str]:
         """The reward components that the algorithm's credits add."""
-        each = self._derived.algorithm.credit.each if isinstance(self._derived, Explanation) else ()
-        return [credit.component for credit in each if isinstance(credit, TableCredit | ReplayCredit)]
+        credits = self._derived.algorithm.credit.each if isinstance(self._derived, Explanation) else ()
+        return [credit.component for credit in credits if isinstance(credit, TableCredit | ReplayCredit)]
 
     def row(self, key: str) -> Record:
         """The record with a key, "{uid}_{session}_{index}". MarlError with the nearest key."""
@@ -123,8 +122,8 @@ class ExplainedRows(list[Record]):
         shown = [(row, self[row]["return"], self[row]["advantage"]) for row in members]
         beside = [["->" if row == at else "", self[row]["key"], cell(r), cell(a)] for row, r, a in shown]
         lines += ["  " + line for line in columns(["", "row", "return", "advantage"], beside, width and width - 2)]
-        for what, keys in record.get("also", {}).items():
-            lines += ["", f"{what}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
+        for label, keys in record.get("also", {}).items():
+            lines += ["", f"{label}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
         ret, baseline, scale, advantage = (cell(record[name]) for name in COLUMNS[3:])
         formula, filled = "(return - baseline) / scale", f"({ret} - {baseline}) / {scale}".replace("- -", "+ ")
         note = "  (a standard deviation of 0 counts as 1)" if at in _replaced_scales(explanation) else ""
@@ -137,29 +136,23 @@ class ExplainedRows(list[Record]):
             lines += ["", f"advantages of the tokens, which the update uses: {_values(record['tokens'])}"]
         return lines
 
-    def _difference(self, document: object) -> str | None:
-        then = document.get("advantage") if isinstance(document, Mapping) else None
-        if not isinstance(self._derived, Explanation) or not isinstance(then, list) or len(then) != len(self):
-            raise MarlError(f"{self.source} is damaged: it lacks the advantage of each row, as training used it")
-        tokens = document.get("tokens") if isinstance(document, Mapping) else None
+    def _difference(self, stored: Document) -> str | None:
+        advantages, tokens = stored.advantage, stored.tokens
+        if advantages is None or len(advantages) != len(self):
+            raise MarlError("it lacks the advantage of each row, as training used it")
         changed = [
             row
             for row, record in enumerate(self)
-            if record["advantage"] != then[row] or (tokens and record.get("tokens") != tokens[row])
+            if record["advantage"] != advantages[row] or (tokens and record.get("tokens") != tokens[row])
         ]
         if not changed:
             return None
-        first = f"row '{self[changed[0]]['key']}' had {then[changed[0]]} and gets {self[changed[0]]['advantage']} here"
+        first = self[changed[0]]
+        example = f"row '{first['key']}' had {advantages[changed[0]]} and gets {first['advantage']} here"
         return (
-            f"{self.source}: {len(changed)} of {len(self)} advantages are not what training used, e.g. {first}: "
+            f"{self.source}: {len(changed)} of {len(self)} advantages are not what training used, e.g. {example}: "
             "a plugin or a version has changed (plugins.json in the run has those of training)"
         )
-
-
-def _whole(digits: str, source: str) -> int:
-    if len(digits) > 18:
-        raise MarlError(f"{source} has a whole number of {len(digits)} digits: {digits[:18]}...")
-    return int(digits)
 
 
 def _header(explanation: Explanation) -> list[str]:
@@ -226,7 +219,7 @@ def _values(value: float | list[float]) -> str:
         return cell(value)
     if not value:
         return "no token"
-    least, mean, most = (cell(each) for each in (min(value), sum(value) / len(value), max(value)))
+    least, mean, most = (cell(number) for number in (min(value), sum(value) / len(value), max(value)))
     return f"{least} to {most}, mean {mean} of {count(len(value), 'token')}"
 
 

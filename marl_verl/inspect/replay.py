@@ -10,21 +10,20 @@ import asyncio
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import by_side, judged
 from marl_verl.episode import Act, Action, CallRecord, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError
 from marl_verl.episode.codec import plain
 from marl_verl.episode.errors import short
-from marl_verl.episode.turn import changed
-from marl_verl.errors import MarlError, format_error, nearest
-from marl_verl.inspect.episodes import EpisodeFile, Supplied
+from marl_verl.episode.turn import changed as how_changed
+from marl_verl.errors import MarlError, format_error, unknown
+from marl_verl.inspect.episodes import EpisodeFile, Supplied, first_of
 from marl_verl.options import build
 from marl_verl.tasks.base import TaskSet
 from marl_verl.version import __version__
-
-T = TypeVar("T")
 
 PLACEHOLDER = "(no answer)"  # text of a masked act, the default of the credits that mask
 Key = tuple[str, str]  # (agent that the workflow called, slot)
@@ -94,71 +93,44 @@ def replay(
         acts.setdefault(by.get(key, key[0]), []).append(key)
     for word in mask:
         if word not in acts:
-            raise MarlError(
-                f"episode '{episode.id}' has no act{'' if ':' in word else ' of'} '{word}': {nearest(word, acts)}"
-            )
+            raise unknown(f"act of episode '{episode.id}'", word, acts)
     masked = list(dict.fromkeys(key for word in mask for key in acts[word]))
-    return asyncio.run(_replay(file, episode, masked, placeholder))
-
-
-async def _replay(
-    file: EpisodeFile, episode: Episode, masked: list[Key], placeholder: str
-) -> tuple[Rerun, Rerun | None]:
-    workflow = _built("workflows", file.header.workflow, Workflow, file)
-    tasks = _built("tasks", file.header.task, TaskSet, file)
-    agents, name = file.header.agents, file.header.workflow.name
+    workflow = _built("workflows", file.header.workflow, file)
+    tasks = _built("tasks", file.header.task, file)
+    again = partial(rerun, workflow, tasks, file.header.agents, episode)
     try:
-        again = await rerun(workflow, tasks, agents, episode)
+        plain_replay = asyncio.run(again())
+        return plain_replay, asyncio.run(again(masked, placeholder)) if masked else None
     except MarlError as error:
-        message = str(error) if isinstance(error, WorkflowError) else f"workflow '{name}' ends, but {error}"
-        message = f"episode '{episode.id}' cannot be replayed: {message}{_versions(file)}"
-        raise MarlError(f"{message}; --stored shows it without running it") from error
-    if not masked:
-        return again, None
-    try:
-        return again, await rerun(workflow, tasks, agents, episode, masked, placeholder)
-    except MarlError as error:
-        acts = ", ".join(":".join(key) for key in masked)
-        message = f"episode '{episode.id}' of workflow '{name}' cannot be replayed without {acts}: {error}"
-        raise MarlError(f"{message}; without --mask it can") from error
+        message = f"episode '{episode.id}' cannot be replayed: {error}"
+        raise MarlError(f"{message}{_versions(file)}; --stored shows it without running it") from error
 
 
 def changes(file: EpisodeFile, episode: Episode, again: Rerun) -> str | None:
     """How a replay differs from the stored episode, or None."""
-    found = differences(episode, again)
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"episode '{episode.id}' is not what is stored: {found[0]}{more}{_versions(file)}" if found else None
+    changed = differences(episode, again)
+    return f"episode '{episode.id}' is not what is stored: {first_of(changed)}{_versions(file)}" if changed else None
 
 
-def _built(kind: str, stored: Supplied, base: type[T], file: EpisodeFile) -> T:
+def _built(kind: str, stored: Supplied, file: EpisodeFile) -> Any:
     """A part that the file names, with its options. MarlError if it is not registered, or has changed."""
     try:
-        known, what = plugins.load(), plugins.KINDS[kind]
-    except MarlError as error:  # one broken plugin, which need not be of this file
-        raise MarlError(f"{error}; --stored shows episodes without any plugin") from error
-    if stored.name not in known.names(kind):
-        hint = nearest(stored.name, known.names(kind))
-        raise MarlError(
-            f"{file.source}: {what} '{stored.name}' is not registered here; it came from {stored.distribution} "
-            f"{stored.version}: install that, or see whether {plugins.VARIABLE} leaves it out ({hint}); "
-            "--stored shows episodes without it"
-        )
-    found = known.get(kind, stored.name)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise MarlError(f"{what} '{stored.name}' must be a subclass of {base.__name__}, it is {found!r:.80}")
-    return build(found, stored.options, f"{what} '{stored.name}'")
+        return build(plugins.load().get(kind, stored.name), stored.options, f"{kind} '{stored.name}'")
+    except MarlError as error:
+        origin = f"the file's came from {stored.distribution} {stored.version}"
+        raise MarlError(f"{file.source}: {error}; {origin}; --stored shows episodes without it") from error
 
 
 def _versions(file: EpisodeFile) -> str:
     """Versions that differ from those in the file, in parentheses, or ""."""
     known, header = plugins.load(), file.header
-    then, now = {"marl-verl": header.marl_verl}, {"marl-verl": __version__}
+    versions = {"marl-verl": (header.marl_verl, __version__)}
     for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
         entry = known.entry(kind, part.name)
-        then[part.distribution] = part.version
-        now |= {part.distribution: "not there", entry.distribution: entry.version}
-    found = [f"{name} was {then[name]} and is {now[name]} here" for name in then if then[name] != now[name]]
-    return f" ({', '.join(found)})" if found else ""
+        now = entry.version if entry.distribution == part.distribution else "not there"
+        versions[part.distribution] = part.version, now
+    changed = [f"{name} was {then} and is {now} here" for name, (then, now) in versions.items() if then != now]
+    return f" ({', '.join(changed)})" if changed else ""
 
 
 async def rerun(
@@ -202,8 +174,8 @@ async def rerun(
     to_record = not episode.finished and not again.missed and (again.masked or _same(again.answer, episode.answer))
     if again.ended is None and (again.finished or to_record):  # the replay reached the answer that was scored
         try:
-            found, again.success = await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
-            again.score, again.outcomes = by_side(found)
+            score, again.success = await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
+            again.score, again.outcomes = by_side(score)
         except Exception as error:  # raised by the task set
             name, task = type(tasks).__name__, episode.task.id
             raise MarlError(
@@ -223,7 +195,7 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
         for act, record in known:
             if record.act.seen != act.seen:
                 if not again.masked:
-                    raise run.mismatch(f"{act} is shown another observation: {changed(record.act, act)}")
+                    raise run.mismatch(f"{act} is shown another observation: {how_changed(record.act, act)}")
                 again.changed.add(act.key)
             run.resolve(act, Action(again.placeholder) if act.key in again.masked else record.action)
     return ()
@@ -236,16 +208,16 @@ def _same(one: Any, other: Any) -> bool:
 
 def differences(episode: Episode, again: Rerun) -> list[str]:
     """How an unmasked replay with the same observations differs from the stored episode."""
-    found = []
+    changed = []
     if again.finished and not _same(again.answer, episode.answer):
-        found.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
+        changed.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
     if again.score is not None and not _same(again.score, episode.score):
-        found.append(f"the score is {again.score:g}, stored is {episode.score:g}")
+        changed.append(f"the score is {again.score:g}, stored is {episode.score:g}")
     elif again.score is not None and again.outcomes != episode.outcomes:
-        found.append(f"the scores of the sides are {again.outcomes}, stored are {episode.outcomes}")
+        changed.append(f"the scores of the sides are {again.outcomes}, stored are {episode.outcomes}")
     elif again.success is not None and again.success != episode.success:
-        found.append(f"success is {again.success}, stored is {episode.success}")
+        changed.append(f"success is {again.success}, stored is {episode.success}")
     for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may set the mark
         if (now := again.invalid.get(turn.key)) != turn.invalid:
-            found.append(f"the mark on act {':'.join(turn.key)} is {now!r}, stored is {turn.invalid!r}")
-    return found
+            changed.append(f"the mark on act {':'.join(turn.key)} is {now!r}, stored is {turn.invalid!r}")
+    return changed
