@@ -15,9 +15,10 @@ pytest.importorskip("verl")
 import transfer_queue as tq
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta, interface
+from transfer_queue.controller import TransferQueueController
+from transfer_queue.storage.simple_storage import SimpleStorageUnit
 
 from marl_verl.backend.verl import batches
-from tests.benchmarks.scaling import controller, storage
 
 KEYS = [f"s1t{task:05d}_{session}_0" for task in range(2) for session in range(3)]
 LENGTHS = (3, 1, 4, 1, 5, 9)
@@ -27,7 +28,8 @@ LENGTHS = (3, 1, 4, 1, 5, 9)
 def queue() -> Iterator[Any]:
     config = OmegaConf.load(resources.files("transfer_queue") / "config.yaml")
     config._set_flag("allow_objects", True)
-    parts = [controller(), storage()]
+    kinds = ((TransferQueueController, ()), (SimpleStorageUnit, ({},)))
+    parts = [kind.__ray_metadata__.modified_class(*arguments) for kind, arguments in kinds]  # in this process
     infos = [part.get_zmq_server_info() for part in parts]
     OmegaConf.update(config, "controller.zmq_info", infos[0])
     config.backend.SimpleStorage.zmq_info = {"TQ_STORAGE_0": infos[1]}

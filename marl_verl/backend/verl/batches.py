@@ -91,7 +91,7 @@ def put(
 
     Without `tags`, those of the rows stay as they are. `kv_batch_put` would copy them several times and write them
     again, which takes most of its time. And TransferQueue divides a nested tensor into rows five times, which takes a
-    quarter of the time with strided ones (docs/scaling.md).
+    quarter of the time with strided ones (docs/benchmarks.md).
     """
     tensors = TensorDict({name: _strided(values) for name, values in fields.items()}, batch_size=len(keys))
     if tags is not None:
