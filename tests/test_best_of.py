@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_tiny.inventory import Inventory
-from marl_verl_tiny.split_plan_path import SplitPlanPath
 
 from marl_verl.algo.sampling import BestOf, Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow
-from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.sampler import check_sampler
-from marl_verl.testing.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows
+from marl_verl.testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
 QUESTION = Task("t1", "question")
 
@@ -106,25 +103,6 @@ def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -
     check_sampler(BestOf(4), workflow, TASK, talkers(seed), tasks=Hashed(), rewards=roles, seed=seed, may_fail=True)
 
 
-def test_all_episodes_go_at_the_same_time() -> None:
-    class Crowd(ScriptedContext):
-        """No request is answered before all episodes have made one."""
-
-        here = 0
-        all_here: asyncio.Event
-
-        async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-            self.here += 1
-            if self.here == 20:
-                self.all_here.set()
-            await asyncio.wait_for(self.all_here.wait(), 60)
-            return await super().act(act, session, candidate)
-
-    context = Crowd(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), tasks=Judged())
-    context.all_here = asyncio.Event()
-    assert len(sample(context, 20).turns) == 40
-
-
 class Flaky(ScriptedContext):
     """Some sessions get no action."""
 
@@ -162,33 +140,3 @@ def test_a_public_score_that_is_no_number_is_a_failure(public: str) -> None:
     found = sample(pairs([f"1/{public}", "1/0.2"]), 2)
     assert [episode.session for episode in found.episodes] == [1]
     assert [failure.reason for failure in found.failures] == ["score-error"]
-
-
-def test_cancellation_propagates_and_leaves_nothing_running() -> None:
-    async def go() -> None:
-        await cancelled_cleanly(BestOf(5).sample(pairs(["1/1"] * 5, delay=lambda act, session: 10**9)))
-
-    asyncio.run(go())
-
-
-def test_inventory_s_public_score_knows_a_digit_but_not_which() -> None:
-    tasks = Inventory()
-    task = tasks.generate("train", 1, 0)[0]
-    right = task.data["digits"][task.data["index"] - 1]
-    wrong = str((int(right) + 1) % 10)
-    assert [tasks.public_score(task, answer) for answer in (right, wrong, f" {wrong} ")] == [1.0, 1.0, 1.0]
-    assert [tasks.score(task, answer) for answer in (right, wrong)] == [1.0, 0.0]
-    assert [tasks.public_score(task, answer) for answer in ("", "1 2", "12", "none", "first")] == [0.0] * 5
-    with pytest.raises(MarlError, match="as text, got int"):
-        tasks.public_score(task, 3)
-
-
-def test_plan_path_s_public_score_knows_the_map_but_not_the_goal() -> None:
-    tasks = SplitPlanPath(size=3, walls=1)
-    data = {"size": 3, "start": "a1", "walls": ["b2"], "goal": "a3", "landmark": "c3"}
-    task = Task("map", "prompt", data)
-    answers = ["a2 a3", "a2", "b1 c1", "", "b1 b2", "a3", "a2 z9", "a2 a3 goal"]
-    assert [tasks.public_score(task, answer) for answer in answers] == [1, 1, 1, 0, 0, 0, 0, 0]
-    assert [tasks.score(task, answer) for answer in answers] == [1, 0, 0, 0, 0, 0, 0, 0]
-    with pytest.raises(MarlError, match="as text, got list"):
-        tasks.public_score(task, ["a2"])

@@ -147,13 +147,6 @@ def test_an_exception_and_a_name_used_twice_name_the_plugin() -> None:
         add_columns({"'one' of mine 1": nll, "'two' of mine 1": nll}, sampled())
 
 
-def test_an_unknown_column_function_is_an_error_with_the_nearest(known: plugins.Plugins) -> None:
-    with pytest.raises(MarlError, match="unknown column function 'nil': did you mean 'nll'"):
-        columns_of(Algorithm(columns=("nil",)))
-    [name] = columns_of(Algorithm(columns=("nll",)))
-    assert name == "'nll' of in-memory 0 (plugin 'mine')"
-
-
 def test_a_weight_multiplies_the_advantage_and_is_shown(known: plugins.Plugins) -> None:
     sample = sampled()
     add_columns({"nll": nll}, sample)
@@ -292,27 +285,6 @@ def test_several_credits_are_applied_in_order(two: plugins.Plugins) -> None:
     one = algorithm_named("two", {"credit": "first-credit", "credit_factor": 7.0}, "options")
     assert one.credited(table).rewards["a"].tolist() == [7.0, 7.0]
     assert algorithm_named("two", {"credit": []}, "options").credit.name == "none"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"credit": ["first-credit", "first-credi"]}, "unknown credit 'first-credi': did you mean 'first-credit'"),
-        ({"credit": ["first-credit", 3]}, r"'options\.credit' must be"),
-        ({"credit": ["first-credit", "first-credit"]}, "credit 'first-credit' is listed twice"),
-        ({"credit": 3}, r"'options\.credit' must be"),
-        ({"credit_factor": 3.0}, "unknown key 'options.credit_factor': did you mean"),
-        ({"credit": ["second-credit", "first-credit"]}, None),
-    ],
-)
-def test_a_wrong_list_of_credits_is_an_error(two: plugins.Plugins, options: Any, message: str | None) -> None:
-    if message is not None:
-        with pytest.raises(MarlError, match=message):
-            algorithm_named("two", options, "options")
-        return
-    table = RowTable.from_rows([{**each, "rewards": {}} for each in rows(sampled())])
-    with pytest.raises(MarlError, match="unknown reward component 'a'"):
-        algorithm_named("two", options, "options").credited(table)
 
 
 def test_a_row_of_another_form_is_an_error() -> None:

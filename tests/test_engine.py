@@ -30,7 +30,7 @@ from marl_verl.episode import (
     WorkflowError,
 )
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy, check_workflow, scripted_action, shown
+from marl_verl.testing import ScriptedPolicy, scripted_action, shown
 
 TASK = Task("t1", "2 + 2 = ?")
 Body = Callable[[Task, Team], Awaitable[Any]]
@@ -241,25 +241,6 @@ def test_masking_an_action_asks_only_for_acts_whose_observation_changed() -> Non
     asyncio.run(go())
 
 
-def test_candidates_of_one_act_continue_from_one_state() -> None:
-    """The step of a greedy tree: K candidates at an act, each continued in a separate run."""
-
-    async def go() -> None:
-        async with Run(SolverVerifier(), TASK, AGENTS) as run:
-            (act,) = await run.next() or ()
-            for text in ("one", "two"):
-                journal = run.journal.extended(act, scripted_action(act, text))
-                async with Run(SolverVerifier(), TASK, AGENTS, journal) as branch:
-                    (after,) = await branch.next() or ()
-                    assert shown(after) == f"2 + 2 = ?: {text}"
-            run.resolve(act, scripted_action(act, "two"))
-            (after,) = await run.next() or ()
-            assert (after.agent, shown(after)) == ("judge", "2 + 2 = ?: two")
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(go())
-
-
 def test_strict_names_the_effect_and_what_changed() -> None:
     first = drive(Run(SolverVerifier(), TASK, AGENTS))
     with pytest.raises(ReplayMismatch, match=r"act planner:0 is shown another observation: .*2 \+ 2.*now.*3 \+ 3"):
@@ -427,15 +408,6 @@ def test_bad_workflows_raise(fn: Body, message: str) -> None:
     assert message in str(failure(fn, limits=Limits(acts=20)))
 
 
-def test_a_run_method_that_is_not_async_raises() -> None:
-    class NotAsync(Workflow):
-        def run(self, task: Task, team: Team) -> Any:  # type: ignore[override]
-            return "answer"
-
-    with pytest.raises(WorkflowError, match="must be an `async def`"):
-        drive(Run(NotAsync(), TASK, AGENTS))
-
-
 def test_a_concurrent_workflow_that_differs_on_replay_is_caught() -> None:
     calls = iter(range(100))
 
@@ -447,17 +419,6 @@ def test_a_concurrent_workflow_that_differs_on_replay_is_caught() -> None:
     error = failure(work)
     assert isinstance(error, ReplayMismatch)
     assert "act worker:a is shown another observation on replay" in str(error)
-
-
-def test_check_workflow_passes_a_good_one_and_names_what_is_wrong_with_another() -> None:
-    run = check_workflow(body(planned_lanes), TASK, POLICY)
-    assert len(run.turns) == 9
-
-    async def clock(task: Task, team: Team) -> str:
-        return (await team["worker"].act(f"time {time.perf_counter_ns()}")).text
-
-    with pytest.raises(ReplayMismatch, match="act worker:0 is shown another observation"):
-        check_workflow(body(clock), TASK, POLICY)
 
 
 def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:

@@ -26,7 +26,6 @@ from marl_verl.algo.rewards import Mix
 from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
-from marl_verl.inspect.explain import derive
 from marl_verl.run.run_dir import RunDir
 from tests import batches
 
@@ -91,10 +90,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Command:
 # The golden files
 
 
-def test_there_are_golden_files() -> None:
-    assert len(GOLDEN) >= 12
-
-
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_golden(path: Path, printed: Command) -> None:
     golden = json.loads(path.read_text())
@@ -137,35 +132,6 @@ def _check_records(records: list[Document], rows: list[Document]) -> None:
         mixed = [value for name, value in values.items() if name.startswith("mix: ")]
         assert mixed == [record["reward"]]
         assert record["transforms"][-1]["value"] == record["return"]
-
-
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_the_text_has_every_row_and_says_what_is_compared(path: Path, printed: Command) -> None:
-    golden = json.loads(path.read_text())
-    text = printed(str(path))
-    assert all(line == line.rstrip() for line in text.splitlines())
-    if golden["algorithm"] == "shapley":
-        assert "game 1: 3 players, v(all) = 1, v(none) = 0" in text
-        assert "solver       0.55            0.9" in text
-        return
-    lines = text.splitlines()
-    assert lines[0].startswith(f"{golden['algorithm']}: group ({', '.join(golden['options']['group'])}), ")
-    assert "A = " in text
-    shown = {line.split()[0]: line for line in lines[-len(golden["rows"]) :]}
-    for record in explain(golden):
-        columns = ("reward", "return", "baseline", "scale", "advantage")
-        assert shown[record["key"]].split()[2:7] == [f"{record[name]:.6g}" for name in columns]
-        group = " ".join(f"{name}={'none' if value is None else value}" for name, value in record["group"].items())
-        assert f"{group} ({len(record['members'])} row" in shown[record["key"]]
-
-
-def test_the_header_counts_groups(printed: Command) -> None:
-    rows = [row("q", 0, 0, team=1.0), row("q", 1, 0, team=1.0), row("r", 0, 0, team=1.0), row("s", 0, 0, team=1.0)]
-    rows += [row("s", 1, 0, team=0.0), {**row("s", 0, 0, team=9.0), "padding": True}]
-    text = printed(document(*rows))
-    assert "compared: rows of the same uid; 5 rows in 3 groups, of which 1 of one sample and 1 without variance" in text
-    assert "; 1 of padding" in text
-    assert "all rows of the batch" in printed(pair(algorithm="reinforce++"))
 
 
 # Records
@@ -272,16 +238,6 @@ def test_a_standard_deviation_of_0_that_counts_as_1_is_shown(printed: Command) -
     assert "counts as 1" not in printed("rows.json")
 
 
-def test_a_negative_baseline_reads_as_arithmetic(printed: Command) -> None:
-    given = document(row("q", 0, 0, team=-1.0), row("q", 1, 0, team=-2.0), norm_by_std=False)
-    assert "= (-1 + 1.5) / 1 = 0.5" in printed(given, "--row", "q_0_0")
-
-
-def test_samples_that_are_sessions_are_printed(printed: Command) -> None:
-    rows = [row("q", 0, 0, team=1.0), row("q", 0, 1, turn=1, team=0.0), row("q", 1, 0, team=0.0)]
-    assert "3 rows, which count as 2 samples" in printed(document(*rows, sample="session_mean"), "--row", "q_0_0")
-
-
 def test_names_cannot_command_the_terminal(printed: Command) -> None:
     given = document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0))
     text = printed(given)
@@ -372,14 +328,6 @@ def test_a_file_that_is_something_else(refused: Command, content: bytes, message
 def test_a_mistaken_command(refused: Command, arguments: list[str], message: str) -> None:
     Path("rows.json").write_text("{}")
     assert message in refused(*arguments)
-
-
-def test_a_row_that_is_not_there(refused: Command) -> None:
-    Path("rows.json").write_text(json.dumps(pair()))
-    assert "unknown row 'q_0_1': did you mean 'q_" in refused("rows.json", "--row", "q_0_1")
-    assert "unknown row 'xx': keys are like 'q_0_0'" in refused("rows.json", "--row", "xx", "--json")
-    Path("rows.json").write_text(json.dumps(game()))
-    assert "--row selects the row of an agent" in refused("rows.json", "--row", "q_0_0")
 
 
 @dataclass(frozen=True)
@@ -505,24 +453,6 @@ def test_a_damaged_step(refused: Command) -> None:
     assert "run 'run', step 1: the document lacks 'rows'" in refused("--run", "run")
 
 
-def test_the_same_step_is_the_same_file(tmp_path: Path) -> None:
-    files = []
-    for name in ("one", "two"):
-        stored(tmp_path / name, 1)
-        (path,) = (tmp_path / name / "rows").iterdir()  # nothing else is left there
-        files.append(path.read_bytes())
-    assert files[0] == files[1]
-    assert json.loads(gzip.decompress(files[0]))["step"] == 1
-
-
-def test_a_continued_run_forgets_later_steps(printed: Command) -> None:
-    for step in (1, 2, 3):
-        stored(Path("run"), step)
-    RunDir(Path("run")).forget_after(2)
-    assert list(RunDir(Path("run")).stored_rows()) == [1, 2]
-    assert "step 2" in printed("--run", "run")
-
-
 # In a process of its own
 
 
@@ -556,21 +486,6 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
 
 
-def test_standard_input() -> None:
-    done = _python("-m", "marl_verl.cli.main", "explain", "-", "--json", input=json.dumps(pair()))
-    assert json.loads(done.stdout) == explain(pair())
-    done = _python("-m", "marl_verl.cli.main", "explain", "-", input="{")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("marl-verl: standard input is not JSON: ")
-
-
-def test_derive_is_what_training_computes() -> None:
-    given = pair(algorithm="at-grpo")
-    explanation: Any = derive(given)
-    result = algorithm_named("at-grpo", {}, "options").compute(RowTable.from_rows(given["rows"]))
-    np.testing.assert_array_equal(explanation.result.advantage, result.advantage)
-
-
 PAGE = Path(__file__).parents[1] / "docs" / "explain.md"
 EXAMPLES = re.findall(r"\$ marl-verl explain (examples/.*)\n((?s:.+?))```", PAGE.read_text(encoding="utf-8"))
 
@@ -581,7 +496,3 @@ def test_the_examples_of_the_page_print_what_it_says(printed: Command, arguments
     found = printed(str(PAGE.parents[1] / file), *options)
     assert found.endswith(output)  # of the second one without the header
     assert found == output or "--row" in options
-
-
-def test_the_page_has_three_examples() -> None:
-    assert len(EXAMPLES) == 3

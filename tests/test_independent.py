@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +12,6 @@ from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.attempt import attempt
 from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.workflows import cancelled_cleanly
@@ -177,19 +174,3 @@ def test_cancellation_propagates_and_leaves_nothing_running() -> None:
         await cancelled_cleanly(Independent(5).sample(context))
 
     asyncio.run(go())
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(MarlError, match=r"unknown key 'sampler.episode_second'"):
-        build(Independent, {"episode_second": 5}, "sampler")
-    with pytest.raises(MarlError, match="above 0"):
-        Limits(episode_seconds=0)
-
-
-def test_importing_the_engine_and_the_samplers_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, marl_verl.episode, marl_verl.algo.sampling;"
-        "print([m for m in ('torch', 'ray', 'verl', 'vllm', 'transformers', 'numpy') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert out.stdout.strip() == "[]"

@@ -20,7 +20,7 @@ from marl_verl.backend.verl.rollout.endpoint import EndpointClient
 from marl_verl.episode import Act, Action, ReplayMismatch, Run, Team, Workflow, WorkflowError, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.messages import as_message, as_observation, as_parameters, message_text
-from marl_verl.episode.turn import Turn, changed, with_ids
+from marl_verl.episode.turn import Turn, with_ids
 from marl_verl.errors import MarlError
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
 from marl_verl.tasks.base import Task, TaskSet
@@ -76,15 +76,6 @@ def test_a_workflow_with_a_tool_is_replayable_and_stores_its_messages() -> None:
     assert decode_journal(json.loads(json.dumps(encode_journal(run.journal)))) == run.journal
 
 
-def test_ids_of_calls_are_unique_and_do_not_depend_on_the_run() -> None:
-    action = Action("", tool_calls=[CALL, CALL])
-    acts = [Act("a", slot, 0, 0, ()) for slot in ("0", "1")]
-    ids = [call["id"] for act in acts for call in with_ids(act, action).tool_calls]
-    assert len(set(ids)) == 4
-    assert ids[:2] == [call["id"] for call in with_ids(acts[0], action).tool_calls]
-    assert all(len(each) == 9 and each.isalnum() for each in ids)
-
-
 def test_another_tool_is_another_request() -> None:
     first = check_workflow(UsesTool(), TASK, SCRIPT)
 
@@ -94,20 +85,6 @@ def test_another_tool_is_another_request() -> None:
 
     with pytest.raises(ReplayMismatch, match=r"another request: recorded .*now .*strict"):
         asyncio.run(replay(Other(), TASK, ["solver"], first.journal))
-
-
-def test_the_message_that_differs_is_named() -> None:
-    one, two = (
-        Act("a", "0", 0, 0, as_observation([{"role": "user", "content": "q"}, {"role": "tool", "content": text}]))
-        for text in ("at 10:01", "at 10:02")
-    )
-    assert changed(one, two).startswith("message 2 (tool): recorded ")
-    assert "10:01" in changed(one, two)
-    assert "10:02" in changed(one, two)
-    longer = Act("a", "0", 0, 0, (*one.observation, {"role": "user", "content": "more"}))
-    assert "another number of messages, recorded 2, now 3" in changed(one, longer)
-    plain = [Act("a", "0", 0, 0, as_observation(text)) for text in ("one", "two")]
-    assert changed(*plain) == "recorded ...'user: one', now ...'user: two' (from character 6)"
 
 
 def test_rows_with_other_tools_are_other_observations() -> None:
@@ -166,13 +143,6 @@ def test_invalid_parameters(given: dict[str, Any], why: str) -> None:
 
     with pytest.raises(WorkflowError, match=why):
         asyncio.run(go())
-
-
-def test_defaults_are_no_parameters() -> None:
-    assert (
-        as_parameters({"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "stop": None}) is None
-    )
-    assert as_parameters({"stop": "END"}) == {"stop": ["END"]}
 
 
 # Parsers of vLLM

@@ -347,13 +347,6 @@ def test_the_id_of_an_episode_says_its_step(texts: Shown, refused: Shown) -> Non
     assert "no stored validations: validate with" in refused("--run", "run", "--episode", "g14t00000_0")
 
 
-def test_rows_and_episodes_are_distinguished(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("f.gz").write_bytes(gzip.compress(Path(several()).read_bytes()))
-    for path in ("f.jsonl", "f.gz"):
-        assert main(["explain", path]) == 2
-        assert f"'{path}' holds episodes, which `marl-verl replay` shows" in capsys.readouterr().err
-
-
 def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
     run = RunDir(Path("my run"))
     run.folder.mkdir()
@@ -427,16 +420,6 @@ def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
     )
 
 
-def test_masking_several_acts(texts: Shown) -> None:
-    path = chorus()
-    shown = texts(path, "--mask", "left:x", "--mask", "left:y")
-    assert "answer (no answer)(no answer)\n" in shown
-    assert shown.count("  masked; original action: ") == 2
-    found = json.loads(texts(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
-    assert (found["acts"], found["changed"], found["missed"]) == (["left:x", "left:y"], [], [])
-    assert (found["score"], found["difference"]) == (0.0, 0.0)
-
-
 def test_masking_an_agent_masks_all_of_its_acts(texts: Shown, refused: Shown) -> None:
     path = chorus()
     stored = [each for each in json.loads(texts(path, "--json"))["effects"] if each["effect"] == "act"]
@@ -469,24 +452,6 @@ def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mas
     assert "masked  not known\n" in shown
     assert "difference" not in shown
     assert "would sample again" not in shown
-
-
-def test_an_act_that_can_be_left_out(texts: Shown) -> None:
-    def judge(act: Any) -> str:
-        return "yes" if act.slot == "1" else "(no answer) is no verdict"
-
-    class Lenient(Review):
-        async def run(self, task: Task, team: Team) -> str:
-            draft = await team["solver"].act(task.prompt)
-            if (await team["judge"].act(draft.text)).text != "(no answer)":
-                draft = await team["solver"].act("again")
-            return draft.text
-
-    plugins.load()._targets["workflows", "review"] = Lenient
-    path = write(play(solver=("5", "4"), judge=judge, workflow=Lenient()))
-    shown = texts(path, "--mask", "judge:0")
-    assert "not reached any more: solver:1\nanswer 5\n" in shown
-    assert "before  score 1, success\nmasked  score 0, no success\ndifference 1\n" in shown
 
 
 # Trees
@@ -528,12 +493,6 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
     assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
     assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
-
-
-def test_a_state_scored_by_a_rollout_is_not_scored_again(texts: Shown) -> None:
-    shown = texts(write(Sample([tree("played on")])))
-    assert "the score is that of a continuation, which is not in the journal\n" in shown
-    assert "would answer played on\nscore 0, no success (as stored)\n" in shown
 
 
 def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
@@ -649,17 +608,6 @@ class _Deaf:
         return getattr(self._team, name)
 
 
-def test_an_answer_that_cannot_be_scored(refused: Shown, since: Callable[..., None]) -> None:
-    class Fails(Sums):
-        async def score(self, task: Task, answer: Any) -> float:
-            raise ZeroDivisionError("by zero")
-
-    path = write(play())
-    since(sums=Fails)
-    message = "task set Fails cannot score the answer on task 't1': ZeroDivisionError: by zero"
-    assert f"episode 'q_0' cannot be replayed: {message}; --stored shows it without running it" in refused(path)
-
-
 # What a user does wrong
 
 
@@ -750,14 +698,6 @@ def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Call
     Path("f.jsonl").write_text(f"{first}\n{json.dumps(change(json.loads(line)))}\n")
     assert main(["replay", "f.jsonl"]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_unknown_episodes_and_files(refused: Shown) -> None:
-    path = several()
-    assert "'f.jsonl' has no episode 'q_11': did you mean 'q_1'?" in refused(path, "--episode", "q_11")
-    assert "no file 'f.json': did you mean 'f.jsonl'?" in refused("f.json")
-    assert "'f.jsonl' has 3 episodes: select one with --episode ID" in refused(path, "--mask", "solver:0")
-    assert "did you mean 'solver:0'?" in refused(write(play()), "--mask", "sovler:0")
 
 
 # In a process of its own

@@ -13,11 +13,9 @@ from marl_verl.algo.advantage import RowTable, agent_statistics
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.backend.verl.rollout.worker import answer_seconds, load_worker_context
-from marl_verl.config.compose import compose
+from marl_verl.backend.verl.rollout.worker import answer_seconds
 from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
 from marl_verl.episode.journal import ActRecord
-from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing import ScriptedPolicy, check_workflow
@@ -84,34 +82,6 @@ def test_the_return_decides_on_which_rows_the_team_reward_counts(method: Any, te
     shuffled = method.placed(RowTable.from_rows(rows[::-1]))
     assert shuffled.rewards["team"].tolist() == team[::-1]
     assert RowTable.from_rows(shuffled.to_rows()).rewards["team"].tolist() == team[::-1]  # as a step is stored
-
-
-def test_a_row_with_a_team_reward_of_its_own_keeps_it() -> None:
-    rows = [row("q", 0, i, i, "a", team=float(i)) for i in range(3)]
-    assert algorithm("grpo", returns="discounted").placed(RowTable.from_rows(rows)).rewards["team"].tolist() == [
-        0,
-        1,
-        2,
-    ]
-    with pytest.raises(MarlError, match="row 1 has a 'team_reward' and a reward 'team'"):
-        RowTable.from_rows([rows[0], {**rows[1], "team_reward": 1.0}])
-
-
-def test_which_returns_sum_turns() -> None:
-    assert not algorithm("grpo").advantage.sums_turns
-    assert not algorithm("gigpo").advantage.sums_turns
-    assert algorithm("magrpo").advantage.sums_turns
-    assert algorithm("ippo").advantage.sums_turns
-    assert algorithm("at-grpo", returns="discounted").advantage.sums_turns
-
-
-def test_a_declared_component_that_no_row_has_is_0() -> None:
-    rows = [row("q", i, 0, 0, "a", team=float(i)) for i in range(2)]
-    named = algorithm("grpo", rewards="weights", weights={"team": 1.0, "role": 2.0})
-    with pytest.raises(MarlError, match="unknown reward component 'role'"):
-        named.compute(RowTable.from_rows(rows))
-    declared = RowTable.from_rows(rows, declared=["team", "role"])
-    assert named.compute(declared).reward.tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["path_sum", "discounted"])
@@ -255,16 +225,6 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
 
 def test_without_repeatable_no_request_has_a_seed() -> None:
     assert {seed for _, seed in requests(repeatable=False)} == {None}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("hardware", "overrides", "seeds"),
-    [("cpu", [], True), ("gpu", [], False), ("cpu", ["marl.run.repeatable=false"], False)],
-)
-def test_the_hardware_decides_whether_requests_have_seeds(hardware: str, overrides: list[str], seeds: bool) -> None:
-    config = compose(INVENTORY, overrides, hardware=hardware)
-    assert load_worker_context(config, {}).repeatable is seeds
 
 
 def test_all_requests_of_a_session_name_it_so_that_they_stay_on_one_server() -> None:

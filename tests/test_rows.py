@@ -139,13 +139,6 @@ def test_every_row_is_put_once_and_before_its_task_is_finished(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_batch_without_a_row_that_is_learnt_from_is_finished_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = turn_rows(episodes(), step=5, learning=set())
-    (tags,) = collected(monkeypatch, {"u": rows}, ["u"])
-    assert tags["keys"] == [*(row.key for row in rows), "u"]
-
-
-@pytest.mark.slow
 def test_a_validation_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert collected(monkeypatch, {}, ["g0t00000"]) == []
 
@@ -173,16 +166,3 @@ def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> Non
     whole = with_padding(batch, padded)
     assert whole.keys == [*keys, "pad"]
     assert whole.tags == [*tags, {"is_padding": True}]
-
-
-def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
-    """Columns are read in blocks of rows: the first block has the slot, a later row does not."""
-    count = 1005
-    rows = [
-        {"uid": "t", "session": i, "index": 0, "turn": 0, "agent": "a", "slot": f"{i % 2}", "rewards": {}, "length": 1}
-        for i in range(count)
-    ]
-    del rows[-2]["slot"]
-    table = RowTable.from_rows(rows)
-    assert [table.slot.value(i) for i in range(count)] == [row.get("slot") for row in rows]
-    assert not table.padding.any()
