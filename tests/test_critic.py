@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -206,14 +205,6 @@ def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path: Path) -> None:
-    critic = resolved(
-        composed, "marl.policies.one.model.tokenizer_path=/words", f"marl.critic.model.path={tmp_path}"
-    ).critics.one.critic
-    assert (critic.model.path, critic.model.tokenizer_path) == (str(tmp_path), None)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -221,22 +212,10 @@ def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path
             "marl.critic.scope=team",
             "needs a critic of scope 'policy': leave marl.critic out",
         ),
-        ("marl.critic.scope=tem", "must be one of 'policy', 'team' or null, got 'tem': did you mean 'team'?"),
-        ("marl.critic.max_prompt_length=0", "marl.critic.max_prompt_length' must be a whole number >= 1 or null"),
-        ("marl.critic.model.path=/no/such", "model folder of marl.critic: '/no/such'"),
     ],
 )
 def test_incompatible_settings_are_rejected_before_the_run(composed: DictConfig, override: str, message: str) -> None:
     assert message in refused(composed, override)
-
-
-@pytest.mark.slow
-def test_what_the_docs_show_is_a_critic(composed: DictConfig) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"```yml\n(.*?)```", text, re.DOTALL)
-    config = with_overrides(composed, [])  # a copy that takes new keys
-    config.merge_with(OmegaConf.create(shown))
-    assert scope(config) == "team"
 
 
 @pytest.mark.slow
@@ -330,14 +309,6 @@ def test_the_teams_critic_learns_from_all_that_learn(monkeypatch: pytest.MonkeyP
     metrics = critics.update(rows, np.arange(5.0))
     assert metrics == {"critic/team/vf_loss": 1.0, "critic/team/cut": pytest.approx(1 / 3)}
     assert team.learnt[1] == [0.0, 2.0, 3.0]
-
-
-@pytest.mark.slow
-def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    critics = critics_of()
-    assert critics.values(batch(monkeypatch)) is None
-    assert critics.update(batch(monkeypatch), np.zeros(5)) == {}
-    assert (critics.runtimes, critics.colocated("one")) == ({}, [])
 
 
 @pytest.mark.slow

@@ -78,18 +78,6 @@ def test_a_failure_is_told_to_the_server(started: EngineThread, caplog: pytest.L
     assert "no memory" in caplog.text
 
 
-def test_an_engine_that_cannot_start_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(**options: Any) -> None:
-        raise ValueError("no such model")
-
-    monkeypatch.setattr(engine_thread, "EngineCoreProc", fails)
-    thread = EngineThread(target=None, name="EngineCore", kwargs={})
-    thread.start()
-    thread.join(20)
-    assert thread.exitcode == 1
-    assert connection.wait([thread.sentinel], timeout=0)
-
-
 def test_vllm_starts_its_engine_as_expected() -> None:
     from vllm.v1.engine import core, utils
 

@@ -278,9 +278,10 @@ def engine(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def _kept(update: Any, returned: list[Any], *given: Any) -> Any:
-    returned.append(update(*given))
-    return returned[-1]
+def _kept(update: Any, keys: set[str], batch: KVBatchMeta, updates: int) -> Any:
+    trained, metrics = update(batch, updates)
+    keys |= {*batch.keys, *trained.keys}
+    return trained, metrics
 
 
 @pytest.mark.slow
@@ -295,11 +296,11 @@ def test_verls_workers_update_from_merged_rows_as_from_rows(
         overrides = (f"marl.run.merge_turns={merges}", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=40")
         with monkeypatch.context() as patch:
             actor = Actor(engine, "ppo-clip-tis", patch, *overrides)
-            returned: list[Any] = []
-            patch.setattr(actor.runtime, "update", partial(_kept, actor.runtime.update, returned))
+            keys: set[str] = set()
+            patch.setattr(actor.runtime, "update", partial(_kept, actor.runtime.update, keys))
             found[merges] = actor.update(UNMOVED, now, updates=2)
             # the trainer removes all of them from TransferQueue, under both schedules
-            assert set(returned[0][0].keys) == set(actor.store.rows)
+            assert keys == set(actor.store.rows)
     assert close(found[True][0], found[False][0])
     merged, plain = found[True][1], found[False][1]
     assert [plain[f"merge/rows_{when}"] for when in ("before", "after")] == [7, 7]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from marl_verl.algo.advantage import RowTable, agent_statistics
-from marl_verl.backend.verl.rollout.rows import Row, row_fields, row_tag, turn_rows
+from marl_verl.backend.verl.rollout.rows import row_fields, row_tag, turn_rows
 from marl_verl.episode import Act, Action, Turn
 from tests.batches import algorithm
 
@@ -91,56 +92,36 @@ def test_a_turn_of_a_frozen_policy_discounts_nothing() -> None:
 # What reaches TransferQueue
 
 
-class Store:
-    """The calls that `collect` makes."""
-
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-
-    async def async_kv_batch_put(self, **call: Any) -> None:
-        self.calls.append(call)
-
-
-def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids: list[str]) -> list[dict[str, Any]]:
-    """What `collect` puts for tasks with these rows; a task without an entry is one of a validation. A task with rows
-    has the table of `episodes`."""
+@pytest.mark.slow
+def test_collect_puts_the_rows_that_are_learnt_from_and_returns_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Task "v" is one of a validation, task "w" has failed: without rows, nothing is put."""
     from marl_verl.backend.verl.rollout import worker
 
-    store = Store()
-    monkeypatch.setattr(worker, "tq", store)
-    made = object.__new__(worker._TeamRolloutWorker)
+    puts: list[dict[str, Any]] = []
 
-    async def go() -> None:
-        made._rows, made._reports = rows, {}
-        made._tables = {uid: RowTable.of(episodes(), (), TRAINED) for uid in rows if rows[uid]}
-        expected = RowTable.of(episodes(), (), TRAINED).to_rows() if made._tables else None
+    async def put(**call: Any) -> None:
+        puts.append(call)
+
+    monkeypatch.setattr(worker, "tq", SimpleNamespace(async_kv_batch_put=put))
+    made = object.__new__(worker._TeamRolloutWorker)
+    rows = turn_rows(episodes(), step=5, learning={"learner"})
+
+    async def collect(*uids: str) -> worker.Done:
+        made._rows, made._tables = {"u": list(rows), "w": []}, {"u": RowTable.of(episodes(), (), TRAINED)}
+        made._reports = {}
         for uid in uids:
             made._report(uid).set_result(worker.Report(uid, uid))
-        reports, table = await made.collect(uids)
-        assert [report.uid for report in reports] == uids
-        assert (None if table is None else table.to_rows()) == expected
-        assert (made._rows, made._tables, made._reports) == ({}, {}, {})
+        return await made.collect(list(uids))
 
-    asyncio.run(go())
-    return store.calls
-
-
-@pytest.mark.slow
-def test_every_row_is_put_once_and_before_its_task_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = turn_rows(episodes(), step=5, learning={"learner"})
-    whole, tags = collected(monkeypatch, {"u": rows, "w": []}, ["u", "w"])
-    assert whole["keys"] == ["u_0_0", "u_1_0"]
-    assert [ids.tolist() for ids in whole["fields"]["input_ids"].unbind()] == [[7, 8, 9, 1, 2]] * 2
-    assert tags["keys"] == ["u_0_1", "u_0_2", "u_1_1", "u_1_2", "u", "w"]
-    assert "fields" not in tags
-    by_key = dict(zip(whole["keys"] + tags["keys"], whole["tags"] + tags["tags"], strict=True))
-    assert by_key["u"] == by_key["w"] == {"status": "finished"}
-    assert {row.key: row.tag for row in rows} == {key: tag for key, tag in by_key.items() if "_" in key}
-
-
-@pytest.mark.slow
-def test_a_validation_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert collected(monkeypatch, {}, ["g0t00000"]) == []
+    done = asyncio.run(collect("u", "v", "w"))
+    assert [report.uid for report in done.reports] == ["u", "v", "w"]
+    assert (done.keys, done.tags) == ([row.key for row in rows], [row.tag for row in rows])
+    assert done.table is not None
+    assert done.table.to_rows() == RowTable.of(episodes(), (), TRAINED).to_rows()
+    assert [call["keys"] for call in puts] == [["u_0_0", "u_1_0"]]
+    assert [ids.tolist() for ids in puts[0]["fields"]["input_ids"].unbind()] == [[7, 8, 9, 1, 2]] * 2
+    done = asyncio.run(collect("v", "w"))
+    assert (done.keys, done.table, len(puts)) == ([], None, 1)
 
 
 def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
@@ -151,18 +132,29 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> None:
+def test_what_a_step_removes_are_its_rows_with_tensors_and_what_updates_added() -> None:
     from transfer_queue import KVBatchMeta
 
-    from marl_verl.backend.verl.batches import by_policy, in_order, with_padding
+    from marl_verl.backend.verl.batches import by_policy
+    from marl_verl.trainer.schedule import stored
 
     keys = ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]
     tags = [{"policy": "ab"[number % 2], "number": number} for number in range(4)]
-    batch = in_order(KVBatchMeta(partition_id="train", keys=keys[::-1], tags=tags[::-1]), keys)
-    assert (batch.keys, batch.tags) == (keys, tags)
+    batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
     part = by_policy(batch)["b"]
     assert part.keys == ["t_10_0", "u_0_10"]
-    padded = KVBatchMeta(partition_id="train", keys=[*part.keys, "pad"], tags=[*part.tags, {"is_padding": True}])
-    whole = with_padding(batch, padded)
-    assert whole.keys == [*keys, "pad"]
-    assert whole.tags == [*tags, {"is_padding": True}]
+    padded = KVBatchMeta(partition_id="train", keys=["merged-u_0_10", "pad"], tags=[tags[3], {"is_padding": True}])
+    assert stored(batch, [padded], {"b"}).keys == [*part.keys, "merged-u_0_10", "pad"]
+
+
+def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
+    """Columns are read in blocks of rows: the first block has the slot, a later row does not."""
+    count = 1005
+    rows = [
+        {"uid": "t", "session": i, "index": 0, "turn": 0, "agent": "a", "slot": f"{i % 2}", "rewards": {}, "length": 1}
+        for i in range(count)
+    ]
+    del rows[-2]["slot"]
+    table = RowTable.from_rows(rows)
+    assert [table.slot.value(i) for i in range(count)] == [row.get("slot") for row in rows]
+    assert not table.padding.any()

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from transfer_queue import KVBatchMeta
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
@@ -129,9 +128,11 @@ class Stack:
                 self.filter, self.curriculum, self.past = filter_of(config), None, None
                 self.algorithm: Algorithm = algorithm_named("grpo", {}, "options")
                 self.memory = AdvantageMemory(self.algorithm)
-                self.policies: Any = SimpleNamespace(trained=[SimpleNamespace(name="a")], sleep=lambda: None)
-                self.records: Any = SimpleNamespace(keeps=lambda step, position: True)
-                self.replay_buffer: Any = SimpleNamespace(sample=self._rows)
+                self.policies: Any = SimpleNamespace(learning={"a"}, sleep=lambda: None)
+                self.records: Any = SimpleNamespace(
+                    keeps=lambda step, position: True, journals=lambda step, reports: None
+                )
+                self.agent_loop_manager = SimpleNamespace(generate_sequences=self._submit, collect=self._collect)
                 self.train_dataset = TaskDataset(str(folder / "train.jsonl"), None, None, None)
                 self.train_dataloader_it: Iterator[Any] | None = None
                 self._loader()
@@ -150,26 +151,22 @@ class Stack:
                     sampler=create_rl_sampler(self.config.data, self.train_dataset),
                 )
 
-            def _submit_batch_to_rollout(self, batch: Any) -> int:
+            def _submit(self, batch: Any) -> None:
                 self.batch = batch
                 assert tu.get_non_tensor_data(batch, "global_steps", None) == self.global_steps
                 stack.sampled.append([int(json.loads(task)["id"]) for task in batch["task"]])
-                return len(batch)
 
-            def _rows(self, step: int, partition: str, batch_size: int) -> tuple[KVBatchMeta, Any]:
-                assert batch_size == len(self.batch)
-                rows = []
-                reports = []
+            def _collect(self) -> list[Any]:
+                """Of one worker, whose rows are in another order than their keys."""
+                rows, reports = [], []
                 for task, uid in zip(self.batch["task"], self.batch["uid"], strict=True):
                     number = int(json.loads(task)["id"])
                     if number not in failing:
                         rows += [row(uid, s, 0, float(s if number in useful else 1)) for s in range(EPISODES)]
                     reports.append(SimpleNamespace(task=str(number), successes=[True] * (number not in failing)))
-                self.reports = [*self.reports, *reports]
                 keys = [f"{each['uid']}_{each['session']}_0" for each in rows]
-                if rows:
-                    self.tables.append(RowTable.from_rows(rows[::-1], COMPONENTS))
-                return KVBatchMeta(partition_id=partition, keys=keys[::-1], tags=rows[::-1]), {}
+                table = RowTable.from_rows(rows[::-1], COMPONENTS) if rows else None
+                return [SimpleNamespace(reports=reports, keys=keys[::-1], tags=rows[::-1], table=table)]
 
         folder.mkdir(exist_ok=True, parents=True)
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
@@ -177,12 +174,11 @@ class Stack:
         self.trainer = Trainer()
 
     def step(self) -> tuple[list[list[int]], RowTable | None]:
-        """(the tasks of each round, the rows) of the next step; None if all tasks failed: verl raises before."""
+        """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
         self.sampled, step = [], self.trainer.global_steps
         try:
             batch, table = self.trainer.sample()
         except MarlError:
-            assert not self.trainer.tables
             self.trainer.global_steps = step + 1
             return self.sampled, None
         assert batch.keys == table.keys() == sorted(batch.keys)

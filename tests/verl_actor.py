@@ -290,4 +290,5 @@ class Actor:
         before = self.weights()
         _, metrics = self.runtime.update(KVBatchMeta(partition_id="train", keys=keys, tags=tags), updates)
         after = self.weights()
+        del metrics["update_seconds"]
         return {name: before[name] - after[name] for name in before}, metrics

@@ -25,14 +25,18 @@ from typing import Any
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
+from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.concat import concat
-from marl_verl.backend.verl.batches import PARTITION, read_tensors, write_tensors
+from marl_verl.backend.verl.batches import PARTITION, put_advantages, read_tensors, write_tensors
 from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
-from marl_verl.backend.verl.rollout.worker import Done
+from marl_verl.backend.verl.rollout.worker import Done, Report
 from marl_verl.config.schedule import settings_of
 from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
-from marl_verl.trainer.schedule import Schedule, Task, Training
+from marl_verl.trainer.schedule import Schedule
+
+Task = dict[str, Any]
+"""A row of `TeamTrainer.next_tasks`, and `batch`, the number of its data batch, from 1."""
 
 
 class Dispatch:
@@ -88,60 +92,64 @@ class Dispatch:
 
 
 class Asynchronous(Schedule):
-    """The schedule `async`. An error in an update's thread is raised by the step during which it occurs."""
+    """The schedule `async` of a `TeamTrainer`. An error in an update's thread is raised by the step during which it
+    occurs."""
 
-    def __init__(self, training: Training, config: DictConfig) -> None:
-        self.training = training
+    def __init__(self, trainer: Any, config: DictConfig) -> None:
+        self.trainer = trainer
         settings, self._size = settings_of(config), int(config.data.train_batch_size)
         self.learners = {
             runtime.name: Learner(runtime, Buffer(settings.fill, settings.batch, settings.max_staleness, self._size))
-            for runtime in training.policies.trained
+            for runtime in trainer.policies.trained
         }
         self._ahead = settings.ahead * self._size
-        self._dispatch = Dispatch(training.next_tasks, self._size + self._ahead)
+        self._dispatch = Dispatch(trainer.next_tasks, self._size + self._ahead)
         self._arrived: deque[Done] = deque()
-        self._spent: dict[str, dict[str, Any]] = {}
+        self._spent: dict[str, dict[str, Any]] = {}  # rows that no update uses
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
         """Sample and learn until `train_batch_size` more tasks are finished."""
-        training, done = self.training, list[Done]()
-        with training.phase("sampling and learning"):
-            while len(done) < self._size and not (done and done[-1].report.error):
+        trainer, reports, tables = self.trainer, list[Report](), list[RowTable]()
+        with trainer.phase("sampling and learning"):
+            while len(reports) < self._size and not (reports and reports[-1].error):
                 self._learn()
-                self._dispatch.fill(training.agent_loop_manager, self.versions(), self._wanted())
+                self._dispatch.fill(trainer.agent_loop_manager, self.versions(), self._wanted())
                 with timed(timing_raw, "gen"):
                     self._wait()
                 with timed(timing_raw, "advantage"):
-                    while self._arrived and len(done) < self._size:
-                        done.append(self._arrived.popleft())
-                        self._take_in(done[-1])
+                    while self._arrived and len(reports) < self._size:
+                        done = self._arrived.popleft()
+                        reports += done.reports
+                        self._dispatch.done(reports[-1].uid)
+                        if done.table is not None:  # else every attempt failed
+                            tables.append(done.table)
+                            self._buffer(done, done.table)
                         self._learn()  # start updates without waiting for the rest of the finished tasks
-            training.store_reports([each.report for each in done])
-            if training.global_steps >= training.total_training_steps:
+            trainer.store_reports(reports)
+            if trainer.global_steps >= trainer.total_training_steps:
                 self._finish()  # include the remaining updates in the last step's metrics and weights
-        table = training.algorithm.credited(concat([each.table for each in done if each.table is not None]))
+        table = trainer.algorithm.credited(concat(tables))
         # advantages do not depend on other tasks (`check_schedule`)
-        result = training.algorithm.compute(table)
-        metrics.update(training.store_rows(table, result))
-        if (signal := training.signal(table, result)) is not None:
+        result = trainer.algorithm.compute(table)
+        metrics.update(trainer.store_rows(table, result))
+        if (signal := trainer.signal(table, result)) is not None:
             metrics.update(signal.metrics())
         metrics.update(self._metrics())
-        # TransferQueue has a key for each task, too
-        return self._clear([each.report.uid for each in done])
+        return self._clear()
 
     def _wait(self) -> None:
         """Wait until a task or an update ends."""
         if not self._arrived:
             updates = [learner.future for learner in self.learners.values() if learner.future]
-            wait([*self.training.agent_loop_manager.waiting(), *updates], return_when=FIRST_COMPLETED)
-        self._arrived.extend(self.training.agent_loop_manager.finished())
+            wait([*self.trainer.agent_loop_manager.waiting(), *updates], return_when=FIRST_COMPLETED)
+        self._arrived.extend(self.trainer.agent_loop_manager.finished())
 
     def _learn(self) -> None:
         """Collect finished updates and start those that can start."""
         for learner in self.learners.values():
             learner.end()
         for learner in self.learners.values():
-            learner.begin(self.training.agent_loop_manager, self._dispatch.oldest(learner.name))
+            learner.begin(self.trainer.agent_loop_manager, self._dispatch.oldest(learner.name))
 
     def _finish(self) -> None:
         """Run the updates for which there are rows."""
@@ -154,42 +162,40 @@ class Asynchronous(Schedule):
         """How many tasks may be in flight: those that the update of the slowest policy lacks, and those ahead of it."""
         return self._ahead + min((learner.missing for learner in self.learners.values()), default=self._size)
 
-    def _take_in(self, done: Done) -> None:
+    def _buffer(self, done: Done, table: RowTable) -> None:
         """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""
-        self._dispatch.done(done.report.uid)
-        if done.table is None:
-            return  # every attempt failed
         batch = KVBatchMeta(partition_id=PARTITION, keys=done.keys, tags=done.tags)
-        found = self.training.algorithm.compute(done.table)
-        self.training.policies.put_advantages(batch, found)
-        signal = self.training.signal(done.table, found)
-        learnt = range(len(done.keys)) if signal is None else set(signal.rows)
-        for row, (key, tag) in enumerate(zip(done.keys, done.tags, strict=True)):
-            if tag["policy"] in self.learners and row in learnt:
-                self.learners[tag["policy"]].buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
+        result = self.trainer.algorithm.compute(table)
+        put_advantages(batch, result, self.learners)
+        signal = self.trainer.signal(table, result)
+        learnt = range(len(batch)) if signal is None else set(signal.rows)
+        for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
+            if (learner := self.learners.get(tag["policy"])) is None:
+                continue
+            if row in learnt:
+                learner.buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
             else:
                 self._spent[key] = tag
 
     def _metrics(self) -> dict[str, float]:
         """Metrics of each policy, and totals."""
-        found: dict[str, float] = {"train/in_flight": float(len(self._dispatch))}
-        own = {key: value for learner in self.learners.values() for key, value in learner.metrics().items()}
+        values = {name: value for learner in self.learners.values() for name, value in learner.metrics().items()}
         for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
-            found[f"train/{count}"] = sum(own[f"policy/{name}/{count}"] for name in self.learners)
-        return {**found, **own}
+            values[f"train/{count}"] = sum(values[f"policy/{name}/{count}"] for name in self.learners)
+        return {"train/in_flight": float(len(self._dispatch)), **values}
 
-    def _clear(self, uids: list[str]) -> KVBatchMeta:
-        """Rows to remove from TransferQueue, each returned once: used in an update, too stale, or not trainable."""
+    def _clear(self) -> KVBatchMeta:
+        """Rows to remove from TransferQueue, each returned once: used in an update, too stale, or not trained on."""
         spent, self._spent = self._spent, {}
         for learner in self.learners.values():
             spent.update(learner.spent)
             learner.spent = {}
-        return KVBatchMeta(partition_id=PARTITION, keys=[*spent, *uids], tags=[*spent.values(), *({} for _ in uids)])
+        return KVBatchMeta(partition_id=PARTITION, keys=list(spent), tags=list(spent.values()))
 
     def versions(self) -> dict[str, int]:
         """Policy -> version of its weights: the number of its updates; 0 for a frozen policy."""
         versions = {name: learner.version for name, learner in self.learners.items()}
-        return {**dict.fromkeys(self.training.policies.runtimes, 0), **versions}
+        return {**dict.fromkeys(self.trainer.policies.runtimes, 0), **versions}
 
     def settle(self) -> None:
         """Wait until no update or weight sync is running. Sampling continues; finished tasks are left for `step`."""

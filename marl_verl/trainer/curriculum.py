@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,17 +26,11 @@ from marl_verl.algo.advantage import FloatArray, IntArray
 from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.files import read_json
 
+if TYPE_CHECKING:
+    from marl_verl.backend.verl.rollout.worker import Report
+
 POOLS = ("new", "hard", "medium", "easy")
 FILE = "tasks.json"
-
-
-class Outcome(Protocol):
-    """The part of a task's report that is measured."""
-
-    @property
-    def task(self) -> str: ...
-    @property
-    def successes(self) -> Sequence[bool]: ...
 
 
 class Curriculum:
@@ -52,8 +46,8 @@ class Curriculum:
     def pools(self) -> IntArray:
         """[n] the pool of each task, as position in `POOLS`."""
         rates, limits = self.rates, self.settings
-        found: IntArray = np.select([np.isnan(rates), rates < limits.hard, rates > limits.easy], [0, 1, 3], 2)
-        return found
+        pools: IntArray = np.select([np.isnan(rates), rates < limits.hard, rates > limits.easy], [0, 1, 3], 2)
+        return pools
 
     def draw(self, step: int, count: int, taken: Collection[int] = ()) -> list[int]:
         """`count` different tasks by number, none of them in `taken`: those that the step has drawn before."""
@@ -62,12 +56,12 @@ class Curriculum:
         generator = np.random.default_rng(zlib.crc32(f"{self._seed} curriculum {step} {len(taken)}".encode()))
         chance = np.log1p(-generator.random(len(self._ids))) / np.where(weight > 0, weight, 1.0)
         order = np.lexsort((-chance, weight == 0))
-        found = order[~np.isin(order, list(taken))][:count]
-        drawn = np.bincount(self.pools()[found], minlength=len(POOLS))
+        numbers = order[~np.isin(order, list(taken))][:count]
+        drawn = np.bincount(self.pools()[numbers], minlength=len(POOLS))
         self._drawn = self._drawn + drawn if taken else drawn
-        return [int(number) for number in found]
+        return [int(number) for number in numbers]
 
-    def record(self, outcomes: Iterable[Outcome]) -> None:
+    def record(self, outcomes: Iterable[Report]) -> None:
         """Add the outcomes of a step. A task of which every episode failed to run is not measured."""
         for outcome in outcomes:
             if not outcome.successes:
@@ -80,7 +74,7 @@ class Curriculum:
     def metrics(self) -> dict[str, float]:
         """Number of tasks in each pool, and how many the step has drawn from each."""
         counts = {"tasks": np.bincount(self.pools(), minlength=len(POOLS)), "drawn": self._drawn}
-        return {f"curriculum/{what}/{pool}": float(n[i]) for what, n in counts.items() for i, pool in enumerate(POOLS)}
+        return {f"curriculum/{kind}/{pool}": float(n[i]) for kind, n in counts.items() for i, pool in enumerate(POOLS)}
 
     def save(self, folder: Path, step: int) -> None:
         """Write the statistics: task id -> number of episodes and success rate."""

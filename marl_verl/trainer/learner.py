@@ -26,12 +26,12 @@ import time
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transfer_queue import KVBatchMeta
 
+from marl_verl.backend.verl.batches import PARTITION
 from marl_verl.threads import in_thread
 
 if TYPE_CHECKING:
@@ -46,12 +46,9 @@ class Waiting(NamedTuple):
     tag: Mapping[str, Any]
     version: int
 
-
-class Taken(NamedTuple):
-    """Rows taken from a buffer, oldest first: rows to learn from, and dropped rows, which are too stale."""
-
-    rows: list[Waiting]
-    dropped: list[Waiting]
+    @property
+    def task(self) -> str:
+        return self.key.partition("_")[0]
 
 
 class Buffer:
@@ -66,7 +63,7 @@ class Buffer:
     def __init__(self, fill: int | None, batch: int | None, max_staleness: int, size: int = 1) -> None:
         self.fill, self.batch, self.max_staleness, self.size = fill, batch, max_staleness, size
         self.rows: list[Waiting] = []
-        self._each = None if fill is None else fill / size  # rows of a task
+        self._rows_of_task = None if fill is None else fill / size
 
     @property
     def full(self) -> bool:
@@ -75,62 +72,50 @@ class Buffer:
     @property
     def tasks(self) -> int:
         """Number of different tasks among the rows."""
-        return _tasks(self.rows)
+        return len({row.task for row in self.rows})
 
     @property
     def missing(self) -> int:
         """Number of tasks that the buffer lacks to be full; negative if it has more. With `fill`, an estimate."""
         tasks = self.tasks
-        if self._each is None or self.fill is None:
+        if self._rows_of_task is None or self.fill is None:
             missing = self.size - tasks
         else:
-            self._each = len(self.rows) / tasks if tasks else self._each
-            missing = math.ceil((self.fill - len(self.rows)) / self._each)
+            self._rows_of_task = len(self.rows) / tasks if tasks else self._rows_of_task
+            missing = math.ceil((self.fill - len(self.rows)) / self._rows_of_task)
         return missing if self.full else max(1, missing)
 
     def add(self, rows: Iterable[Waiting]) -> None:
-        """Add rows. ValueError for a row that is already in the buffer, which would be learnt from twice."""
-        there = {row.key for row in self.rows}
+        """Add rows, each after those of the same version."""
         for row in rows:
-            if row.key in there:
-                raise ValueError(f"row '{row.key}' is in the buffer already")
-            there.add(row.key)
-            insort(self.rows, row, key=attrgetter("version"))  # after those of the same version
+            insort(self.rows, row, key=attrgetter("version"))
 
-    def take(self, version: int) -> Taken:
-        """Take rows for an update that starts at `version`; none if the buffer is not full without the stale rows."""
+    def take(self, version: int) -> tuple[list[Waiting], list[Waiting]]:
+        """Take rows for an update that starts at `version`; none if the buffer is not full without the stale rows.
+
+        Returns:
+            The rows to learn from, and those dropped, which are too stale, oldest first.
+        """
         stale = sum(version - row.version > self.max_staleness for row in self.rows)
         dropped, fresh = self.rows[:stale], self.rows[stale:]
         taken = fresh if self._enough(fresh) else []
         if self.batch is not None:
             taken = taken[: len(taken) // self.batch * self.batch]
         elif self.fill is None:
-            tasks = set(list(dict.fromkeys(map(_task, taken)))[: self.size])
-            taken = [row for row in taken if _task(row) in tasks]
+            tasks = set(list(dict.fromkeys(row.task for row in taken))[: self.size])
+            taken = [row for row in taken if row.task in tasks]
         keys = {row.key for row in taken}
         self.rows = [row for row in fresh if row.key not in keys]
-        return Taken(taken, dropped)
+        return taken, dropped
 
     def _enough(self, rows: Sequence[Waiting]) -> bool:
         if self.fill is not None:
             return len(rows) >= self.fill
-        return len(rows) >= (self.batch or 1) and _tasks(rows) >= self.size
+        return len(rows) >= (self.batch or 1) and len({row.task for row in rows}) >= self.size
 
 
-def _task(row: Waiting) -> str:
-    return row.key.partition("_")[0]
-
-
-def _tasks(rows: Iterable[Waiting]) -> int:
-    return len(set(map(_task, rows)))
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """A finished update: its metrics, and the staleness of each of its rows."""
-
-    values: dict[str, float]
-    staleness: list[int]
+Learnt = tuple[dict[str, float], list[int]]
+"""A finished update: its metrics, and the staleness of each of its rows."""
 
 
 class Learner:
@@ -142,7 +127,7 @@ class Learner:
         self.spent: dict[str, dict[str, Any]] = {}  # key -> tag of rows that the owner may delete
         self.learnt: list[Learnt] = []  # updates finished since the last `metrics`
         self.dropped = 0  # rows dropped since then, too stale
-        self.future: Future[tuple[KVBatchMeta, Learnt]] | None = None  # of the running update
+        self.future: Future[tuple[dict[str, Any], Learnt]] | None = None  # of the running update: what it spends
 
     def begin(self, gates: TeamRolloutManager, oldest: int | None) -> None:
         """Start an update if one may start. `oldest`: oldest version of this policy among tasks in flight."""
@@ -151,7 +136,7 @@ class Learner:
             return
         rows, dropped = self.buffer.take(self.version)
         self.dropped += len(dropped)
-        self.spent.update((row.key, dict(row.tag)) for row in dropped)
+        self.spent.update({row.key: dict(row.tag) for row in dropped})
         if rows:
             version = self.version
             self.future = in_thread(f"update-{self.name}", lambda: self._work(gates, rows, version))
@@ -166,15 +151,15 @@ class Learner:
         if self.future is None or not self.future.done():
             return
         done, self.future = self.future, None
-        part, learnt = done.result()
+        spent, learnt = done.result()
         self.version += 1
-        self.spent.update(zip(part.keys, part.tags, strict=True))
+        self.spent.update(spent)
         self.learnt.append(learnt)
 
-    def _work(self, gates: TeamRolloutManager, rows: list[Waiting], version: int) -> tuple[KVBatchMeta, Learnt]:
+    def _work(self, gates: TeamRolloutManager, rows: list[Waiting], version: int) -> tuple[dict[str, Any], Learnt]:
         """Update at `version` and sync weights; runs in the update's thread."""
-        begun = time.monotonic()
-        batch = KVBatchMeta(partition_id="train", keys=[row.key for row in rows], tags=[dict(row.tag) for row in rows])
+        keys, tags = [row.key for row in rows], [dict(row.tag) for row in rows]
+        batch = KVBatchMeta(partition_id=PARTITION, keys=keys, tags=tags)
         # servers that sleep during training accept no requests meanwhile
         makes_room = bool(self.runtime.config.actor_rollout_ref.rollout.free_cache_engine)
         if makes_room:
@@ -187,34 +172,34 @@ class Learner:
             gates.close_gate(self.name)
         self.runtime.sync_weights(version + 1)
         gates.open_gate(self.name)
-        values |= {"update_seconds": updated - begun, "sync_seconds": time.monotonic() - updated}
-        return part, Learnt(values, [version - row.version for row in rows])
+        values["sync_seconds"] = time.monotonic() - updated
+        spent = dict(zip([*keys, *part.keys], [*tags, *part.tags], strict=True))
+        return spent, (values, [version - row.version for row in rows])
 
     def metrics(self) -> dict[str, float]:
         """`policy/NAME/...` since the last call: means over the finished updates, and row counts."""
         learnt, self.learnt = self.learnt, []
         dropped, self.dropped = self.dropped, 0
         columns: dict[str, list[float]] = {}
-        for each in learnt:
-            for name, value in each.values.items():
+        for values, _ in learnt:
+            for name, value in values.items():
                 columns.setdefault(name, []).append(value)
-        found = {name: sum(column) / len(column) for name, column in columns.items()}
-        staleness = [age for each in learnt for age in each.staleness]
+        metrics = {name: sum(column) / len(column) for name, column in columns.items()}
+        staleness = [age for _, ages in learnt for age in ages]
         if staleness:
-            found["staleness_mean"], found["staleness_max"] = sum(staleness) / len(staleness), float(max(staleness))
+            metrics |= {"staleness_mean": sum(staleness) / len(staleness), "staleness_max": float(max(staleness))}
         counts = {"updates": len(learnt), "trained_rows": len(staleness), "stale_dropped": dropped}
         counts |= {"buffer_rows": len(self.buffer.rows), "version": self.version}
-        found.update({name: float(count) for name, count in counts.items()})
-        return {f"policy/{self.name}/{name}": value for name, value in found.items()}
+        metrics |= {name: float(count) for name, count in counts.items()}
+        return {f"policy/{self.name}/{name}": value for name, value in metrics.items()}
 
     def state(self) -> dict[str, Any]:
         """The state for `restore`, without the rows' tensors. No update may be running."""
         assert self.future is None
-        rows, learnt = [row._asdict() for row in self.buffer.rows], [asdict(each) for each in self.learnt]
-        return {"version": self.version, "rows": rows, "learnt": learnt, "dropped": self.dropped}
+        rows = [row._asdict() for row in self.buffer.rows]
+        return {"version": self.version, "rows": rows, "learnt": self.learnt, "dropped": self.dropped}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
-        self.version, self.dropped = state["version"], state["dropped"]
-        self.learnt = [Learnt(**each) for each in state["learnt"]]
+        self.version, self.dropped, self.learnt = state["version"], state["dropped"], state["learnt"]
         self.buffer.add(Waiting(**row) for row in state["rows"])

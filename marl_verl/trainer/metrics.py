@@ -24,8 +24,8 @@ def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: s
     if not outcomes:
         return {}
     values = {f"{prefix}draws{suffix}": draws(outcomes)}
-    for side, own in side_statistics(outcomes).items():
-        values |= {f"{prefix}side/{side}/{name}{suffix}": value for name, value in own.items()}
+    for side, statistics in side_statistics(outcomes).items():
+        values |= {f"{prefix}side/{side}/{name}{suffix}": value for name, value in statistics.items()}
     return values
 
 
@@ -67,12 +67,12 @@ def team_metrics(
         "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(len(failures)),
     }
-    values.update(side_metrics([each for report in reports for each in report.outcomes], "train/"))
+    values.update(side_metrics([outcome for report in reports for outcome in report.outcomes], "train/"))
     values.update(means([row for report in reports for row in report.measures], "train/answer/"))
     extra: Counter[str] = Counter()  # sampled tokens that are in no row
     for report in reports:
         extra.update(report.extra_tokens)
-    values.update({f"train/extra_tokens/{what}": float(count) for what, count in extra.items()})
+    values.update({f"train/extra_tokens/{purpose}": float(count) for purpose, count in extra.items()})
     values["train/tokens"] = float(table.length[~table.padding].sum()) + extra.total()
     reasons = Counter(failure.reason for failure in failures)
     values.update({f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())})

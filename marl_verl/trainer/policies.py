@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -10,8 +9,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 
-from marl_verl.algo.advantage import AdvantageResult
-from marl_verl.backend.verl.batches import by_policy, put_advantages
+from marl_verl.backend.verl.batches import by_policy
 from marl_verl.backend.verl.critic import Critics
 from marl_verl.backend.verl.policy_runtime import PolicyRuntime
 from marl_verl.backend.verl.policy_servers import FrozenRuntime, PastRuntime, Runtime
@@ -44,11 +42,13 @@ class Policies:
                 kind = FrozenRuntime if policy.past is None else PastRuntime
                 self.runtimes[name] = kind(policy, _config_of(config, name), devices[name])
             else:
-                own = policy, _config_of(config, name), devices[name], self.critics.colocated(name)
-                self.runtimes[name] = PolicyRuntime(*own) if policy.base is None else SharedRuntime(*own, sharing)
+                place = policy, _config_of(config, name), devices[name], self.critics.colocated(name)
+                self.runtimes[name] = PolicyRuntime(*place) if policy.base is None else SharedRuntime(*place, sharing)
         self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, PolicyRuntime)]
+        self.learning = {runtime.name for runtime in self.trained}
+        models = {runtime.name: runtime.config.actor_rollout_ref.model.path for runtime in self.trained}
         # read from the files of the weights here, not in every step
-        self.alone = {each.name for each in self.trained if uses_all_cores(each.config.actor_rollout_ref.model.path)}
+        self.alone = {name for name, model in models.items() if uses_all_cores(model)}
 
     @property
     def early_clients(self) -> bool:
@@ -59,7 +59,7 @@ class Policies:
         return {name: runtime.client() for name, runtime in self.runtimes.items()}
 
     def actors(self) -> dict[str, Any]:
-        return {what: actor for runtime in self.runtimes.values() for what, actor in runtime.actors().items()}
+        return {label: actor for runtime in self.runtimes.values() for label, actor in runtime.actors().items()}
 
     def start(self) -> None:
         at_once({name: runtime.start for name, runtime in self.runtimes.items()})
@@ -74,36 +74,29 @@ class Policies:
             {name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()}
         )
 
-    def put_advantages(self, batch: KVBatchMeta, result: AdvantageResult) -> None:
-        """Write the advantages of each of a batch's n rows to TransferQueue, for the update of its policy."""
-        put_advantages(batch, result, {runtime.name for runtime in self.trained})
-
     def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:
         """Update each trained policy from its own rows. Returns policy -> result of `PolicyRuntime.update`."""
         parts = by_policy(batch)
-        chosen = [runtime for runtime in self.trained if runtime.name in parts]
-        calls = {runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen}
+        calls = {
+            runtime.name: partial(runtime.update, parts[runtime.name])
+            for runtime in self.trained
+            if runtime.name in parts
+        }
         return self._alone_first(calls)
 
     def _alone_first(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         """Call the functions of the `alone` policies one after another, then those of the others at once."""
-        found = {name: call() for name, call in calls.items() if name in self.alone}
-        return found | at_once({name: call for name, call in calls.items() if name not in self.alone})
-
-
-def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
-    begun = time.monotonic()
-    part, values = runtime.update(part)
-    return part, {**values, "update_seconds": time.monotonic() - begun}
+        results = {name: call() for name, call in calls.items() if name in self.alone}
+        return results | at_once({name: call for name, call in calls.items() if name not in self.alone})
 
 
 def _config_of(config: DictConfig, policy: str) -> DictConfig:
     """The whole config for one policy, in verl's layout."""
-    found: Any = OmegaConf.create(OmegaConf.to_container(config))
-    with open_dict(found):
-        own = found.policies[policy]
-        found.actor_rollout_ref = own.actor_rollout_ref
-        found.algorithm.rollout_correction = own.algorithm.rollout_correction
-        found.trainer.n_gpus_per_node, found.trainer.nnodes = own.trainer.n_gpus_per_node, own.trainer.nnodes
-        del found["policies"]
-    return found  # type: ignore[no-any-return]
+    whole: Any = OmegaConf.create(OmegaConf.to_container(config))
+    with open_dict(whole):
+        section = whole.policies[policy]
+        whole.actor_rollout_ref = section.actor_rollout_ref
+        whole.algorithm.rollout_correction = section.algorithm.rollout_correction
+        whole.trainer.n_gpus_per_node, whole.trainer.nnodes = section.trainer.n_gpus_per_node, section.trainer.nnodes
+        del whole["policies"]
+    return whole  # type: ignore[no-any-return]

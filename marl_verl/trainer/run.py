@@ -157,7 +157,7 @@ def start_ray(config: Any) -> None:
     import ray
 
     options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)  # type: ignore[assignment]
-    given = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
+    wanted = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
     options.pop("address", None)
     options |= safe_job()
@@ -169,8 +169,8 @@ def start_ray(config: Any) -> None:
         variables.pop("MARL_VERL_EVENTS", None)  # a file descriptor of this process
         for endpoint in _endpoints(config).values():  # workers get keys by other means: Ray shows these variables
             variables.pop(endpoint.key_variable or "", None)
-        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
-        connect(address, runtime_env={**runtime_env, **given}, **options)
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **wanted.pop("env_vars", {})}
+        connect(address, runtime_env={**runtime_env, **wanted}, **options)
     else:
         pools = _pools(config)
         cpus = max(os.cpu_count() or 1, ray_cpus(config, pools))
@@ -187,7 +187,7 @@ def start_ray(config: Any) -> None:
         scratch = os.environ.get(SCRATCH_VARIABLE)
         folder = scratch and f"{scratch}/ray"  # Ray makes its folder writable for all users; the scratch folder is not
         options.setdefault("include_dashboard", False)
-        ray.init(address="local", _temp_dir=folder, runtime_env=given or None, **options)
+        ray.init(address="local", _temp_dir=folder, runtime_env=wanted or None, **options)
     check_slots(config)
 
 

@@ -1,51 +1,18 @@
-"""The schedule interface, the part of the trainer that schedules use, and the synchronous schedule."""
+"""When a run samples and when it learns: the interface of schedules, and the synchronous schedule."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from transfer_queue import KVBatchMeta
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.verl.batches import part_of, with_padding
-from marl_verl.backend.verl.memory import AdvantageMemory
-from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.backend.verl.batches import part_of, put_advantages
 from marl_verl.events import timed
 from marl_verl.threads import in_thread
-from marl_verl.trainer.filtering import Signal
-from marl_verl.trainer.policies import Policies
-
-Task = dict[str, Any]
-"""The columns of `TaskDataset`, `uid`, `keep` (whether to store its episodes) and `batch` (number of its data batch,
-from 1)."""
-
-
-class Training(Protocol):
-    """The side of the trainer that a schedule uses."""
-
-    global_steps: int  # the current step, from 1
-    total_training_steps: int
-    agent_loop_manager: Any
-    algorithm: Algorithm
-    memory: AdvantageMemory  # of earlier steps
-    policies: Policies
-
-    # names the run's activity during the context, for error messages
-    def phase(self, name: str, /) -> AbstractContextManager[None]: ...
-    # the next batch of the data
-    def next_tasks(self) -> list[Task]: ...
-    # sample a batch of tasks and wait; returns its rows in key order
-    def sample(self) -> tuple[KVBatchMeta, RowTable]: ...
-    # store the episodes of a step's tasks; MarlError if too many failed
-    def store_reports(self, reports: list[Report]) -> None: ...
-    # store how a step's advantages were computed; returns the step's metrics of team and agents
-    def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]: ...
-    # which rows to train on; None without a filter: all
-    def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None: ...
 
 
 class Schedule(ABC):
@@ -74,45 +41,55 @@ class Schedule(ABC):
 
 
 class Synchronous(Schedule):
-    """Synchronous schedule: each row is used in the step that sampled it (on-policy); policies update concurrently."""
+    """Each row is used in the step that sampled it (on-policy); policies update concurrently.
 
-    def __init__(self, training: Training) -> None:
-        self.training, self.policies = training, training.policies
+    `trainer`: the `TeamTrainer`.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.policies = trainer, trainer.policies
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
-        training = self.training
-        with timed(timing_raw, "gen"), training.phase("sampling"):
-            batch, table = training.sample()
-        with timed(timing_raw, "advantage"), training.phase("computing advantages"):
+        trainer, policies = self.trainer, self.policies
+        with timed(timing_raw, "gen"), trainer.phase("sampling"):
+            batch, table = trainer.sample()
+        with timed(timing_raw, "advantage"), trainer.phase("computing advantages"):
             table, result = self.put_advantages(batch, table)
-            metrics.update(training.store_rows(table, result))
-            signal, learnt = training.signal(table, result), batch
+            metrics.update(trainer.store_rows(table, result))
+            signal, learnt = trainer.signal(table, result), batch
             if signal is not None:
                 metrics.update(signal.metrics())
                 learnt = part_of(batch, signal.rows)
-        with timed(timing_raw, "update"), training.phase("updating"):
-            critics = in_thread("update-critics", lambda: self.policies.critics.update(batch, result.target))
-            updated = self.policies.update(learnt)
+        with timed(timing_raw, "update"), trainer.phase("updating"):
+            critics = in_thread("update-critics", lambda: policies.critics.update(batch, result.target))
+            updated = policies.update(learnt)
             metrics.update(critics.result())
-        for name, (part, values) in updated.items():
+        for name, (_, values) in updated.items():
             metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})
-            batch = with_padding(batch, part)
-        return batch
+        return stored(batch, [part for part, _ in updated.values()], policies.learning)
 
     def put_advantages(self, batch: KVBatchMeta, table: RowTable) -> tuple[RowTable, AdvantageResult]:
         """Compute the advantages of all rows of the team together and write them to TransferQueue."""
         if (values := self.policies.critics.values(batch)) is not None:
             table = replace(table, values=values)
-        table = self.training.memory.recall(self.training.algorithm.credited(table))
-        result = self.training.algorithm.compute(table)
-        self.policies.put_advantages(batch, result)
+        table = self.trainer.memory.recall(self.trainer.algorithm.credited(table))
+        result = self.trainer.algorithm.compute(table)
+        put_advantages(batch, result, self.policies.learning)
         return table, result
 
     def on_step_end(self, timing_raw: dict[str, float]) -> None:
         """Sync weights to the servers. After the checkpoint, which may need the memory that awake servers use."""
-        with timed(timing_raw, "sync"), self.training.phase("syncing weights"):
+        with timed(timing_raw, "sync"), self.trainer.phase("syncing weights"):
             self.policies.sync_weights(self.versions())
 
     def versions(self) -> dict[str, int]:
         """The current step as version of every policy."""
-        return dict.fromkeys(self.policies.runtimes, int(self.training.global_steps))
+        return dict.fromkeys(self.policies.runtimes, int(self.trainer.global_steps))
+
+
+def stored(batch: KVBatchMeta, updated: Sequence[KVBatchMeta], learning: Collection[str]) -> KVBatchMeta:
+    """The rows of a step in TransferQueue: those of learning policies, and what updates added (padding, sequences)."""
+    rows = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if tag["policy"] in learning}
+    for part in updated:
+        rows.update(zip(part.keys, part.tags, strict=True))
+    return KVBatchMeta(partition_id=batch.partition_id, keys=list(rows), tags=list(rows.values()))

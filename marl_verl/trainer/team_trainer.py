@@ -1,14 +1,22 @@
 """The team's training loop: verl's `PPOTrainer`, with a runtime for each policy and one advantage over the whole team.
 
-Uses verl internals: the methods of `PPOTrainer` overridden below, its `fit`, which calls them, and `ReplayBuffer`.
+`fit` of the base class calls the methods below in this order; `Synchronous.step` and `Asynchronous.step` are a step:
+
+    _setup, _load_checkpoint, on_init_end      before the first step: data, checkpoint, weights to the servers
+    _validate
+    step                                       draw tasks, sample, advantages, update        (of the schedule)
+    _save_checkpoint, on_step_end              write a checkpoint, sync weights
+    _validate
+    _compute_metrics                           record metrics, commit the checkpoint
+
+Uses verl internals: the methods of `PPOTrainer` overridden below, and its `fit`, which calls them.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +24,6 @@ from typing import Any
 from omegaconf import open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -24,9 +31,9 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.concat import concat
-from marl_verl.backend.verl.batches import in_order, joined
+from marl_verl.backend.verl.batches import PARTITION
 from marl_verl.backend.verl.memory import AdvantageMemory
-from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.backend.verl.rollout.worker import Done, Report
 from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
 from marl_verl.config.task_choice import curriculum_of, filter_of
@@ -42,20 +49,8 @@ from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.policies import Policies
-from marl_verl.trainer.schedule import Schedule, Synchronous, Task
+from marl_verl.trainer.schedule import Schedule, Synchronous
 from marl_verl.trainer.validation import play, validation_metrics
-
-
-class TeamReplayBuffer(ReplayBuffer):
-    """verl's buffer, calling `wait`, which returns when all dispatched tasks are finished, instead of polling."""
-
-    def __init__(self, wait: Callable[[], None], **options: Any) -> None:
-        super().__init__(**options)
-        self._wait = wait
-
-    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        self._wait()
-        return time.time()
 
 
 @register_trainer("team")
@@ -68,8 +63,7 @@ class TeamTrainer(PPOTrainer):
         self.algorithm = algorithm_of(self.team)
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
         self.memory = AdvantageMemory(self.algorithm)
-        self.reports: list[Report] = []
-        self.tables: list[RowTable] = []  # of the rows of the step
+        self.reports: list[Report] = []  # of the step
         self.filter = filter_of(config)
         self.curriculum: Curriculum | None = None
         self.drawn: list[int] = []  # the tasks of the step, by number
@@ -86,22 +80,13 @@ class TeamTrainer(PPOTrainer):
         sync = self.config.marl.schedule.mode == "sync"
         self.schedule: Schedule = Synchronous(self) if sync else Asynchronous(self, self.config)
 
-    def _build_replay_buffer(self) -> TeamReplayBuffer:
-        sampler = self.config.trainer.v1.sampler
-        return TeamReplayBuffer(
-            wait=self._collect,
-            trainer_mode="sync",
-            trainer_config=self.config.trainer.v1.sync,
-            max_off_policy_threshold=sampler.max_off_policy_threshold,
-            max_off_policy_strategy=sampler.max_off_policy_strategy,
-            sampler_kwargs=sampler.sampler_kwargs,
-        )
+    def _build_replay_buffer(self) -> None:
+        """None: rollout workers return the keys of a task's rows when it is finished."""
 
     def _setup(self) -> None:
         """verl's setup without the workers, which `Policies.start` has started, and without a reward loop."""
         self._init_tokenizer()
-        sync = isinstance(self.schedule, Synchronous)
-        if self.filter is not None and sync:  # a refill draws any number of tasks
+        if self.filter is not None and isinstance(self.schedule, Synchronous):  # a refill draws any number of tasks
             with open_dict(self.config):
                 self.config.data.gen_batch_size = 1
         self._init_dataloader()
@@ -120,6 +105,11 @@ class TeamTrainer(PPOTrainer):
         self.checkpoints = Checkpoints(self.config, folder, parts, self.train_dataloader, self.schedule)
         self._load_checkpoint()
 
+    def _load_checkpoint(self) -> None:
+        self.global_steps = self.checkpoints.load()
+        if self.global_steps:
+            self.run_dir.forget_after(self.global_steps)
+
     def on_init_end(self) -> None:
         """Sync weights to the servers of trained policies: verl may start them with dummy weights."""
         self.policies.sync_weights(self.schedule.versions())
@@ -130,18 +120,21 @@ class TeamTrainer(PPOTrainer):
     def on_step_begin(self) -> None:
         trackers.flush(self.logger)
 
+    # A step
+
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
         batch = self.schedule.step(metrics, timing_raw)
         if self.past is not None:
             with timed(timing_raw, "snapshot"), self.phase("writing a snapshot"):
                 self.past.take(self.global_steps)
-        return batch
+        # `fit` removes these rows from TransferQueue, whose client refuses an empty list
+        return batch if batch.keys else KVBatchMeta(partition_id=PARTITION, keys=["none"], tags=[{}])
 
-    def on_sample_end(self) -> None:
-        return None
-
-    def on_step_end(self) -> None:
-        self.schedule.on_step_end(self.timing_raw)
+    def next_tasks(self) -> list[dict[str, Any]]:
+        """The next batch of the data, a row for each task: the columns of `TaskDataset`, `uid` and `keep`."""
+        batch = self._fetch_one_gen_batch()
+        columns = {name: list(batch[name]) for name in batch.keys()}  # noqa: SIM118 - not a mapping
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """verl's batch, with uids that are equal in all runs of the same config."""
@@ -170,73 +163,72 @@ class TeamTrainer(PPOTrainer):
         tu.assign_non_tensor_stack(batch, "keep", [self.records.keeps(step, position) for position in positions])
         return batch
 
-    def next_tasks(self) -> list[Task]:
-        batch = self._fetch_one_gen_batch()
-        columns = {name: list(batch[name]) for name in batch.keys()}  # noqa: SIM118 - not a mapping
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
     def sample(self) -> tuple[KVBatchMeta, RowTable]:
-        self.reports, self.tables, self.drawn, self.refills = [], [], [], 0
-        size, rounds = int(self.config.data.train_batch_size), self.filter.refill if self.filter is not None else 0
-        batch = self._sample(size)
-        while self.refills < rounds:
-            missing = min(size - self._useful_tasks(), len(self.train_dataset) - len(self.drawn))
+        """Sample the tasks of a step and wait. Returns its rows in key order.
+
+        With a filter, further tasks are sampled for those that teach nothing, up to `refill` times.
+        """
+        self.reports, self.drawn, self.refills = [], [], 0
+        size = int(self.config.data.train_batch_size)
+        done = self._sample(size)
+        for _ in range(self.filter.refill if self.filter is not None else 0):
+            missing = min(size - self._useful_tasks(done), len(self.train_dataset) - len(self.drawn))
             if not missing:
                 break
             self.refills += 1
-            batch = joined(batch, self._sample(missing))
-        if self.curriculum is not None:
-            self.curriculum.record(self.reports)
-        if self.past is not None:
-            self.past.record(self.reports)
+            done += self._sample(missing)
+        for part in (self.curriculum, self.past):
+            if part is not None:
+                part.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         self.policies.sleep()
-        table = concat(self.tables)
-        return in_order(batch, table.keys()), table
+        table = concat([share.table for share in done if share.table is not None])
+        tags = {key: tag for share in done for key, tag in zip(share.keys, share.tags, strict=True)}
+        keys = table.keys()
+        return KVBatchMeta(partition_id=PARTITION, keys=keys, tags=[tags[key] for key in keys]), table
 
-    def _collect(self) -> None:
-        """Wait for the dispatched tasks."""
-        reports, tables = self.agent_loop_manager.collect()
-        self.tables += tables
-        self.store_reports([*self.reports, *reports])
-
-    def _sample(self, tasks: int) -> KVBatchMeta:
-        """Sample further tasks of the step and wait; their rows. With past versions, in a round for each snapshot."""
-        if self.past is None:
-            self._add_prompts_to_generate(tasks)
-            return self.replay_buffer.sample(self.global_steps, "train", batch_size=tasks)[0]
-        prompts, found = self._next_train_batch(tasks), []
-        for chosen, positions in self.past.rounds([str(uid) for uid in prompts["uid"]]):
-            self._use_snapshots(chosen)
-            self._submit_batch_to_rollout(tu.index_select_tensor_dict(prompts, positions))
-            found.append(self.replay_buffer.sample(self.global_steps, "train", batch_size=len(positions))[0])
-        return reduce(joined, found)
-
-    def _use_snapshots(self, chosen: Mapping[str, int] | None = None) -> None:
-        """Load snapshots (policy -> step; None: the newest ones) into the servers of past versions."""
+    def _sample(self, count: int) -> list[Done]:
+        """Sample further tasks of the step and wait. With past versions, in a round for each snapshot."""
+        tasks, done = self._next_train_batch(count), list[Done]()
+        rounds: list[tuple[Mapping[str, int], TensorDict]] = [({}, tasks)]
         if self.past is not None:
-            with self.phase("loading snapshots"):
-                self.past.use(self.past.newest() if chosen is None else chosen)
+            met = self.past.rounds([str(uid) for uid in tasks["uid"]])
+            rounds = [(snapshots, tu.index_select_tensor_dict(tasks, positions)) for snapshots, positions in met]
+        for snapshots, prompts in rounds:
+            self._use_snapshots(snapshots)
+            self.agent_loop_manager.generate_sequences(prompts)
+            done += self.agent_loop_manager.collect()
+        self.store_reports([*self.reports, *(report for share in done for report in share.reports)])
+        return done
 
-    def _useful_tasks(self) -> int:
+    def _use_snapshots(self, snapshots: Mapping[str, int]) -> None:
+        """Load snapshots (policy -> step) into the servers of past versions."""
+        if snapshots:
+            with self.phase("loading snapshots"):
+                self.past.use(snapshots)
+
+    def _useful_tasks(self, done: list[Done]) -> int:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
-        if not self.tables:
+        tables = [share.table for share in done if share.table is not None]
+        if not tables:
             return 0
-        table = self.memory.recall(self.algorithm.credited(concat(self.tables)), keep=False)
+        table = self.memory.recall(self.algorithm.credited(concat(tables)), keep=False)
         signal = self.signal(table, self.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:
+        """The rows to train on; None without a filter: all."""
         if self.filter is None:
             return None
-        trained = {runtime.name for runtime in self.policies.trained}
-        return Signal.of(table, result, trained, self.filter.above, self.filter.below)
+        return Signal.of(table, result, self.policies.learning, self.filter.above, self.filter.below)
 
     def store_reports(self, reports: list[Report]) -> None:
+        """Store the episodes of a step's tasks. MarlError if too many failed."""
         self.reports = reports
         self.records.journals(self.global_steps, reports)
 
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
+        """Store how a step's advantages were computed. Returns the step's metrics of team and agents."""
         self.records.rows(self.global_steps, table, result)
         values = team_metrics(table, result, self.reports, metrics_of(self.algorithm))
         if self.filter is not None and self.drawn:
@@ -245,10 +237,23 @@ class TeamTrainer(PPOTrainer):
             values |= part.metrics() if part is not None else {}
         return values
 
+    # After a step
+
+    def on_sample_end(self) -> None:
+        """Nothing: abstract in the base class."""
+
+    def _save_checkpoint(self) -> None:
+        self.schedule.settle()
+        with self.phase("writing a checkpoint"):
+            self.checkpoints.write(self.global_steps)
+
+    def on_step_end(self) -> None:
+        self.schedule.on_step_end(self.timing_raw)
+
     def _validate(self) -> dict[str, float]:
         """Run every held-out task twice: with greedy decoding, then with the sampling parameters of training."""
         self.schedule.settle()
-        self._use_snapshots()
+        self._use_snapshots(self.past.newest() if self.past is not None else {})
         with self.phase("validating"):
             keep = int(self.config.marl.rollout.keep_episodes)
             passes = partial(play, self.val_dataloader, self.agent_loop_manager, self.global_steps)
@@ -274,13 +279,3 @@ class TeamTrainer(PPOTrainer):
         self.checkpoints.commit(self.global_steps)
         if self.past is not None:
             self.past.discard()
-
-    def _save_checkpoint(self) -> None:
-        self.schedule.settle()
-        with self.phase("writing a checkpoint"):
-            self.checkpoints.write(self.global_steps)
-
-    def _load_checkpoint(self) -> None:
-        self.global_steps = self.checkpoints.load()
-        if self.global_steps:
-            self.run_dir.forget_after(self.global_steps)

@@ -23,7 +23,7 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
         "validation/failed_episodes": float(sum(len(report.failures) for report in (*greedy, *sampled))),
     }
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
-        values |= side_metrics([each for report in reports for each in report.outcomes], "validation/", suffix)
+        values |= side_metrics([outcome for report in reports for outcome in report.outcomes], "validation/", suffix)
         values |= means([row for report in reports for row in report.measures or [{}]], "validation/answer/", suffix)
         values |= {
             f"validation/set/{name}/success{suffix}": float(np.mean([_success(report) for report in own]))
@@ -70,7 +70,7 @@ def play(
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_data(batch, "validate", True)
         context.generate_sequences(batch)
-        yield context.collect()[0]
+        yield [report for done in context.collect() for report in done.reports]
         first += count
 
 

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from marl_verl.run import private_network
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
-from tests.e2e.tour_files import Tour, go
+from tests.e2e.tour import METHODS
 from tests.sites import add_distribution, python_path
 
 __all__ = ["LIMIT", "Finished", "resume"]
@@ -88,30 +88,31 @@ def log_of(folder: Path) -> str:
 def left_running(place: Path | None = None) -> list[str]:
     """Command lines of every process of any marl-verl run, and of Ray or vLLM; with `place`, of those whose PYTHONPATH
     has a folder in it."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         try:
             ours = process.name().startswith(("ray::", "VLLM::")) or "MARL_VERL_RUN" in process.environ()
             ours = ours and (place is None or str(place) in process.environ().get("PYTHONPATH", ""))
             if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
+                commands.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
-    return found
+    return commands
 
 
 def exposed() -> list[str]:
     """The processes of runs that listen on another address than loopback, with the address."""
-    found = []
+    listening = []
     for process in psutil.process_iter():
         try:
             if "MARL_VERL_RUN" in process.environ():
-                listening = [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
-                addresses = {each.laddr.ip for each in listening} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-                found += [f"{process.name()} listens on {address}" for address in addresses]
+                sockets = process.net_connections("inet")
+                addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+                addresses -= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+                listening += [f"{process.name()} listens on {address}" for address in addresses]
         except psutil.Error:
             continue
-    return found
+    return listening
 
 
 def left_behind() -> set[str]:
@@ -120,11 +121,10 @@ def left_behind() -> set[str]:
     return temporary | {path.name for path in Path("/dev/shm").iterdir()}
 
 
-SIX_STEPS: dict[str, Any] = {
-    **{"trainer.total_training_steps": 6, "trainer.save_freq": 1, "trainer.test_freq": 2, "marl.checkpoint.keep": 2},
-    **{"data.train_batch_size": 8, "actor_rollout_ref.actor.ppo_mini_batch_size": 8},
-    **{"marl.policies.sender.tiny.steps": 100, "marl.policies.answerer.tiny.steps": 200},
-    **{"marl.task.test_size": 20, "marl.run.seed": 3, "trainer.logger": ["tensorboard"]},
+EIGHT_STEPS: dict[str, Any] = {
+    **{"trainer.total_training_steps": 8, "trainer.save_freq": 1, "trainer.test_freq": 4, "marl.checkpoint.keep": 3},
+    **{"data.train_batch_size": 24, "actor_rollout_ref.actor.ppo_mini_batch_size": 24, "marl.run.seed": 3},
+    **{"marl.task.test_size": 200, "trainer.logger": ["tensorboard", "wandb"]},
     # what is sampled depends on scores
     **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
     "marl.sampler.filter.refill": 1,
@@ -180,36 +180,23 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """A run of `SIX_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
+    """A run of `EIGHT_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
     place, before = tmp_path_factory.mktemp("whole"), left_behind()
     my_team(place)
     shutil.copy(Path(__file__).with_name("notebook.py"), place)
-    overrides = json.dumps({**SIX_STEPS, "marl.run.dir": "runs", "marl.run.name": "mine"})
-    command = [sys.executable, "notebook.py", overrides]
+    network = not private_network._forbidden()
+    own = {"marl.run.dir": "runs", "marl.run.name": "mine", "marl.run.private_network": network}
+    command = [sys.executable, "notebook.py", json.dumps({**EIGHT_STEPS, **own})]
+    variables = {**os.environ, "WANDB_MODE": "offline"}
     with foreign_ray():
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     left = [*left_running(), *(left_behind() - before)]
     return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
 
 
-@pytest.fixture(scope="session")
-def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Two agents, two policies, 12 steps of the inventory task."""
-    before = left_behind()
-    done = train(
-        tmp_path_factory.mktemp("runs") / "inventory",
-        *("marl.run.seed=1", "trainer.total_training_steps=12", "trainer.save_freq=6", "trainer.test_freq=6"),
-        "trainer.logger=[wandb]",
-        f"marl.run.private_network={'false' if private_network._forbidden() else 'true'}",
-        WANDB_MODE="offline",
-    )
-    assert done.code == 0, done.output
-    return replace(done, left=sorted(left_behind() - before))
-
-
 SEARCHED = (
-    *("trainer.total_training_steps=6", "trainer.test_freq=6", "data.train_batch_size=16", "marl.task.test_size=12"),
+    *("trainer.total_training_steps=4", "trainer.test_freq=4", "data.train_batch_size=16", "marl.task.test_size=12"),
     "actor_rollout_ref.actor.ppo_mini_batch_size=16",
     *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
     "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
@@ -219,34 +206,48 @@ SEARCHED = (
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
+    """Four steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
     folder = tmp_path_factory.mktemp("mars2") / "run"
-    done = train(folder, *SEARCHED, "trainer.save_freq=3", recipe=MARS2)
+    done = train(folder, *SEARCHED, "trainer.save_freq=2", recipe=MARS2)
     assert done.code == 0, done.output
     return done
 
 
 @dataclass(frozen=True)
-class Five(Finished):
-    """A run of `five.RECIPE`. `variables`: the environment in which its plugin is installed."""
+class WithPlugin(Finished):
+    """A run whose plugin is a module of tests. `variables`: the environment in which it is installed."""
 
     variables: dict[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="session")
-def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
+def five(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
     """Every kind of policy in one team, and a critic. A command of tests/e2e/isolation.py, which is then killed."""
     site = tmp_path_factory.mktemp("site")
-    add_distribution(site, "five", {"five": "tests.e2e.five"})
     (site / "five.yaml").write_text(RECIPE)
-    path = python_path(site, ROOT)
     folder = tmp_path_factory.mktemp("runs") / "five"
-    command = [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)]
-    done = until_signal(signal.SIGKILL, command, folder, (folder / "seen.json").is_file, path)
-    return Five(**vars(done), variables=path)
+    words = ("isolation", str(site / "five.yaml"), str(folder))
+    return with_plugin("five", signal.SIGKILL, words, site, folder, (folder / "seen.json").is_file)
 
 
 @pytest.fixture(scope="session")
-def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
-    """The run of `tour.py`: many teams, samplers and credit schemes in one start."""
-    return go(tmp_path_factory.mktemp("tour"))
+def tour(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
+    """A step of each method, of tests/e2e/tour.py. Ctrl-C ends it."""
+    folder = tmp_path_factory.mktemp("tour") / "run"
+
+    def reached() -> bool:
+        metrics = folder / "metrics.jsonl"
+        return metrics.is_file() and metrics.read_text().count('"train/success"') >= len(METHODS)
+
+    return with_plugin("tour", signal.SIGINT, ("tour", str(folder)), folder.parent / "site", folder, reached)
+
+
+def with_plugin(
+    name: str, number: signal.Signals, words: Sequence[str], site: Path, folder: Path, reached: Callable[[], bool]
+) -> WithPlugin:
+    """Run a module of tests/e2e with a module of tests/e2e as a plugin, until a signal."""
+    site.mkdir(exist_ok=True)
+    add_distribution(site, name, {name: f"tests.e2e.{name}"})
+    path, (module, *arguments) = python_path(site, ROOT), words
+    done = until_signal(number, [sys.executable, "-m", f"tests.e2e.{module}", *arguments], folder, reached, path)
+    return WithPlugin(**vars(done), variables=path)

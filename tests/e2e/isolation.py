@@ -90,21 +90,37 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
     """Step 1, a policy at a time: what changed where, after what."""
     import transfer_queue as tq
 
-    from marl_verl.backend.verl.batches import by_policy, with_padding
+    from marl_verl.backend.verl.batches import by_policy
+    from marl_verl.trainer.schedule import stored
 
     trainer.global_steps = 1
     batch, table = trainer.sample()
     trainer.schedule.put_advantages(batch, table)
     parts = by_policy(batch)
-    seen = {"start": fingerprints(trainer, prompts)}
+    seen, updated = {"start": fingerprints(trainer, prompts)}, []
     for runtime in trainer.policies.trained:
-        part = trainer.policies.update(parts[runtime.name])[runtime.name][0]
+        updated.append(trainer.policies.update(parts[runtime.name])[runtime.name][0])
         seen[f"{runtime.name} updated"] = fingerprints(trainer, prompts)
         runtime.sync_weights(1)
         seen[f"{runtime.name} synced"] = fingerprints(trainer, prompts)
-        batch = with_padding(batch, part)
-    tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+    rows = stored(batch, updated, trainer.policies.learning)
+    tq.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
     return seen
+
+
+def note_queue(trainer: Any, file: Path) -> None:
+    """From here on, note what TransferQueue holds at the end of a step, before the rows of that step leave it."""
+    import transfer_queue as tq
+
+    compute = trainer._compute_metrics
+
+    def noted(*args: Any, **options: Any) -> None:
+        compute(*args, **options)
+        held = {partition: sorted({key.partition("t")[0] for key in keys}) for partition, keys in tq.kv_list().items()}
+        with file.open("a") as lines:
+            lines.write(json.dumps([trainer.global_steps, held]) + "\n")
+
+    trainer._compute_metrics = noted
 
 
 def train(folder: Path) -> None:
@@ -125,6 +141,7 @@ def train(folder: Path) -> None:
             for name, model in models.items()
         }
         note_lessons(trainer, lessons)
+        note_queue(trainer, folder / "queue.jsonl")
         trainer.agent_loop_manager = manager
         stages = one_after_the_other(trainer, prompts)
         trainer.fit(manager)

@@ -6,7 +6,7 @@ half a second later it is killed, and the phase lasts until the run has ended.
 
 Other victims: "Ray's raylet" and "Ray's gcs_server"; "SIGINT" or "SIGTERM", which the command line gets; "full disk",
 after which the driver cannot write to a file; "small disk", the run directory's file system (a tmpfs), which shrinks to
-what it holds when a checkpoint has been found to fit; and "pause NAME", which is stopped for a minute.
+what it holds when a checkpoint begins; and "pause NAME", which is stopped for a minute.
 
 A path as victim: nothing is killed. The file is made when the phase has begun in the step or later, and the phase lasts
 some seconds more. It may also be one of `CALLS`.
@@ -88,16 +88,17 @@ def shrink(folder: Path) -> None:
     subprocess.run(["mount", "-o", f"remount,size={used + LEFT}", str(folder)], check=True)
 
 
-def shrink_disk_after_check() -> None:
+def shrink_disk() -> None:
+    """From the first file of the next checkpoint on."""
     from marl_verl.run.checkpoint.team import Checkpoints
 
-    check = Checkpoints._check_space
+    write = Checkpoints._write
 
-    def shrinking(self: Checkpoints, step: int) -> None:
-        check(self, step)
+    def shrinking(self: Checkpoints, folder: Path, step: int) -> None:
         shrink(self._root)
+        write(self, folder, step)
 
-    Checkpoints._check_space = shrinking  # type: ignore[method-assign]
+    Checkpoints._write = shrinking  # type: ignore[method-assign]
 
 
 def announce(file: str, phase: str, step: int) -> None:
@@ -163,7 +164,7 @@ def install(victim: str, phase: str, step: int) -> None:
         pids = {what: pid_of(actor) for what, actor in chosen.items()} | (servers_of_ray() if "Ray's" in victim else {})
         with call(self, name):
             if due and victim in (FULL_DISK, SMALL_DISK):
-                fill_disk() if victim == FULL_DISK else shrink_disk_after_check()
+                fill_disk() if victim == FULL_DISK else shrink_disk()
             elif due:
                 threading.Thread(target=kill, args=(victim, pids), daemon=True).start()
             yield

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections import Counter
@@ -19,13 +18,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from marl_verl_tiny.model import TinyModel, ensure
 
 from marl_verl.backend.verl.rollout.devices import rendezvous_ports
+from marl_verl.testing.real import rows
 from tests.e2e.conftest import Finished, left_running, long, train
 
 pytestmark = [pytest.mark.e2e, long]  # tests/test_endpoint.py has the client against a server of its own
@@ -108,111 +106,60 @@ def _wait_for(server: subprocess.Popen, found: Outside) -> None:
     pytest.fail(f"vLLM's server did not start:\n{found.log.read_text()[-3000:]}")
 
 
-@dataclass(frozen=True)
-class Watched(Finished):
-    """A run, and the command lines of all processes that were running meanwhile."""
-
-    commands: frozenset[str] = frozenset()
-
-
 @pytest.fixture(scope="module")
-def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Watched:
+def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Three steps of the inventory recipe, whose holder is outside."""
     before = left_running()  # the server's own processes
     place = tmp_path_factory.mktemp("runs")
     (place / "my_reward.py").write_text(REWARD)
-    endpoint = f"{{url: '{outside.url}', model: holder, key_variable: {VARIABLE}}}"
-    ended, seen = threading.Event(), set[str]()
-    watching = threading.Thread(target=_watch, args=(ended, seen))
-    watching.start()
-    try:
-        done = train(
-            place / "outside",
-            "marl.policies.holder.tiny=null",
-            f"marl.policies.holder.endpoint={endpoint}",
-            f"marl.task.reward='{place / 'my_reward.py'}:score'",
-            f"trainer.total_training_steps={STEPS}",
-            f"trainer.test_freq={STEPS}",
-            f"trainer.save_freq={STEPS}",
-            f"data.train_batch_size={BATCH}",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}",
-            "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-            f"marl.sampler.options.episodes={SESSIONS}",
-            f"marl.task.test_size={HELD_OUT}",
-            **{VARIABLE: KEY},
-        )
-    finally:
-        ended.set()
-        watching.join()
-    left = list((Counter(left_running()) - Counter(before)).elements())
-    return Watched(**vars(replace(done, left=left)), commands=frozenset(seen))
-
-
-def _watch(ended: threading.Event, seen: set[str]) -> None:
-    while not ended.wait(0.5):
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                seen.add(" ".join(process.cmdline()))
-
-
-def _stored_rows(folder: Path) -> list[list[dict[str, Any]]]:
-    return [json.loads(gzip.decompress(path.read_bytes()))["rows"] for path in sorted((folder / "rows").iterdir())]
-
-
-def _acts(line: str) -> list[dict[str, Any]]:
-    return [record for record in json.loads(line)["journal"]["records"] if record["effect"] == "act"]
-
-
-def test_the_run_ends_well(trained: Finished) -> None:
-    assert trained.code == 0, trained.output
-    assert trained.summary["steps"] == STEPS
-    assert [line["train/failed_episodes"] for line in trained.lines("train/success")] == [0.0] * STEPS
+    done = train(
+        place / "outside",
+        "marl.policies.holder.tiny=null",
+        f"marl.policies.holder.endpoint={{url: '{outside.url}', model: holder, key_variable: {VARIABLE}}}",
+        f"marl.task.reward='{place / 'my_reward.py'}:score'",
+        *(f"trainer.{name}={STEPS}" for name in ("total_training_steps", "test_freq", "save_freq")),
+        *(f"data.train_batch_size={BATCH}", f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}"),
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+        *(f"marl.sampler.options.episodes={SESSIONS}", f"marl.task.test_size={HELD_OUT}"),
+        **{VARIABLE: KEY},
+    )
+    assert done.code == 0, done.output
+    return replace(done, left=list((Counter(left_running()) - Counter(before)).elements()))
 
 
 def test_every_act_of_the_agent_was_one_request(trained: Finished, outside: Outside) -> None:
+    assert [line["train/failed_episodes"] for line in trained.lines("train/success")] == [0.0] * STEPS
     training = STEPS * BATCH * SESSIONS
     validations = 2 * 2 * HELD_OUT  # greedily and sampled, before and after
     assert (outside.answered, outside.refused) == (training + validations, 0)
 
 
 def test_the_other_agents_policy_has_learnt(trained: Finished) -> None:
-    policies = trained.summary["policies"]
-    assert policies["asker"]["weight_change"] > 1e-4
+    assert trained.summary["policies"]["asker"]["weight_change"] > 1e-4
     saved = trained.folder / trained.summary["checkpoint"] / "policies"
     assert [path.name for path in saved.iterdir()] == ["asker"]
 
 
-def test_turns_of_both_are_rows_and_every_one_is_there_once(trained: Finished) -> None:
-    steps = _stored_rows(trained.folder)
-    assert len(steps) == STEPS
-    for rows in steps:
-        keys = {(row["uid"], row["session"], row["index"]) for row in rows}
-        assert len(keys) == len(rows) == BATCH * SESSIONS * 2
-        assert sum(row["policy"] == "holder" for row in rows) == BATCH * SESSIONS
-
-
-def test_lengths_are_what_the_server_counted(trained: Finished) -> None:
-    files = sorted((trained.folder / "journals").iterdir())
-    for line, rows, file in zip(trained.lines("train/success"), _stored_rows(trained.folder), files, strict=True):
-        lengths = [row["length"] for row in rows if row["agent"] == "holder"]
-        assert all(length > 0 for length in lengths)
+def test_rows_have_the_lengths_that_the_server_counted(trained: Finished) -> None:
+    for step, line in enumerate(trained.lines("train/success"), start=1):
+        stored = rows(trained.folder, step)
+        keys = {(row["uid"], row["session"], row["index"]) for row in stored}
+        assert len(keys) == len(stored) == BATCH * SESSIONS * 2
+        lengths = [row["length"] for row in stored if row["policy"] == "holder"]
+        assert len(lengths) == BATCH * SESSIONS
         assert line["agent/holder/response_length"] == pytest.approx(sum(lengths) / len(lengths))
-        records = [record for each in file.read_text().splitlines()[1:] for record in _acts(each)]
-        counted = [record["action"]["tokens"] for record in records if record["agent"] == "holder"]
-        assert sorted(counted) == sorted(lengths)
-        assert line["train/tokens"] == sum(row["length"] for row in rows)
-        assert "agent/holder/reward" in line
+        text = (trained.folder / "journals" / f"step_{step:05d}.jsonl").read_text()
+        acts = [act for each in text.splitlines()[1:] for act in json.loads(each)["journal"]["records"]]
+        assert sorted(act["action"]["tokens"] for act in acts if act["agent"] == "holder") == sorted(lengths)
         assert not any(name.startswith("policy/holder/") for name in line)
 
 
-def test_the_key_is_in_no_file_output_or_process_list(trained: Watched) -> None:
+def test_the_key_is_in_no_file_or_output(trained: Finished) -> None:
     """The server answers nobody who lacks it."""
     assert KEY not in trained.output
     files = [path for path in trained.folder.rglob("*") if path.is_file()]
     assert [path for path in files if KEY.encode() in _content(path)] == []
     assert any(VARIABLE.encode() in _content(path) for path in files)
-    assert any("ray::" in line for line in trained.commands)
-    assert [line for line in trained.commands if KEY in line] == []
 
 
 def _content(path: Path) -> bytes:
@@ -223,21 +170,9 @@ def test_the_users_function_scores_the_answers(trained: Finished) -> None:
     for line in trained.lines("train/success"):
         assert line["train/success"] == 0.0  # which takes a score of 1
         assert 0.0 < line["agent/asker/reward"] < 0.25
-    (copy,) = [path for path in trained.folder.rglob("*.py") if path.name.endswith("my_reward.py")]
-    assert copy.read_text() == REWARD
 
 
 def test_nothing_of_the_run_is_left_running(trained: Finished, outside: Outside) -> None:
     assert trained.left == []
     with urllib.request.urlopen(outside.health, timeout=5) as response:  # the server is not ours to end
         assert response.status == 200
-
-
-def test_a_server_that_is_not_there_ends_the_run_at_its_start(tmp_path: Path) -> None:
-    done = train(
-        tmp_path / "alone",
-        "marl.policies.holder.tiny=null",
-        "marl.policies.holder.endpoint={url: 'http://127.0.0.1:9/v1', model: holder}",
-    )
-    assert done.code == 2, done.output
-    assert "policy 'holder' at http://127.0.0.1:9/v1: connection failed" in done.output

@@ -16,34 +16,32 @@ from typing import Any
 import pytest
 
 from marl_verl.run.supervisor import _environment
-from tests.e2e.conftest import Five
+from tests.e2e.conftest import WithPlugin
 from tests.e2e.five import TEMPLATE
 
 pytestmark = pytest.mark.e2e
 
 TOLERANCE = 1e-4  # nats a token, float32 on both sides
-AGENT = {"model": "left", "adapter": "tuned", "merged": "tuned"}  # kind of export -> an agent that acts with it
+AGENT = {"model": "left", "adapter": "tuned"}  # kind of export -> an agent that acts with it
 POLICY = {"left": "full", "tuned": "lora"}
 VLLM = """
 import json, sys
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
-def ask(model, adapter, prompt):
-    llm = LLM(model, dtype="float32", enforce_eager=True, max_model_len=40, enable_lora=bool(adapter), max_lora_rank=8,
-              distributed_executor_backend="uni")
-    lora = LoRARequest("adapter", 1, adapter) if adapter else None
-    wanted = SamplingParams(temperature=0.0, max_tokens=2, logprobs=1, detokenize=False)
-    done = llm.generate([{"prompt_token_ids": prompt}], wanted, lora_request=lora)[0].outputs[0]
-    found = [values[token].logprob for token, values in zip(done.token_ids, done.logprobs)]
-    return {"tokens": list(done.token_ids), "log_probs": found}
-
 if __name__ == "__main__":
-    print("FOUND", json.dumps({name: ask(*given) for name, given in json.loads(sys.argv[1]).items()}))
+    model, adapter, prompt = json.loads(sys.argv[1])
+    llm = LLM(model, dtype="float32", enforce_eager=True, max_model_len=40, enable_lora=True, max_lora_rank=8,
+              distributed_executor_backend="uni")
+    options = SamplingParams(temperature=0.0, max_tokens=2, logprobs=1, detokenize=False)
+    lora = LoRARequest("adapter", 1, adapter)
+    done = llm.generate([{"prompt_token_ids": prompt}], options, lora_request=lora)[0].outputs[0]
+    log_probs = [values[token].logprob for token, values in zip(done.token_ids, done.logprobs)]
+    print("ANSWER", json.dumps({"tokens": list(done.token_ids), "log_probs": log_probs}))
 """
 
 
-def _export(run: Five, output: Path, *arguments: str) -> dict[str, Any]:
+def _export(run: WithPlugin, output: Path, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "marl_verl.cli.main", "export", str(run.folder), "--output", str(output), "--json"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
@@ -51,31 +49,30 @@ def _export(run: Five, output: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def exported(five: Five, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def exported(five: WithPlugin, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Kind of export -> its folder, of checkpoint 3, of which the servers had the weights in step 4."""
     folder = tmp_path_factory.mktemp("exported")
     for kind, agent in AGENT.items():
-        more = ["--merge"] if kind == "merged" else []
-        printed = _export(five, folder / kind, "--policy", POLICY[agent], "--step", "3", *more)
+        printed = _export(five, folder / kind, "--policy", POLICY[agent], "--step", "3")
         assert printed["step"] == 3
         assert printed["dtype"] == "float32"
         assert printed["kind"] == kind
     return {path.name: path for path in folder.iterdir()}
 
 
-def _sampled(run: Five, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
+def _sampled(run: WithPlugin, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
     """(observation, action, log-probs) of the agent's acts in step 4."""
-    found = []
+    acts = []
     for line in (run.folder / "journals" / "step_00004.jsonl").read_text().splitlines():
         for record in json.loads(line).get("journal", {}).get("records", []):
             if record.get("agent") == agent:
                 action = record["action"]
-                found.append((action["prompt_ids"], action["response_ids"], action["log_probs"]))
-    assert len(found) >= 24  # three sessions of eight tasks
-    return found
+                acts.append((action["prompt_ids"], action["response_ids"], action["log_probs"]))
+    assert len(acts) >= 24  # three sessions of eight tasks
+    return acts
 
 
-def _initial(run: Five, agent: str) -> str:
+def _initial(run: WithPlugin, agent: str) -> str:
     """The model before training, which is an adapter's base."""
     from omegaconf import OmegaConf
 
@@ -84,7 +81,7 @@ def _initial(run: Five, agent: str) -> str:
 
 
 @pytest.mark.parametrize("kind", AGENT)
-def test_transformers_gives_the_log_probs_of_training(five: Five, exported: dict[str, Path], kind: str) -> None:
+def test_transformers_gives_the_log_probs_of_training(five: WithPlugin, exported: dict[str, Path], kind: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -97,61 +94,43 @@ def test_transformers_gives_the_log_probs_of_training(five: Five, exported: dict
     for prompt, action, sampled in _sampled(five, AGENT[kind]):
         both = torch.tensor([[*prompt, *action]])
         with torch.no_grad():
-            found, old = (
-                torch.log_softmax(each(both).logits[0, len(prompt) - 1 : -1].float(), dim=-1)
-                for each in (model, before)
+            new, old = (
+                torch.log_softmax(network(both).logits[0, len(prompt) - 1 : -1].float(), dim=-1)
+                for network in (model, before)
             )
         chosen = torch.tensor(action)[:, None]
-        worst = max(worst, float((found.gather(1, chosen)[:, 0] - torch.tensor(sampled)).abs().max()))
+        worst = max(worst, float((new.gather(1, chosen)[:, 0] - torch.tensor(sampled)).abs().max()))
         moved = max(moved, float((old.gather(1, chosen)[:, 0] - torch.tensor(sampled)).abs().max()))
     assert worst < TOLERANCE
     assert moved > 10 * TOLERANCE  # an export of the weights before training would fail
 
 
-@pytest.fixture(scope="module")
-def answers(five: Five, exported: dict[str, Path]) -> dict[str, Any]:
-    """Kind of export -> how vLLM continues the observation of a stored turn. One process loads all of them."""
-    asked = {}
-    for kind, folder in exported.items():
-        base = _initial(five, AGENT[kind])
-        model = (base, str(folder)) if kind == "adapter" else (str(folder), "")
-        asked[kind] = (*model, _sampled(five, AGENT[kind])[0][0])
-    script = exported["model"].parent / "ask_vllm.py"
+def test_vllm_goes_on_as_transformers_does(five: WithPlugin, exported: dict[str, Path], tmp_path: Path) -> None:
+    """With the adapter, at the observation of a stored turn."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    prompt = _sampled(five, "tuned")[0][0]
+    script = tmp_path / "ask_vllm.py"
     script.write_text(VLLM)
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "MARL_VERL_RUN": "test", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps(asked)],
-        env={
-            **os.environ,
-            **_environment(gpu=False),
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "MARL_VERL_RUN": "test",
-            "HF_HUB_OFFLINE": "1",
-        },
+        [sys.executable, str(script), json.dumps([_initial(five, "tuned"), str(exported["adapter"]), prompt])],
+        env={**os.environ, **_environment(gpu=False), **variables},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.partition("FOUND ")[2])
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout.partition("ANSWER ")[2])
+    logits = AutoModelForCausalLM.from_pretrained(exported["adapter"])(torch.tensor([[*prompt, *answer["tokens"]]]))
+    expected = torch.log_softmax(logits.logits[0, len(prompt) - 1 : -1].float(), dim=-1)
+    expected = expected.gather(1, torch.tensor(answer["tokens"])[:, None])[:, 0]
+    assert answer["log_probs"] == pytest.approx(expected.tolist(), abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", AGENT)
-def test_vllm_goes_on_as_transformers_does(
-    five: Five, exported: dict[str, Path], answers: dict[str, Any], kind: str
-) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    prompt, found = _sampled(five, AGENT[kind])[0][0], answers[kind]
-    logits = AutoModelForCausalLM.from_pretrained(exported[kind])(torch.tensor([[*prompt, *found["tokens"]]])).logits
-    expected = torch.log_softmax(logits[0, len(prompt) - 1 : -1].float(), dim=-1)
-    expected = expected.gather(1, torch.tensor(found["tokens"])[:, None])[:, 0]
-    assert found["log_probs"] == pytest.approx(expected.tolist(), abs=TOLERANCE)
-
-
-def test_the_adapter_is_an_adapter_and_moved(five: Five, exported: dict[str, Path]) -> None:
+def test_the_adapter_is_an_adapter_and_moved(five: WithPlugin, exported: dict[str, Path]) -> None:
     names = {path.name for path in exported["adapter"].iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert "config.json" not in names

@@ -15,8 +15,8 @@ import pytest
 
 from tests.e2e import killer
 from tests.e2e.conftest import (
+    EIGHT_STEPS,
     ROOT,
-    SIX_STEPS,
     left_behind,
     left_running,
     long,
@@ -28,6 +28,7 @@ from tests.e2e.conftest import (
 
 pytestmark = pytest.mark.e2e
 
+SIX_STEPS = {**EIGHT_STEPS, "trainer.total_training_steps": 6, "trainer.test_freq": 2, "data.train_batch_size": 8}
 SERVER = "vLLM server of policy 'answerer'"
 FAULTS = (
     ("Ray's raylet", "sampling", 2, 1, "Ray's raylet died while sampling in step 2 (killed or out of memory"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Five
+from tests.e2e.conftest import WithPlugin
 from tests.e2e.five import AGENTS, STOP, acts
 
 pytestmark = pytest.mark.e2e
@@ -60,7 +60,7 @@ def keyed(episode: dict[str, Any]) -> list[tuple[str, tuple[dict[str, Any], dict
 
 
 @pytest.fixture(scope="module")
-def seen(five: Five) -> Seen:
+def seen(five: WithPlugin) -> Seen:
     return Seen(five.folder)
 
 
@@ -200,6 +200,6 @@ def test_every_policy_learnt_by_its_own_settings(seen: Seen) -> None:
         assert not any(name.startswith("policy/still/") for name in line)
 
 
-def test_a_killed_command_line_takes_its_run_with_it(five: Five) -> None:
+def test_a_killed_command_line_takes_its_run_with_it(five: WithPlugin) -> None:
     assert five.code == -signal.SIGKILL, five.output
     assert five.left == []

@@ -58,7 +58,7 @@ class AdapterTraining(TrainingWorker):
             for name, adapter in self.adapters.items():
                 torch.manual_seed(adapter.settings.seed)
                 made = build(module)
-                full[name] = [each.detach().clone() for each in made.parameters() if each.requires_grad]
+                full[name] = [weight.detach().clone() for weight in made.parameters() if weight.requires_grad]
                 if name != self.used:
                     module = made.unload()
             return made
@@ -95,7 +95,7 @@ class AdapterTraining(TrainingWorker):
         engine.lr_scheduler = manager.lr_scheduler = adapter.schedule
 
     def _trained(self) -> list[torch.nn.Parameter]:
-        return [each for each in self.engine.module.parameters() if each.requires_grad]
+        return [weight for weight in self.engine.module.parameters() if weight.requires_grad]
 
 
 class SharedBaseWorker(ActorRolloutRefWorker):

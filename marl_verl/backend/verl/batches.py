@@ -23,30 +23,12 @@ KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
 """Fields of a buffered row: those that an update and the importance correction read."""
 
 
-def in_order(batch: KVBatchMeta, keys: Sequence[str]) -> KVBatchMeta:
-    """The batch in the order of its `keys`. KeyError for a key that it lacks."""
-    tags = dict(zip(batch.keys, batch.tags, strict=True))
-    return KVBatchMeta(partition_id=batch.partition_id, keys=list(keys), tags=[tags[key] for key in keys])
-
-
 def by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
     """The rows of each policy, in the order of the batch."""
     rows: dict[str, list[int]] = {}
     for row, tag in enumerate(batch.tags):
         rows.setdefault(tag["policy"], []).append(row)
     return {name: part_of(batch, chosen) for name, chosen in rows.items()}
-
-
-def with_padding(batch: KVBatchMeta, part: KVBatchMeta) -> KVBatchMeta:
-    """The batch with the padding rows of a policy's part, so that TransferQueue removes them, too."""
-    known = set(batch.keys)
-    new = part_of(part, [row for row, key in enumerate(part.keys) if key not in known])
-    return joined(batch, new)
-
-
-def joined(one: KVBatchMeta, two: KVBatchMeta) -> KVBatchMeta:
-    """The rows of two batches of one partition."""
-    return KVBatchMeta(partition_id=one.partition_id, keys=[*one.keys, *two.keys], tags=[*one.tags, *two.tags])
 
 
 def part_of(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:

@@ -187,13 +187,15 @@ class Critics:
 
         def learn(name: str) -> dict[str, float]:
             observations, values = zip(*(self._known.pop(batch.keys[row]) for row in parts[name]), strict=True)
-            found = self.runtimes[name].update(observations, targets[parts[name]], np.array(values))
+            metrics = self.runtimes[name].update(observations, targets[parts[name]], np.array(values))
             if self.runtimes[name].scope == "team":
-                found["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
-            return found
+                metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
+            return metrics
 
         learnt = at_once({name: partial(learn, name) for name in parts})
-        return {f"critic/{name}/{metric}": value for name, found in learnt.items() for metric, value in found.items()}
+        return {
+            f"critic/{name}/{metric}": value for name, metrics in learnt.items() for metric, value in metrics.items()
+        }
 
     def _parts(self, batch: KVBatchMeta) -> dict[str, list[int]]:
         """Critic -> indices of its rows in a batch; critics without rows are left out."""

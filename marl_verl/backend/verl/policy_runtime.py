@@ -30,7 +30,7 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.verl.arrangement import arranged
-from marl_verl.backend.verl.batches import put, with_padding
+from marl_verl.backend.verl.batches import put
 from marl_verl.backend.verl.critic import CRITIC, CriticRuntime
 from marl_verl.backend.verl.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
 from marl_verl.backend.verl.plugin_losses import register_loss
@@ -135,30 +135,36 @@ class PolicyRuntime(TrainingWorkers, Servers):
     def update(self, batch: KVBatchMeta, updates: int | None = None) -> tuple[KVBatchMeta, dict[str, float]]:
         """Update the policy from its rows, in key order; their advantages must be in TransferQueue.
 
-        `updates` is the number of optimiser steps (mini-batches) per epoch; None: that of a synchronous step. Returns
-        the batch with what was added to it (padding rows, sequences), and metrics (`grad_norm`, `pg_loss`, ...; with a
-        rollout correction `rollout_corr/...`). Metric `entropy` is the policy's before the update, in nats per token:
-        computed without gradient, with the old log-probs.
+        Args:
+            updates: optimiser steps (mini-batches) per epoch; None: those of a synchronous step.
+
+        Returns:
+            The rows as they were trained, with sequences of merged rows and padding rows, and metrics: `grad_norm`,
+            `pg_loss`, ..., `update_seconds`; with a rollout correction `rollout_corr/...`. `entropy` is the policy's
+            before the update, in nats per token: computed without gradient, with the old log-probs.
         """
+        begun, rows, actor, ranks = time.monotonic(), len(batch), self._arr.actor, self.data_parallel_size
+        updates = updates_per_batch(self.config, actor) if updates is None else updates
+        updates = min(updates, max(1, rows // ranks))  # no update has only padding rows
+        metrics = {"merge/rows_before": rows, "tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
+        metrics |= _mismatches(batch.tags)
         with self.turn():
-            rows, actor = len(batch), self._arr.actor
-            updates = updates_per_batch(self.config, actor) if updates is None else updates
-            updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
-            lengths = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags), "merge/rows_before": rows}
-            lengths |= _mismatches(batch.tags)
-            given, batch = batch, arranged(batch, updates, self.data_parallel_size, self._merges)
+            batch = arranged(batch, updates, ranks, self._merges)
             real = [tag for tag in batch.tags if not tag.get("is_padding")]
-            lengths |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
-            fields, before = [*UPDATE_FIELDS, *([SEGMENTS] if len(real) < rows else [])], {}
+            metrics |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
+            merged, fields = len(real) < rows, [*UPDATE_FIELDS]
             if not self._correction.bypass_mode:
-                before = self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob, entropy=True)
-            more, corrected = _correct(batch, self._correction, merged=len(real) < rows)
-            fields += more
+                metrics |= self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob, entropy=True)
+            added, corrected = _correct(batch, self._correction, merged)
+            fields += [*added, *[SEGMENTS] * merged]
             if self._reference:
                 fields.append("ref_log_prob")
                 call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
                 self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
-            batch.extra_info.update(
+            output = self._call(
+                self.workers.update_actor,
+                batch,
+                fields,
                 calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
                 distillation_use_topk=False,
                 distillation_only=False,
@@ -168,37 +174,35 @@ class PolicyRuntime(TrainingWorkers, Servers):
                 epochs=actor.ppo_epochs,
                 seed=actor.data_loader_seed,
                 dataloader_kwargs={"shuffle": actor.shuffle},
-                temperature=self._arr.rollout.temperature,
             )
-            batch.fields = fields
-            output = self.workers.update_actor(batch)
-            batch.fields = None
-            reduced = reduce_metrics(dict(output["metrics"]))
-            metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
-            metrics |= {**before, **corrected, **lengths}
-            return with_padding(given, batch), {name: float(value) for name, value in metrics.items()}
+        reduced = reduce_metrics(dict(output["metrics"]))
+        metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()} | metrics | corrected
+        metrics["update_seconds"] = time.monotonic() - begun
+        return batch, {name: float(value) for name, value in metrics.items()}
 
     def _log_probs(
         self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False, entropy: bool = False
     ) -> dict[str, float]:
         """Put a model's log-probs into the rows. Returns the mean entropy of the response tokens where wanted."""
-        temperature = self._arr.rollout.temperature
-        batch.extra_info.update(calculate_entropy=entropy, compute_loss=False, temperature=temperature)
-        if no_lora_adapter:
-            batch.extra_info["no_lora_adapter"] = True
-        batch.fields = list(MODEL_FIELDS)
-        call(batch)
-        batch.fields = None
-        wanted = ["log_probs", "response_mask", *(["entropy"] if entropy else [])]
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
-        # as the rows have them: TransferQueue has one type per field, and a model may compute in bfloat16
-        data["log_probs"] = data["log_probs"].float()
+        reference = {"no_lora_adapter": True} if no_lora_adapter else {}
+        self._call(call, batch, MODEL_FIELDS, calculate_entropy=entropy, compute_loss=False, **reference)
+        results = ["log_probs", "response_mask", *(["entropy"] if entropy else [])]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=results)
         mask = data["response_mask"]
-        put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], mask)})
+        # as the rows have them: TransferQueue has one type per field, and a model may compute in bfloat16
+        put(batch, batch.keys, **{field: response_from_nested(data["log_probs"].float(), mask)})
         if not entropy:
             return {}
         chosen = mask.values().bool()  # padding rows have no response token
         return {"entropy": float(response_from_nested(data["entropy"], mask).values()[chosen].mean())}
+
+    def _call(self, call: Any, batch: KVBatchMeta, fields: Sequence[str], **options: Any) -> Any:
+        """Call a method of the training workers with fields of a batch's rows."""
+        batch.extra_info.update(options, temperature=self._arr.rollout.temperature)
+        batch.fields = list(fields)
+        output = call(batch)
+        batch.fields = None
+        return output
 
     def sleep(self) -> None:
         """Free the servers' device memory until the next weight sync; a no-op where `free_cache_engine` is off."""
@@ -213,8 +217,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
 
 def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """`merge/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
-    found = [tag[DIFFERS_AT] for tag in tags if tag.get(DIFFERS_AT) is not None]
-    return {"merge/mismatches": sum(at >= 0 for at in found) / len(found)} if found else {}
+    places = [tag[DIFFERS_AT] for tag in tags if tag.get(DIFFERS_AT) is not None]
+    return {"merge/mismatches": sum(place >= 0 for place in places) / len(places)} if places else {}
 
 
 def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
@@ -251,7 +255,7 @@ def _correct(batch: KVBatchMeta, settings: DictConfig, merged: bool = False) -> 
     mask = columns["response_mask"]
     rows = TensorDict(columns, batch_size=len(mask.offsets()) - 1)
     # [rows, longest response], right-padded with zeros
-    found, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
+    corrected, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
 
     def as_read(values: torch.Tensor) -> torch.Tensor:
         """Padded values of rows as those of the batch's rows, which may be merged."""
@@ -259,10 +263,10 @@ def _correct(batch: KVBatchMeta, settings: DictConfig, merged: bool = False) -> 
         return nested if segments is None else sequences_of(nested, segments)
 
     if settings.rollout_rs:
-        put(batch, keys, response_mask=as_read(found.batch["response_mask"]))
-    if WEIGHTS not in found.batch:
+        put(batch, keys, response_mask=as_read(corrected.batch["response_mask"]))
+    if WEIGHTS not in corrected.batch:
         return [], metrics
-    weights = dict(zip(real, as_read(found.batch[WEIGHTS]).unbind(), strict=True))
+    weights = dict(zip(real, as_read(corrected.batch[WEIGHTS]).unbind(), strict=True))
     padded = [weights.get(row, torch.zeros(1)) for row in range(len(batch))]
     put(batch, batch.keys, **{WEIGHTS: torch.nested.as_nested_tensor(padded, layout=torch.jagged)})
     return [WEIGHTS], metrics

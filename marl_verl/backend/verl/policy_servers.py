@@ -69,10 +69,10 @@ class Servers(Runtime):
 
     def actors(self) -> dict[str, Any]:
         handles = [handle for replica in self.servers.get_replicas() for handle in replica.servers]
-        found = numbered("vLLM server", f" of policy '{self.name}'", handles)
+        actors = numbered("vLLM server", f" of policy '{self.name}'", handles)
         if self.servers.global_load_balancer is not None:  # of several servers
-            found[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
-        return found
+            actors[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
+        return actors
 
     def _manage(self, workers: Any) -> None:
         rank = first_replica_rank(self._arr.rollout.name)
@@ -100,12 +100,12 @@ class FrozenRuntime(Servers):
             self.sleep()
 
     def sleep(self) -> None:
-        self._each("sleep")
+        self._call_replicas("sleep")
 
     def sync_weights(self, version: int) -> None:
-        self._each("wake_up")
+        self._call_replicas("wake_up")
 
-    def _each(self, method: str) -> None:
+    def _call_replicas(self, method: str) -> None:
         async def call() -> None:
             await asyncio.gather(*(getattr(replica, method)() for replica in self.servers.get_replicas()))
 
@@ -121,12 +121,9 @@ class PastRuntime(FrozenRuntime):
 
     step = 0  # the servers begin with the policy before training
 
-    def start(self) -> None:
-        with self.lock:
-            self._manage(self.devices.slots())
-            self._start_servers()
-            asyncio.run(self._report(0))
-            self.sleep()
+    def _start_servers(self) -> None:
+        super()._start_servers()
+        asyncio.run(self._call("set_global_steps", global_steps=0))
 
     def load(self, step: int, model: str) -> None:
         """Load a snapshot from a folder; the servers, which must be awake and idle, report its step from now on."""
@@ -134,13 +131,10 @@ class PastRuntime(FrozenRuntime):
         async def load() -> None:
             await self._call("collective_rpc", method="reload_weights", kwargs={"weights_path": model})
             await self._call("clear_kv_cache")  # of the former weights
-            await self._report(step)
+            await self._call("set_global_steps", global_steps=step)
 
         asyncio.run(load())
         self.step = step
-
-    async def _report(self, step: int) -> None:
-        await self._call("set_global_steps", global_steps=step)
 
     async def _call(self, name: str, /, **options: Any) -> None:
         """Call the first server of each replica, which reaches the engine's processes on all nodes."""

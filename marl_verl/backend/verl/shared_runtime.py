@@ -51,16 +51,17 @@ class SharedRuntime(PolicyRuntime):
 
     def _worker(self, role: str) -> RayClassWithInitArgs:
         policies = {
-            each.name: AdapterSettings(each.seed, omega_conf_to_dataclass(each._arr.actor).optim) for each in self.group
+            other.name: AdapterSettings(other.seed, omega_conf_to_dataclass(other._arr.actor).optim)
+            for other in self.group
         }
         options = {"config": self._arr, "distillation_config": None, "role": role, "policies": policies}
         return RayClassWithInitArgs(cls=ray.remote(SharedBaseWorker), **options)
 
     def _set_losses(self) -> None:
-        for each in self.group:
-            each.workers = self.workers
-            with each.turn():
-                super(SharedRuntime, each)._set_losses()
+        for other in self.group:
+            other.workers = self.workers
+            with other.turn():
+                super(SharedRuntime, other)._set_losses()
 
     def actors(self) -> dict[str, Any]:
         return super().actors() if self.first else {}

@@ -60,16 +60,16 @@ def _mem_get_info(*_: Any) -> tuple[int, int]:
 def _device_module() -> types.ModuleType:
     """`torch.cpu`, with the functions that verl expects of a device module and `torch.cpu` lacks."""
     module = types.ModuleType("marl_verl.backend.verl.platforms.cpu.device")
-    found = {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
+    functions = {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
     for name in ("memory_reserved", "max_memory_reserved"):
-        found[name] = _resident
+        functions[name] = _resident
     for name in ("reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all"):
-        found[name] = _nothing
-    found |= {"memory_allocated": _allocated, "max_memory_allocated": _allocated, "empty_cache": return_memory}
-    found |= {"mem_get_info": _mem_get_info, "manual_seed": torch.manual_seed, "get_device_name": _always("CPU")}
-    found["get_rng_state"] = lambda *_: torch.get_rng_state()
-    found["set_rng_state"] = lambda state, *_: torch.set_rng_state(state)
-    module.__dict__.update(found)
+        functions[name] = _nothing
+    functions |= {"memory_allocated": _allocated, "max_memory_allocated": _allocated, "empty_cache": return_memory}
+    functions |= {"mem_get_info": _mem_get_info, "manual_seed": torch.manual_seed, "get_device_name": _always("CPU")}
+    functions["get_rng_state"] = lambda *_: torch.get_rng_state()
+    functions["set_rng_state"] = lambda state, *_: torch.set_rng_state(state)
+    module.__dict__.update(functions)
     return module
 
 

@@ -39,10 +39,8 @@ def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
 
 def _end(line: str, seconds: float) -> None:
     reason = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
-    try:
+    with contextlib.suppress(ValueError, OSError):  # the disk is full, standard error is closed
         if (file := reason_file()) is not None:
             file.write_text(f"{reason}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds")
-        with contextlib.suppress(ValueError, OSError):  # standard error is closed
-            faulthandler.dump_traceback()
-    finally:
-        os._exit(1)
+        faulthandler.dump_traceback()
+    os._exit(1)

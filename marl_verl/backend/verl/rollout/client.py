@@ -94,9 +94,9 @@ class PolicyClient:
 
     def _ends(self, model: DictConfig) -> frozenset[int]:
         """Ids of all tokens that end an action. vLLM has them too, but verl's servers do not say why they stopped."""
-        found = get_generation_config(model.path, trust_remote_code=model.trust_remote_code)
-        given = getattr(found, "eos_token_id", None)
-        ids = {self.chat.tokenizer.eos_token_id, *(given if isinstance(given, list | tuple) else [given])}
+        config = get_generation_config(model.path, trust_remote_code=model.trust_remote_code)
+        ends = getattr(config, "eos_token_id", None)
+        ids = {self.chat.tokenizer.eos_token_id, *(ends if isinstance(ends, list | tuple) else [ends])}
         return frozenset(ids - {None})
 
     def encode(
@@ -136,8 +136,7 @@ class PolicyClient:
         asked = parameters or {}
         prompt_ids = self.encode(messages, asked.get("tools"), former)
         limit = sampling.get("max_tokens") or self.response_length
-        given = sampling.get("stop")
-        stop, tokens = self.chat.stops(self.stop if given is None else given)
+        stop, tokens = self.chat.stops(self.stop if sampling.get("stop") is None else sampling["stop"])
         ends = self.ends.union(tokens)
         params = {**sampling, "max_tokens": min(limit, self.response_length), "stop": stop}
         params["stop_token_ids"] = sorted(ends)

@@ -29,8 +29,8 @@ class Devices:
 
     def __init__(self, pool: Pool, serial: bool) -> None:
         self.pool = pool
-        one = threading.RLock()
-        self._locks = {name: one if serial else threading.RLock() for name in pool.policies}
+        common = threading.RLock()
+        self._locks = {name: common if serial else threading.RLock() for name in pool.policies}
         self._made, self._making = None, threading.Lock()
 
     def lock(self, policy: str) -> AbstractContextManager[Any]:
@@ -120,8 +120,8 @@ def rendezvous_ports() -> list[int]:
     return [first, first + TRIED_PORTS]
 
 
-def numbered(what: str, of: str, actors: Sequence[Any]) -> dict[str, Any]:
+def numbered(kind: str, of: str, actors: Sequence[Any]) -> dict[str, Any]:
     """Description -> actor, numbered if there are several."""
     if len(actors) == 1:
-        return {f"{what}{of}": actors[0]}
-    return {f"{what} {number}{of}": actor for number, actor in enumerate(actors)}
+        return {f"{kind}{of}": actors[0]}
+    return {f"{kind} {number}{of}": actor for number, actor in enumerate(actors)}

@@ -12,9 +12,8 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils.tensordict_utils import get_tensordict
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import RowTable
 from marl_verl.backend.verl.rollout.devices import numbered
-from marl_verl.backend.verl.rollout.worker import Done, Report, TeamRolloutWorker
+from marl_verl.backend.verl.rollout.worker import Done, TeamRolloutWorker
 
 
 class TeamRolloutManager(AgentLoopManagerTQ):
@@ -54,13 +53,11 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         self._shares += [(worker, [str(uid) for uid in chunk["uid"]]) for worker, chunk in shares]
         ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in shares])
 
-    def collect(self) -> tuple[list[Report], list[RowTable]]:
-        """Wait until all dispatched tasks are finished, with their rows in TransferQueue. Returns ordered reports, and
-        the rows of each worker."""
+    def collect(self) -> list[Done]:
+        """Wait until all tasks of `generate_sequences` are finished. Returns those of each worker, in order."""
         shares, self._shares = self._shares, []
-        found = ray.get([worker.collect.remote(uids) for worker, uids in shares])
-        reports = [report for reports, _ in found for report in reports]
-        return reports, [table for _, table in found if table is not None]
+        done: list[Done] = ray.get([worker.collect.remote(uids) for worker, uids in shares])
+        return done
 
     def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None:
         """Dispatch tasks (`schedule.Task`), each to the least loaded worker. `step` is part of their seeds."""
@@ -85,14 +82,13 @@ class TeamRolloutManager(AgentLoopManagerTQ):
 
     def finished(self) -> list[Done]:
         """The tasks of all futures that are done. Does not wait. Raises the exceptions of workers."""
-        found = []
+        done = []
         for number, call in list(self._calls.items()):
             if call.done():
                 del self._calls[number]
-                tasks = call.result()
-                self._loads[number] -= len(tasks)
-                found += tasks
-        return found
+                done += call.result()
+                self._loads[number] -= len(call.result())
+        return done
 
     def close_gate(self, policy: str) -> None:
         """Hold requests of a policy, and wait until none is in flight. Thread-safe."""

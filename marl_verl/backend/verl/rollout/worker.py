@@ -1,6 +1,6 @@
 """The rollout worker: verl's agent-loop worker, which runs the sampler of the team on each task.
 
-Uses verl internals: `AgentLoopWorkerTQ._run_prompt` and the status tags that `ReplayBuffer` reads.
+Uses verl internals: `AgentLoopWorkerTQ.generate_sequences`, which calls `_run_prompt` for each task.
 """
 
 from __future__ import annotations
@@ -79,12 +79,15 @@ class Report:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished training task: its report, the key and tag of each of its rows in TransferQueue, and their table."""
+    """Finished tasks: their reports, and the key and tag of each of their rows. A validation has no rows.
 
-    report: Report
+    The tensors of rows of trained policies are in TransferQueue. `table` has all rows; None without rows.
+    """
+
+    reports: list[Report]
     keys: list[str]
     tags: list[dict[str, Any]]
-    table: RowTable | None  # None without rows
+    table: RowTable | None
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,15 @@ def collect_seldom() -> None:
 def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
     """Load the samplers, the replay credits, the metrics and the column functions that a `marl` section names."""
     algorithm = algorithm_of(team)
-    found = samplers_of(algorithm, marl)
-    metrics, columns, components = metrics_of(algorithm), columns_of(algorithm), algorithm.components(team.agents)
-    credits = algorithm.replay_credits
-    return SamplerSet(found["sampler"], found["validation"], credits, metrics, columns, components)
+    samplers = samplers_of(algorithm, marl)
+    return SamplerSet(
+        samplers["sampler"],
+        samplers["validation"],
+        algorithm.replay_credits,
+        metrics_of(algorithm),
+        columns_of(algorithm),
+        algorithm.components(team.agents),
+    )
 
 
 def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
@@ -138,17 +146,16 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
-    stop = team.policies[name].stop
+    policy, rollout = team.policies[name], config.actor_rollout_ref.rollout
     if isinstance(server, KeyedEndpoint):
-        longest, sampling = int(config.data.max_response_length), config.actor_rollout_ref.rollout
-        return EndpointClient(name, server.endpoint, sampling, longest, stop, key=server.key)
-    if (script := team.policies[name].script) is not None:
-        return ScriptClient(name, script, part("scripts", script, None), config.actor_rollout_ref.rollout)
-    own = config.policies[name]
-    policy, options = team.policies[name], own.data.apply_chat_template_kwargs
-    parsers = policy.tool_parser, policy.reasoning_parser
+        longest = int(config.data.max_response_length)
+        return EndpointClient(name, server.endpoint, rollout, longest, policy.stop, key=server.key)
+    if policy.script is not None:
+        return ScriptClient(name, policy.script, part("scripts", policy.script, None), rollout)
+    section = config.policies[name]
     adapter = team.sharing.index(name) if name in team.sharing else None
-    client = PolicyClient(name, own.actor_rollout_ref, server, options, stop, parsers, adapter)
+    parsers, template = (policy.tool_parser, policy.reasoning_parser), section.data.apply_chat_template_kwargs
+    client = PolicyClient(name, section.actor_rollout_ref, server, template, policy.stop, parsers, adapter)
     for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine
         if agent.policy == name:
             client.chat.check(agent)
@@ -191,36 +198,25 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         agents = {name: replace(agent, policy=policies[name]) for name, agent in context.agents.items()}
         self.parts = replace(self.parts, task_context=replace(context, agents=agents))
 
-    async def collect(self, uids: list[str]) -> tuple[list[Report], RowTable | None]:
-        """Wait for tasks, write their rows and mark them as finished. Returns their reports, and their rows' table."""
+    async def collect(self, uids: list[str]) -> Done:
+        """Wait for tasks, and write the tensors of their rows."""
         reports = [await self._report(uid) for uid in uids]
-        training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
-        rows = [row for uid in training for row in self._rows.pop(uid)]
+        rows = [row for uid in uids for row in self._rows.pop(uid, [])]
         tables = [self._tables.pop(uid) for uid in uids if uid in self._tables]
         for uid in uids:
             del self._reports[uid]
-        learnt = [row for row in rows if row.fields is not None]
-        if learnt:
+        if learnt := [row for row in rows if row.fields is not None]:
             fields = list_of_dict_to_tensordict([row.fields for row in learnt])
             keys, tags = [row.key for row in learnt], [row.tag for row in learnt]
             await tq.async_kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
-        if training:  # marks the tasks for the replay buffer, even if all episodes failed
-            others = [row for row in rows if row.fields is None]
-            keys = [*(row.key for row in others), *training]
-            tags = [*(row.tag for row in others), *({"status": "finished"} for _ in training)]
-            await tq.async_kv_batch_put(keys=keys, partition_id="train", tags=tags)
-        return reports, concat(tables) if tables else None
+        return Done(reports, [row.key for row in rows], [row.tag for row in rows], concat(tables) if tables else None)
 
     async def finished(self) -> list[Done]:
-        """Wait until a training task is finished, and `collect` all finished ones. Call it once at a time."""
+        """Wait until a training task is finished; all finished ones, each alone. Call it once at a time."""
         uids = [await self._finished.get()]
         while not self._finished.empty():
             uids.append(self._finished.get_nowait())
-        rows = [self._rows.get(uid, []) for uid in uids]  # none where the sampler itself failed
-        tables = [self._tables.get(uid) for uid in uids]
-        reports, _ = await self.collect(uids)
-        keys, tags = [[row.key for row in its] for its in rows], [[row.tag for row in its] for its in rows]
-        return [Done(*each) for each in zip(reports, keys, tags, tables, strict=True)]
+        return await asyncio.gather(*(self.collect([uid]) for uid in uids))
 
     async def close_gate(self, policy: str) -> None:
         await self._gates[policy].close()
@@ -286,10 +282,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
         for failure in sample.failures:
-            kind = failure.reason, failure.trace.rstrip().rpartition("\n")[2]
-            if failure.trace and kind not in self._logged and len(self._logged) < LOGGED:
-                self._logged.add(kind)
-                logger.warning("%s: %s\n%s", failure.reason, failure.detail, failure.trace)
+            if failure.trace:
+                self._log(
+                    failure.reason, failure.trace.rstrip().rpartition("\n")[2], f"{failure.detail}\n{failure.trace}"
+                )
         for episode in sample.episodes:
             try:
                 self.observers.marl_episode_finished(episode=episode)
@@ -304,17 +300,18 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             report.rewards.append(_mean_rewards(episode))
             agents = (turn.agent for turn in episode.turns)
             report.read += zip(agents, read_lengths(episode), strict=True)
-        tasks = self.parts.task_context.tasks
-        for result in await asyncio.gather(
-            *(measured(tasks, each) for each in sample.episodes), return_exceptions=True
-        ):
+        measures = (measured(self.parts.task_context.tasks, episode) for episode in sample.episodes)
+        for result in await asyncio.gather(*measures, return_exceptions=True):
             if isinstance(result, Exception):  # no reward depends on it
-                measure = "measures", format_error(result)
-                if measure not in self._logged and len(self._logged) < LOGGED:
-                    self._logged.add(measure)
-                    logger.warning("the measures of an answer to task %s failed: %s", report.task, measure[1])
+                self._log("measures", format_error(result), f"of an answer to task {report.task} failed: {result!r}")
             elif not isinstance(result, BaseException):
                 report.measures.append(result)
+
+    def _log(self, reason: str, kind: str, text: str) -> None:
+        """Log a failure, one per kind."""
+        if (reason, kind) not in self._logged and len(self._logged) < LOGGED:
+            self._logged.add((reason, kind))
+            logger.warning("%s: %s", reason, text)
 
 
 def answer_seconds(journal: Journal) -> float:
@@ -333,7 +330,7 @@ def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:
     for turn in episode.turns:
         for component, value in turn.components.items():
             values.setdefault(turn.agent, {}).setdefault(component, []).append(value)
-    return {agent: {name: sum(each) / len(each) for name, each in own.items()} for agent, own in values.items()}
+    return {agent: {name: sum(row) / len(row) for name, row in rows.items()} for agent, rows in values.items()}
 
 
 TeamRolloutWorker = ray.remote(_TeamRolloutWorker)

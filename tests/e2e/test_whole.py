@@ -1,0 +1,108 @@
+"""README's pair, from a folder outside the repository: trained and evaluated by the Python API, as in a notebook. The
+team learns, and its run directory tells how, when the user's own files are gone. `test_kill.py` continues the run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from marl_verl.testing.real import command, explain, rows
+from tests.e2e.conftest import EIGHT_STEPS, Whole
+
+pytestmark = pytest.mark.e2e
+
+STEPS, TASKS = range(1, 9), EIGHT_STEPS["data.train_batch_size"]
+
+
+def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
+    printed = whole.script
+    assert printed["steps"] == printed["metrics"] == [*STEPS]
+    assert printed["summary"] == 8
+    assert printed["checkpoints"] == [6, 7, 8]
+    assert set(printed["validated"]) == {0, 4, 8}
+    assert 0 <= printed["success"] <= 1
+    assert printed["played"] == [4, 10]
+    assert printed["rows"] == 4 * 2 * printed["episodes"]["2"]  # four candidates for each of two turns
+    assert printed["difference"] is None
+    assert whole.run.left == []
+
+
+def test_the_team_learns_beyond_the_confidence_interval(whole: Whole) -> None:
+    summary = whole.run.summary
+    assert summary["eval_tasks"] == 200
+    assert summary["success_after_interval"][0] > summary["success_before_interval"][1], summary
+    for policy in summary["policies"].values():
+        assert policy["parameters"] > 50_000
+        assert policy["weight_change"] > 0.001
+    assert all("agent/sender/reward/role" in line for line in whole.run.lines("train/success"))
+
+
+def test_the_run_directory_is_complete(whole: Whole) -> None:
+    folder, summary = whole.run.folder, whole.run.summary
+    for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "curve.png", "summary.json"):
+        assert (folder / name).stat().st_size > 0, name
+    assert all(summary[key] > 0 for key in ("steps", "seconds_total", "seconds_to_first_step", "seconds_per_step"))
+    for place, suffix in (("journals", "jsonl"), ("rows", "json.gz")):
+        assert sorted(path.name for path in (folder / place).iterdir()) == [f"step_{n:05d}.{suffix}" for n in STEPS]
+    (file,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")  # `test_kill.py` reads TensorBoard's files
+    content = file.read_bytes()  # records in a binary format, with the keys as text
+    for metric in ("agent/sender/reward", "policy/answerer/entropy", "validation/success", "seconds/step"):
+        assert metric.encode() in content, metric
+
+
+def test_its_episodes_are_replayed(whole: Whole) -> None:
+    folder = whole.run.folder
+    for source in (["--run", str(folder)], [str(folder / "journals" / "step_00008.jsonl")]):
+        listed = re.search(r"\bs8t00000_0_\S+", command("replay", *source))
+        assert listed
+        shown = json.loads(command("replay", *source, "--episode", listed[0], "--json"))
+    lines = map(json.loads, (folder / "journals" / "step_00008.jsonl").read_text().splitlines()[1:])
+    assert shown["replay"]["score"] == next(line["score"] for line in lines if line.get("id") == listed[0])
+
+
+def test_its_advantages_are_explained(whole: Whole) -> None:
+    records = explain(whole.run.folder, 3)
+    assert {tuple(record["group"]) for record in records} == {("uid", "agent")}
+    tasks = whole.run.lines("filter/tasks")[2]["filter/tasks"]  # of step 3, those of the refill included
+    assert tasks >= TASKS
+    assert len(records) == len(rows(whole.run.folder, 3)) == tasks * 4 * 2
+    assert any(record["advantage"] for record in records)
+
+
+def _episodes(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def test_exchanged_policies_act_for_each_other_in_an_evaluation(whole: Whole) -> None:
+    """Each agent says what the other one's policy says in plain transformers, with the weights of that step."""
+    policies = whole.script["policies"]
+    assert policies == {"sender": "answerer", "answerer": "sender"}
+    stored = whole.run.folder / "evaluations" / "step_7_swap-answerer-sender.jsonl"
+    acts = [act for episode in _episodes(stored) for act in episode["journal"]["records"]]
+    otherwise = 0
+    for agent in policies:
+        said = {name: _answers(whole.run.folder, name, acts, agent) for name in policies}
+        assert said[policies[agent]] == [act["action"]["text"] for act in acts if act["agent"] == agent]
+        otherwise += said[agent] != said[policies[agent]]
+    assert otherwise  # the policies differ: the test can detect that they were not exchanged
+
+
+def _answers(run: Path, policy: str, acts: list[dict[str, Any]], agent: str) -> list[str]:
+    """What a policy of checkpoint 7 says, greedily, to the observations of an agent."""
+    folder, texts = run / "checkpoints" / "step_7" / "policies" / policy / "huggingface", []
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for act in acts:
+        if act["agent"] == agent:
+            ids = tokenizer.apply_chat_template(
+                act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+            message = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+            texts.append(tokenizer.decode(message, skip_special_tokens=True))
+    return texts
