@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 
 import marl_verl
 from marl_verl.cli import new_plugin
-from marl_verl.cli.main import COMMANDS, main, registered
+from marl_verl.cli.main import main
 from tests.sites import add_distribution, python_path
 
 ROOT = Path(marl_verl.__file__).parents[1]
@@ -69,7 +68,7 @@ def test_the_parts_that_authors_write_most_are_registered(package: tuple[Path, d
     folder, variables = package
     done = python("-m", "marl_verl.cli.main", "plugins", "--json", cwd=folder, env=variables)
     assert done.returncode == 0, done.stderr
-    record = next(one for one in json.loads(done.stdout) if one["plugin"] == "marl-verl-team-play")
+    record = next(entry for entry in json.loads(done.stdout) if entry["plugin"] == "marl-verl-team-play")
     assert record["hooks"] == ["marl_register"]
     assert set(record["names"]) == {"tasks", "workflows", "rewards", "samplers", "credits", "algorithms"}
     assert all(
@@ -93,17 +92,7 @@ def test_only_public_names_are_imported(package: tuple[Path, dict[str, str]]) ->
     assert found > 15
 
 
-def test_the_recipe_names_what_is_registered(package: tuple[Path, dict[str, str]]) -> None:
-    folder, _ = package
-    recipe = yaml.safe_load((folder / "recipes" / "train.yaml").read_text())["marl"]
-    assert recipe["algorithm"]["name"] == "team-play"
-    assert ".venv/" in (folder / ".gitignore").read_text()
-    commands = re.findall(r"^marl-verl (\S+)", (folder / "README.md").read_text(), re.MULTILINE)
-    assert commands
-    assert set(commands) <= {*COMMANDS, *registered()}
-
-
-@pytest.mark.parametrize("name", ["x", "q" * new_plugin.LONGEST, "a-b.c_d"])
+@pytest.mark.parametrize("name", ["x", "q" * new_plugin.LONGEST])
 def test_ruff_is_content_with_any_name(name: str, tmp_path: Path) -> None:
     assert new(tmp_path / "it", name) == 0
     for arguments in (["check", "."], ["format", "--check", "."]):
@@ -127,18 +116,6 @@ def test_it_asks_for_the_versions_that_it_was_written_with(monkeypatch: pytest.M
     assert project["name"] == "my-team"
 
 
-def test_the_default_folder_is_the_name_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["new-plugin", "My.Team"]) == 0
-    printed = capsys.readouterr().out
-    assert "cd my-team" in printed
-    assert "pip install -e" in printed
-    assert sorted(os.listdir()) == ["my-team"]
-    assert (tmp_path / "my-team" / "my_team" / "__init__.py").is_file()
-
-
 # What is refused
 
 
@@ -146,14 +123,7 @@ def test_the_default_folder_is_the_name_here(
     ("name", "message"),
     [
         ("my method", "'my method' is not a valid distribution name"),
-        ("-x-", "is not a valid distribution name"),
-        ("x/../y", "is not a valid distribution name"),
-        ("", "is not a valid distribution name"),
-        ("größe", "is not a valid distribution name"),
-        ("x\n", "is not a valid distribution name"),
         ("3d-team", "'3d_team'"),
-        ("class", "'class'"),
-        ("tests", "'tests'"),
         ("x" * 33, "longer than 32 characters"),
         ("Sharp", "plugin 'sharp' already exists, of marl-verl-sharp"),
         ("NumPy", "distribution 'numpy' is already installed"),
@@ -179,12 +149,6 @@ def test_what_is_there_already_is_left_alone(there: str, tmp_path: Path, capsys:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_missing_parent_folder_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert new(tmp_path / "no" / "it", "my-team") == 2
-    assert f"no folder '{tmp_path / 'no'}' to write 'it' into" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_nothing_half_written_is_left(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -202,12 +166,3 @@ def test_nothing_half_written_is_left(
     assert new(tmp_path / "it", "my-team") == (2 if isinstance(error, OSError) else 130)
     assert "No space left on device" in (message := capsys.readouterr().err) or "interrupted" in message
     assert not list(tmp_path.iterdir())
-
-
-def test_it_needs_nothing_heavy(tmp_path: Path) -> None:
-    code = (
-        "import sys; from marl_verl.cli.main import main; code = main(['new-plugin', 'my-team']);"
-        "print(code, [m for m in ('torch', 'ray', 'verl', 'vllm', 'transformers', 'numpy') if m in sys.modules])"
-    )
-    done = python("-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr

@@ -137,14 +137,6 @@ def test_a_score_that_does_not_fit_the_sides_fails_with_its_reason(score: Any, m
     assert message in found.failures[0].detail
 
 
-def test_a_score_per_side_needs_a_team_with_sides() -> None:
-    class Late(ZeroSum):
-        sides = ()
-
-    found = asyncio.run(Independent(1).sample(context(Late(), sides={})))
-    assert "side 'red', which no agent of the team has: set marl.agents.NAME.side" in found.failures[0].detail
-
-
 @pytest.mark.parametrize("name", KNOWN.names("samplers"))
 def test_every_sampler_rewards_each_side_or_is_refused_before_the_start(name: str) -> None:
     sampler = KNOWN.get("samplers", name)()

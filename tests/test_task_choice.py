@@ -307,48 +307,6 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
 # -- the dry run -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"no_varience": True}, "unknown key 'marl.sampler.filter.no_varience': did you mean 'no_variance'?"),
-        ({"refill": -1}, "'marl.sampler.filter.refill' must be a whole number >= 0 and <= 16, got -1"),
-        ({"refill": 1.5}, "'marl.sampler.filter.refill' must be a whole number >= 0 and <= 16, got 1.5"),
-        ({"above": 0.5, "below": 0.5}, "marl.sampler.filter: 'above' must be less than below=0.5, got 0.5"),
-        ({"no_variance": "yes"}, "'marl.sampler.filter.no_variance' must be true or false, got 'yes'"),
-        (True, "'marl.sampler.filter' must be a mapping of options, got True"),
-    ],
-)
-def test_a_filter_that_is_not_valid(section: Any, message: str) -> None:
-    with pytest.raises(MarlError, match=f"^{message.replace('?', '[?]')}"):
-        filter_of(OmegaConf.create({"marl": {"sampler": {"filter": section}}}))
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"medium": 0.2}, "unknown key 'marl.data.curriculum.medium'"),
-        ({"hard": 0.9}, "marl.data.curriculum: 'hard' must be at most easy=0.8, got 0.9"),
-        ({"easy": 2}, "'marl.data.curriculum.easy' must be a number >= 0 and <= 1, got 2"),
-        ({"memory": 1}, "'marl.data.curriculum.memory' must be a number >= 0 and < 1, got 1"),
-        ({"weights": {"mediun": 1}}, "unknown key 'marl.data.curriculum.weights.mediun': did you mean 'medium'?"),
-        ({"weights": {"easy": -1}}, "'marl.data.curriculum.weights.easy' must be a number >= 0, got -1"),
-        (
-            {"weights": {"new": 0, "hard": 0, "medium": 0, "easy": 0}},
-            "marl.data.curriculum.weights: all weights are 0. Set one above 0, e.g. medium=1.",
-        ),
-    ],
-)
-def test_a_curriculum_that_is_not_valid(section: Any, message: str) -> None:
-    with pytest.raises(MarlError, match=f"^{message.replace('?', '[?]')}"):
-        curriculum_of(OmegaConf.create({"marl": {"data": {"curriculum": section}}}))
-
-
-def test_no_filter_and_no_curriculum() -> None:
-    off = OmegaConf.create({"marl": {"sampler": {"filter": {"no_variance": False}}, "data": {"curriculum": None}}})
-    assert filter_of(off) is curriculum_of(off) is filter_of(OmegaConf.create({"marl": {}})) is None
-    assert filter_of(choices()) == schema.Filter(no_variance=True, refill=2)
-
-
 def test_settings_that_do_not_go_together() -> None:
     grpo = algorithm_named("grpo", {}, "options")
     check_task_choice(choices(mode="async"), grpo)

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("textarena")
 
-from marl_verl_environments.seats import Seated, player_legal, player_outcome, player_outcome_legal
 from marl_verl_environments.textarena import SEATS, TextArena, TextArenaGame, TextArenaTasks
 
 from marl_verl import Task, plugins
@@ -118,16 +117,6 @@ def test_no_game_depends_on_the_order_of_sets() -> None:
             assert transcript(name) == other, f"{name} is another game with {setting}"
 
 
-@long
-def test_every_variant_of_a_game_that_runs_can_be_started() -> None:
-    from textarena.envs.registration import ENV_REGISTRY
-
-    runs = {game for game, name in of_each_game().items() if not reason_of(name)}
-    for name, spec in ENV_REGISTRY.items():
-        if str(spec.entry_point).split(".")[2] in runs and not name.endswith("-raw"):
-            transcript(name, moves=1)
-
-
 def test_the_kit_accepts_the_task_set() -> None:
     def answers(task: Task) -> list[Any]:
         return [
@@ -180,20 +169,6 @@ def test_samplers_replay_a_game(sampler: Any) -> None:
 
     policy = ScriptedPolicy({"cross": choose, "nought": choose})
     check_sampler(sampler, TextArena(moves=3), TICTACTOE, policy, tasks=TextArenaTasks(env="TicTacToe-v0", side=0))
-
-
-def test_role_rewards_are_those_of_the_agents_seats() -> None:
-    class Turned:
-        agent, invalid = "nought", "occupied"
-
-    class Ended:
-        answer = {"outcomes": [1.0, -1.0, 0.5], "seats": ["cross", "nought", "nought"]}
-
-    turn: Any = Turned()
-    episode: Any = Ended()
-    assert player_outcome(TICTACTOE, turn, episode) == -0.25
-    assert player_legal(TICTACTOE, turn, episode) == -1
-    assert player_outcome_legal(TICTACTOE, turn, episode) == -1.25
 
 
 def test_a_game_ends_when_it_would_ask_an_eliminated_player() -> None:
@@ -287,11 +262,6 @@ def test_a_game_that_is_won_ends() -> None:
             TextArenaGame(name, {}, 3, 3)
 
 
-def test_a_game_that_is_cut_off_has_the_outcomes_so_far() -> None:
-    run = check_workflow(TextArena(moves=2), TICTACTOE, WINS)
-    assert run.answer == {"outcomes": [0, 0], "seats": ["cross", "nought"], "finished": False}
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -312,11 +282,3 @@ def test_a_team_that_does_not_fit_the_game_is_refused(agents: int, seats: tuple[
         check_workflow(
             TextArena(seats=seats), TICTACTOE, ScriptedPolicy({f"a{number}": "[0]" for number in range(agents)})
         )
-
-
-def test_a_side_that_the_game_lacks_is_refused() -> None:
-    with pytest.raises(MarlError, match="side is 2, but the game has the seats 0 to 1"):
-        TextArenaTasks(env="TicTacToe-v0", side=2).score(TICTACTOE, {"outcomes": [1, -1]})
-    with pytest.raises(MarlError, match="one number per seat"):
-        TextArenaTasks(env="TicTacToe-v0").score(TICTACTOE, "x")
-    assert issubclass(TextArena, Seated)

@@ -10,7 +10,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Interval
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.algo.algorithms import Metric
@@ -36,11 +38,7 @@ class Cover(TaskSet):
 
     quick = True
 
-    items: int = 2
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.items <= 8:
-            raise MarlError(f"cover: items must be 2 to 8, got {self.items}")
+    items: Annotated[int, Interval(ge=2, le=8)] = 2
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different lists. A list is in one split only, whatever the seed. MarlError if there are fewer."""

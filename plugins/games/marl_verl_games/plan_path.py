@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError, unknown
+from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, held_out
 from marl_verl_games import log
 from marl_verl_games.board import STEPS, WORDS, Board, cells, place
@@ -16,6 +19,7 @@ HELD_OUT = 10  # one board in ten
 TRIES = 10_000  # random draws before the options are considered unsatisfiable
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"
+Size = Annotated[int, Interval(ge=2, le=26)]
 WORD = {move: word for word, move in WORDS.items()}
 
 
@@ -30,19 +34,10 @@ class PlanPath(TaskSet):
 
     quick = True
 
-    size: int = 10
-    wall_share: float = 0.22
-    near: int = 1
-    far: int = 0
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        if not 2 <= self.size <= 26:
-            raise MarlError(f"{name}: size must be 2 to 26, got {self.size}")
-        if not 0 <= self.wall_share < 1:
-            raise MarlError(f"{name}: wall_share must be 0 to below 1, got {self.wall_share}")
-        if self.near < 1 or (self.far and self.far < self.near):
-            raise MarlError(f"{name}: near must be 1 or more and at most far, got {self.near} and {self.far}")
+    size: Size = 10
+    wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.22
+    near: Positive = 1
+    far: NonNegative = 0
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed.
@@ -110,11 +105,11 @@ class TinyPlanPath(PlanPath):
         turns: maximum number of turns that the two need, with one move each.
     """
 
-    size: int = 4
-    wall_share: float = 0.25
-    near: int = 2
-    far: int = 4
-    turns: int = 4
+    size: Size = 4
+    wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.25
+    near: Positive = 2
+    far: NonNegative = 4
+    turns: Positive = 4
 
     def _fit(self, task: Task) -> bool:
         if not self._reached(task, True, True):

@@ -6,12 +6,14 @@ import itertools
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import reasoning_gym
+from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError
+from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
 from marl_verl_games.board import STEPS
@@ -136,21 +138,15 @@ class SokobanTasks(TaskSet):
     quick = True
     slow = True  # the generator takes 0.1 s a task
 
-    size: int = 6
-    boxes: int = 1
-    apart: int = 2
-    near: int = 1
-    far: int = 0
+    size: Annotated[int, Interval(ge=5, le=10)] = 6
+    boxes: Annotated[int, Interval(ge=1, le=4)] = 1
+    apart: Annotated[int, Interval(ge=0, le=8)] = 2
+    near: Positive = 1
+    far: NonNegative = 0
 
     def __post_init__(self) -> None:
-        if not 5 <= self.size <= 10:
-            raise MarlError(f"sokoban: size must be 5 to 10, got {self.size}")
-        if not 1 <= self.boxes <= 4:
-            raise MarlError(f"sokoban: boxes must be 1 to 4, got {self.boxes}")
-        if not 0 <= self.apart <= self.size:
-            raise MarlError(f"sokoban: apart must be 0 to the size {self.size}, got {self.apart}")
-        if self.near < 1 or (self.far and self.far < self.near):
-            raise MarlError(f"sokoban: near must be 1 or more and at most far, got {self.near} and {self.far}")
+        if self.apart > self.size or 0 < self.far < self.near:
+            raise MarlError("sokoban: apart must be at most size, and near at most far: the generator would search on")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A board is in one split only, whatever the seed. MarlError if there are fewer."""

@@ -7,7 +7,7 @@ import itertools
 import random
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import reasoning_gym
 
@@ -120,17 +120,15 @@ class SudokuTasks(TaskSet):
 
     quick = True
 
-    size: int = 4
+    size: Literal[4, 9] = 4
     min_empty: int = 6
     max_empty: int = 10
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise MarlError(f"sudoku: size must be 4 or 9, got {self.size}")
         most = SIZES[self.size][1]
         if not 1 <= self.min_empty <= self.max_empty <= most:
-            given = f"{self.min_empty} and {self.max_empty}"
-            raise MarlError(f"sudoku: min_empty and max_empty must be 1 to {most} in this order, got {given}")
+            empty = f"{self.min_empty} and {self.max_empty}"
+            raise MarlError(f"sudoku: min_empty and max_empty must be 1 to {most} in this order, got {empty}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A puzzle is in one split only, whatever the seed. MarlError if there are fewer."""

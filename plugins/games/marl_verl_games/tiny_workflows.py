@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
-from marl_verl.errors import MarlError
+from marl_verl.options import Positive
 from marl_verl_games import log
 from marl_verl_games.board import Board, moves_in
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, planner_sees, solo_sees
@@ -19,11 +19,7 @@ class _Turns(Workflow):
         turns: maximum number of turns, with one move each.
     """
 
-    turns: int = 4
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise MarlError(f"{type(self).__name__}: turns must be 1 or more, got {self.turns}")
+    turns: Positive = 4
 
     async def _line(self, team: Team, agent: str, verb: log.Verb, seen: str) -> log.Line:
         """One act as a log line: one move, or a plan of two. Further moves are dropped and marked invalid."""

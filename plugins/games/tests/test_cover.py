@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,6 @@ from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.errors import MarlError
-from marl_verl.options import build
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow
 
 TASK = Task("cover a b", "choose a b", {"items": ["a", "b"]})
@@ -47,11 +47,6 @@ def test_demonstrations_are_words_and_the_agents_start_alike() -> None:
         tasks.demonstrations("agent1", 1, 0, 0.5)
 
 
-def test_options_are_checked() -> None:
-    with pytest.raises(MarlError, match="items must be 2 to 8, got 9"):
-        build(Cover, {"items": 9}, "marl.task.options")
-
-
 def sampled(one: Callable[[int], str], two: Callable[[int], str], episodes: int = 4) -> Sample:
     def script(choose: Callable[[int], str]) -> Callable[..., str]:
         return lambda act, session, candidate: choose(session)
@@ -83,5 +78,5 @@ def test_a_single_episode_says_nothing() -> None:
 def test_other_prompts_are_not_compared() -> None:
     sample = sampled(lambda _: "a", lambda _: "b")
     for turn in sample.turns:
-        turn.observation = ({"role": "user", "content": turn.agent},)
+        turn.act = dataclasses.replace(turn.act, observation=({"role": "user", "content": turn.agent},))
     assert RoleDifference().of_sample(sample) == {}

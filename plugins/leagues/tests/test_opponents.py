@@ -95,12 +95,6 @@ def test_an_opponent_that_cannot_be_is_refused(path: str, value: Any, message: s
     assert message in str(raised.value)
 
 
-def test_a_policy_has_to_act_to_be_an_opponents() -> None:
-    same = MARL["agents"]["second"]["opponent"]
-    with pytest.raises(MarlError, match="policy 'player' is used by no agent"):
-        team(agents__first={"opponent": same, "side": "first"})
-
-
 def pool(kind: Any = "uniform", size: int = 3, seed: int = 0, steps: tuple[int, ...] = (2, 4)) -> Pool:
     found = Pool(Opponent("player", kind, size, 2), seed)
     for step in steps:
@@ -113,10 +107,6 @@ def test_a_pool_has_the_newest_snapshots() -> None:
     assert list(pool().results) == [0, 2, 4]
     assert list(pool(steps=(2, 4, 6)).results) == [2, 4, 6]
     assert list(pool(size=1).results) == [4]
-
-
-def test_the_latest_snapshot_is_met_by_every_task() -> None:
-    assert {pool("latest").choose(f"s1t{i}") for i in range(50)} == {4}
 
 
 def test_uniform_draws_depend_on_seed_and_task_only() -> None:
@@ -169,13 +159,6 @@ def test_a_result_is_of_the_policys_side_against_its_opponents() -> None:
     assert results(team(), "player", report("a", [(1, -1), (0, 0), (-1, 1)])) == [1, 0.5, 0]
     swapped = team(agents__first__side="second", agents__second__side="first")
     assert results(swapped, "player", report("a", [(1, -1), (0, 0), (-1, 1)])) == [0, 0.5, 1]
-
-
-def test_without_sides_a_result_is_the_success_of_the_team() -> None:
-    partners = team(agents__first__side=None, agents__second__side=None)
-    assert results(partners, "player", report("a", successes=(True, False))) == [1, 0]
-    same = team(agents__second__side="first")
-    assert results(same, "player", report("a", [(1, 1)], successes=(False,))) == [0]
 
 
 class Loads:

@@ -4,7 +4,9 @@ with one digit. A shorter task than Plan-Path, for tests."""
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, Task, held_out
@@ -26,11 +28,7 @@ class Inventory(DrawnTasks):
 
     name = "inventory"
     agents = (HOLDER, ASKER)
-    length: int = 4
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.length <= 9:
-            raise MarlError(f"inventory: length must be 2 to 9, got {self.length}")
+    length: Annotated[int, Interval(ge=2, le=9)] = 4
 
     def score(self, task: Task, answer: Any) -> float:
         """1 if the answer is the requested digit, else 0. MarlError unless the answer is a text."""

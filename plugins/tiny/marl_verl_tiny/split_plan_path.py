@@ -8,9 +8,12 @@ goal (without that rule, answers would grow until they cross it).
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError
+from marl_verl.options import NonNegative
 from marl_verl.tasks import Split, Task, held_out
 from marl_verl_tiny import grid
 from marl_verl_tiny.drawn_tasks import DrawnTasks
@@ -34,17 +37,13 @@ class SplitPlanPath(DrawnTasks):
 
     name = "split-plan-path"
     agents = (SCOUT, MOVER)
-    size: int = 4
-    walls: int = 2
-    reach: int = 4
+    size: Annotated[int, Interval(ge=2, le=9)] = 4
+    walls: NonNegative = 2
+    reach: Annotated[int, Ge(2)] = 4
 
     def __post_init__(self) -> None:
-        if not 2 <= self.size <= 9:
-            raise MarlError(f"split-plan-path: size must be 2 to 9, got {self.size}")
-        if not 0 <= self.walls <= self.size**2 - 3:
+        if self.walls > self.size**2 - 3:
             raise MarlError(f"split-plan-path: a {self.size}x{self.size} grid cannot hold {self.walls} walls")
-        if self.reach < 2:
-            raise MarlError(f"split-plan-path: reach must be at least 2, got {self.reach}")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 for a legal walk (the cells entered, separated by spaces) that stops on the goal, else 0. MarlError unless

@@ -67,21 +67,6 @@ def test_the_chat_template_costs_five_tokens_and_knows_system_messages(words):
     assert words.decode(plain) == "<|im_start|> system index <|im_end|> <|im_start|> user 3 <|im_end|>"
 
 
-def test_the_two_families_share_no_id_of_a_text_and_need_another_number_of_them(words, pieces):
-    for text in ("digits 3 1 4 1", "message 3 1 4 1 index third", "none"):
-        one, other = (each.encode(text, add_special_tokens=False) for each in (words, pieces))
-        assert len(other) > len(one)
-        assert not set(one) & set(other)
-        asked = [
-            each.apply_chat_template(chat(text), add_generation_prompt=True, return_dict=False)
-            for each in (words, pieces)
-        ]
-        assert len(asked[1]) > len(asked[0])
-        assert asked[1][0] == pieces.bos_token_id
-    assert pieces.eos_token != words.eos_token
-    assert words.bos_token is None
-
-
 def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
     for text in ("message 3 1 4 1 index third", " two  spaces\n", "Grüße, 世界", "<s> is special"):
         assert pieces.decode(pieces.encode(text, add_special_tokens=False)) == text
@@ -92,23 +77,11 @@ def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
     assert not set(BPE_ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
 
 
-def test_the_chat_template_of_pieces_knows_roles_and_line_breaks(pieces):
-    both = [{"role": "system", "content": "index"}, *chat("3")]
-    asked = pieces.apply_chat_template(both, add_generation_prompt=True, return_dict=False)
-    assert pieces.decode(asked) == "<s><|system|>\nindex</s>\n<|user|>\n3</s>\n<|assistant|>\n"
-    assert pieces.decode(pieces.encode("3 1</s>"), skip_special_tokens=True) == "3 1"
-
-
 @pytest.mark.parametrize("make", [make_tokenizer, make_bpe_tokenizer])
 @pytest.mark.parametrize("vocabulary", [["a", "a"], ["a b"], [""], ["<|im_end|>"]], ids=str)
 def test_words_that_cannot_be_tokens_are_refused(vocabulary, make):
     with pytest.raises(MarlError, match="vocabulary"):
         make(vocabulary)
-
-
-def test_a_word_that_is_a_special_token_of_pieces_is_refused():
-    with pytest.raises(MarlError, match="'</s>' is a special token"):
-        make_bpe_tokenizer(["a", "</s>"])
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
@@ -130,15 +103,6 @@ def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
     prompt = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
     assert tokens[0, : len(prompt)].tolist() == prompt
     assert torch.equal(tokens[labels != IGNORED], labels[labels != IGNORED])
-
-
-def test_the_warm_up_has_its_loss_on_the_answers_pieces_too(pieces):
-    pairs = [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")]
-    tokens, labels = next(batches(pieces, pairs, 2))
-    assert [pieces.decode(row[row != IGNORED]) for row in labels] == ["3 1 4 1</s>", "3</s>"]
-    for row, (seen, _) in zip(tokens, pairs, strict=True):
-        prompt = pieces.apply_chat_template(chat(seen), add_generation_prompt=True, return_dict=False)
-        assert row[: len(prompt)].tolist() == prompt
 
 
 def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
@@ -188,30 +152,9 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
 
-def test_a_model_may_have_no_warm_up(tmp_path):
-    made = tiny.ensure(replace(HOLDER, steps=0), tmp_path)
-    assert (made / "model.safetensors").is_file()
-
-
 def test_caches_that_were_filled_before_there_were_families_stay_right(tmp_path):
     spec = tiny.TinyModel("inventory", ["holder"], steps=200, good=0.2)
     assert tiny.folder_of(spec, tmp_path).name == "inventory-holder-f341d8f52dd6a2f4"
-
-
-def test_a_task_that_teaches_something_else_gets_another_model(tmp_path, monkeypatch):
-    before = tiny.folder_of(HOLDER, tmp_path)
-    monkeypatch.setattr(Inventory, "demonstrations", lambda self, agent, count, seed, good: [("digits", "1")] * count)
-    assert tiny.folder_of(HOLDER, tmp_path) != before
-
-
-def test_agents_that_share_a_policy_are_learnt_in_turns(tmp_path):
-    folder = tiny.ensure(replace(HOLDER, agents=["holder", "asker"]), tmp_path)
-    assert folder.name.startswith("inventory-holder-asker-")
-
-
-def test_the_cache_folder_comes_from_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "here"))
-    assert tiny.folder_of(HOLDER).parent == tmp_path / "here" / "tiny"
 
 
 def test_looking_a_model_up_imports_no_torch():
@@ -237,18 +180,6 @@ def test_an_invalid_description_is_rejected_before_any_work(tmp_path, wrong, mes
     with pytest.raises(MarlError, match=message):
         tiny.ensure_all([replace(HOLDER, **wrong)], tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"good": 1.5}, "'tiny.good' must be a number >= 0 and <= 1, got 1.5"),
-        ({"batch_size": 0}, "'tiny.batch_size' must be a whole number >= 1, got 0"),
-    ],
-)
-def test_an_option_out_of_its_range_is_an_error(wrong, message):
-    with pytest.raises(MarlError, match=message):
-        build(tiny.TinyModel, {"task": "inventory", "agents": ["holder"], **wrong}, "tiny")
 
 
 def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):
