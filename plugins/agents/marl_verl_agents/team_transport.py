@@ -12,11 +12,12 @@ run's own loop a synchronous client cannot wait without blocking every run, so i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
@@ -50,30 +51,8 @@ class Acts(Protocol):
     async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
 
 
-class Transport:
-    """A transport of httpx and of httpx2, whose clients refuse each other's classes."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class TeamTransport(Transport):
-    """Answers requests by acts of one run.
+class TeamTransport(contextlib.nullcontext[None]):
+    """Answers requests by acts of one run, for clients of httpx and of httpx2, which refuse each other's classes.
 
     Args:
         agent: whose acts all requests are; None if `model` names the agent.
@@ -93,8 +72,15 @@ class TeamTransport(Transport):
         loop: asyncio.AbstractEventLoop,
         ignored: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
         self._loop, self._ignored = loop, ignored
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def __deepcopy__(self, memo: Any) -> TeamTransport:
         return self
