@@ -175,16 +175,9 @@ def test_feedback_in_levels_names_the_first_test_that_fails() -> None:
         "0 of 2 tests pass.",
         "The first that fails: AssertionError: ",
     ]
-    assert "solve is only a wrapper around aux." in describe_feedback(
-        TASK, "def aux(x):\n    return 2 * x + 2\n", wrong, "levels", LIMITS
-    )
-    assert "solve ignores what aux returns." in describe_feedback(
-        TASK, HELPER, "def solve(x):\n    aux(x)\n    return 2 * x + 2\n", "levels", LIMITS
-    )
-    assert (
-        describe_feedback(TASK, "", "x = 1", "levels", LIMITS)
-        == "aux is missing, or returns nothing.\nsolve is missing, or returns nothing."
-    )
+    lost = describe_feedback(TASK, HELPER, "def solve(x):\n    aux(x)\n    return 2 * x + 2\n", "levels", LIMITS)
+    assert "solve ignores what aux returns." in lost
+    assert describe_feedback(TASK, HELPER, MAIN, "passed", LIMITS) == "All tests pass."
 
 
 @pytest.mark.parametrize(
@@ -206,13 +199,6 @@ def test_agents_see_their_own_code_or_others_and_the_levels_of_the_first_tests(
     assert not run.invalid
     first = [act.observation[-1]["content"] for act, _ in run.turns[:2]]
     assert all(TASK.prompt.strip() in seen and "wrote before" not in seen for seen in first)
-
-
-def test_plain_feedback_shows_the_codes_and_nothing_else() -> None:
-    policy = ScriptedPolicy({"helper": HELPER, "main": MAIN})
-    run = check_workflow(TwoCoders(feedback="plain"), TASK, policy)
-    assert not list(run.journal.calls())
-    assert "tests" not in run.turns[3][0].observation[-1]["content"].lower()
 
 
 BASELINES: dict[str, dict[str, Any]] = {
