@@ -142,7 +142,7 @@ def the_state_stands_still(sample: Sample) -> None:
 
 def another_observation(sample: Sample) -> None:
     row = sample.turns[1]
-    row.observation = ({"role": "user", "content": "something else"},)
+    row.act = dataclasses.replace(row.act, observation=({"role": "user", "content": "something else"},))
 
 
 def two_parents(sample: Sample) -> None:
@@ -180,7 +180,7 @@ def no_node(sample: Sample) -> None:
 
 
 def another_turn(sample: Sample) -> None:
-    sample.turns[0].turn = 7
+    sample.turns[0].act = dataclasses.replace(sample.turns[0].act, turn=7)
 
 
 def another_policy(sample: Sample) -> None:

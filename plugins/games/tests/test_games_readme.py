@@ -7,20 +7,10 @@ from pathlib import Path
 
 from marl_verl_games.game_workflows import PLAYER, GamePlayer
 
-from marl_verl import Task, plugins
+from marl_verl import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow, shown
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-
-
-def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
-    known = plugins.load()
-    mine = {
-        entry.name for kind in plugins.KINDS for entry in known.entries(kind) if entry.distribution == "marl-verl-games"
-    }
-    assert {"reasoning-gym", "sokoban", "game-player"} <= mine
-
-    assert mine <= {*re.findall(r"`([\w-]+)`", README), "reasoning-gym"}
 
 
 def test_the_prompt_shown_is_what_an_agent_sees() -> None:

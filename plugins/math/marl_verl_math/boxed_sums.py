@@ -3,8 +3,11 @@ r"""Boxed sums: the family's task and workflow for tiny models, which only know 
 from __future__ import annotations
 
 import random
+from typing import Annotated
 
-from marl_verl import MarlError, Task
+from annotated_types import Interval
+
+from marl_verl import Task
 from marl_verl.errors import unknown
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_math.answers import boxed
@@ -24,11 +27,7 @@ class BoxedSums(MathTasks):
         largest: the largest number.
     """
 
-    largest: int = 20
-
-    def __post_init__(self) -> None:
-        if not 4 <= self.largest <= 200:
-            raise MarlError(f"boxed-sums: largest must be 4 to 200, got {self.largest}")
+    largest: Annotated[int, Interval(ge=4, le=200)] = 20
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A pair of numbers is in one split only. MarlError if the split has fewer."""

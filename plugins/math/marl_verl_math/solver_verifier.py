@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from marl_verl import MarlError, Task, Workflow
+from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
+from marl_verl.options import Positive
 from marl_verl.tasks import clipped, verdict
 from marl_verl_math.answers import boxed
 from marl_verl_math.tasks import right
@@ -28,14 +29,9 @@ class SolverVerifier(Workflow):
         kept: maximum characters of a solution or review shown to the other agent; the middle of a longer one is cut.
     """
 
-    rounds: int = 2
+    rounds: Positive = 2
     unparseable: Literal["approve", "reject"] = "approve"
-    kept: int = 6000
-
-    def __post_init__(self) -> None:
-        for name, value in (("rounds", self.rounds), ("kept", self.kept)):
-            if value < 1:
-                raise MarlError(f"{name} must be 1 or more, got {value}")
+    kept: Positive = 6000
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the solver's last solution."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError
+from marl_verl.options import Positive
 from marl_verl_math.answers import stated
 from marl_verl_math.matcher import same
 from marl_verl_math.python_tool import program_in, run_python
@@ -37,11 +38,7 @@ class ToolUserReasoner(Workflow):
         turns: maximum number of turns; the episode ends earlier if program and reasoner agree.
     """
 
-    turns: int = 4
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise MarlError(f"ToolUserReasoner: turns must be 1 or more, got {self.turns}")
+    turns: Positive = 4
 
     async def run(self, task: Task, team: Team) -> Answers:
         """Return the answer of each act."""

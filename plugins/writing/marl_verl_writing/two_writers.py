@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Interval
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
+from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks, quick
 from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, Bands, levels, structure
 from marl_verl_writing.sets import SETS
@@ -60,14 +63,9 @@ class JointWriting(PublicTasks):
 
     sets: ClassVar = SETS
     bands: Kind = "tldr"
-    enough: float = 2.5
+    enough: Annotated[float, Interval(gt=0, le=BEST)] = 2.5
     scale: float = 1.0
     shift: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.enough <= BEST:
-            raise MarlError(f"joint-writing: enough must be above 0 and at most {BEST}, got {self.enough}")
 
     def score(self, task: Task, answer: Any) -> float:
         """The sum of the levels, 0 to 2.98. MarlError for anything but {"one": text, "two": text}."""
@@ -94,12 +92,8 @@ class TwoWriters(Workflow):
     """
 
     kind: Kind = "tldr"
-    turns: int = 1
+    turns: Positive = 1
     order: Literal["parallel", "sequential"] = "parallel"
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise MarlError(f"two-writers: turns must be at least 1, got {self.turns}")
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """Return the parts, "one" and "two"."""

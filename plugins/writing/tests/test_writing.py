@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, levels
 from marl_verl_writing.two_writers import JointWriting, TwoWriters, divided, length, tldr_length
-from marl_verl_writing.word_lists import STOP_WORDS, TRANSITIONS
 from marl_verl_writing.word_writing import WordWriters, WordWriting
 
 from marl_verl import MarlError, Task
@@ -48,25 +46,6 @@ def test_the_authors_rewards(kind: str, case: dict[str, Any]) -> None:
     assert sum(rewards.values()) == pytest.approx(expected["total"], rel=1e-9, abs=1e-12)
 
 
-def test_the_lists_have_the_counts_of_the_authors() -> None:
-    assert [len(entries) for entries in TRANSITIONS.values()] == [21, 22, 22, 26, 29, 33, 24, 21, 17, 19, 19, 26]
-    kinds = Counter(entry for entries in TRANSITIONS.values() for entry in set(entries))
-    assert (kinds.total(), len(kinds), sorted(kinds.values())[-48:]) == (279, 230, [2] * 47 + [3])
-    short = [[entry for entry in entries if entry.isalpha() and len(entry) < 6] for entries in TRANSITIONS.values()]
-    assert [" ".join(entries) for entries in short if entries] == [
-        "also",
-        "so then thus hence ergo",
-        "but yet still while",
-        "first then third next later",
-        "still yet while",
-        "if had were",
-        "as when after since until while later",
-    ]
-    assert len(STOP_WORDS) == 106
-    kept = "about after before between during into over through under while because she"
-    assert not STOP_WORDS & set(kept.split())
-
-
 @given(one=st.text(max_size=300), two=st.text(max_size=300), kind=st.sampled_from(sorted(BANDS)))
 def test_every_text_has_a_reward_in_range(one: str, two: str, kind: str) -> None:
     assert 0 <= sum(levels(one, two, BANDS[kind]).values()) <= BEST
@@ -98,13 +77,6 @@ def test_the_task_set_scores_by_its_bands() -> None:
 def test_another_answer_is_a_mistake(answer: Any) -> None:
     with pytest.raises(MarlError, match="joint-writing scores two parts"):
         JointWriting().score(POST, answer)
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(MarlError, match=r"enough must be above 0 and at most 2\.98, got 3"):
-        JointWriting(enough=3)
-    with pytest.raises(MarlError, match="turns must be at least 1, got 0"):
-        TwoWriters(turns=0)
 
 
 def test_both_write_at_once_and_neither_sees_the_other() -> None:
