@@ -1,10 +1,14 @@
 """User errors: the message names what is wrong and what to do about it."""
 
 import difflib
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import ParamSpec
 
-__all__ = ["MarlError", "MarlWarning", "RunError", "format_error", "missing", "nearest", "shown", "unknown"]
+__all__ = ["MarlError", "MarlWarning", "RunError", "check", "format_error", "missing", "nearest", "shown", "unknown"]
+
+P = ParamSpec("P")
 
 
 class MarlError(Exception):
@@ -24,6 +28,17 @@ class RunError(Exception):
     def __init__(self, reason: str, log: Path, mistake: bool) -> None:
         super().__init__(f"{reason} (log: {log})")
         self.log, self.mistake = log, mistake
+
+
+def check(problems: Callable[P, Iterator[str]]) -> Callable[P, None]:
+    """Decorate a generator of problems: the function raises a MarlError with the first one, if there is one."""
+
+    @functools.wraps(problems)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for problem in problems(*args, **kwargs):
+            raise MarlError(problem)
+
+    return checked
 
 
 def shown(value: object, width: int = 60) -> str:

@@ -52,10 +52,15 @@ def missing_extras() -> set[str]:
     }
 
 
+def pip_line(extra: str) -> str:
+    """The hint of an error about a key that an extra adds."""
+    return f"pip install 'marl-verl[{extra}]' adds it"
+
+
 def league(name: str, where: str) -> Any:
     """`extension("league", name)`. MarlError, which begins with `where`, without it."""
     if (module := extension("league", name)) is None:
-        raise MarlError(f"{where}: pip install 'marl-verl[leagues]' adds it")
+        raise MarlError(f"{where}: {pip_line('leagues')}")
     return module
 
 

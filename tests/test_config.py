@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from marl_verl.config.compose import compose, parse_overrides, with_overrides
 from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.resolve import resolve
-from marl_verl.config.verl_keys import check_keys
+from marl_verl.config.verl_keys import changed
 from marl_verl.errors import MarlError
 from marl_verl.team import Named, read_team
 
@@ -63,11 +63,13 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     assert whole.trainer.device == "cpu"
 
     # a continued run starts from the composed config: an override of the base must not become every policy's
-    again = with_overrides(config, ["actor_rollout_ref.actor.optim.lr=1e-2", "marl.policies.two.actor.grad_clip=0.5"])
+    again = with_overrides(
+        config, ["actor_rollout_ref.actor.optim.lr=1e-2", "marl.policies.two.actor.optim.clip_grad=0.5"]
+    )
     whole = resolve(again, read_team(OmegaConf.to_container(again.marl)))  # type: ignore[arg-type]
     assert whole.policies.one.actor_rollout_ref.actor.optim.lr == 1e-4
     other = whole.policies.two.actor_rollout_ref.actor
-    assert (other.optim.lr, other.grad_clip) == (1e-3, 0.5)
+    assert (other.optim.lr, other.optim.clip_grad) == (1e-3, 0.5)
     assert config.actor_rollout_ref.actor.optim.lr == 1e-6  # a copy was changed
     for line, message in (
         ("trainer.total_steps=3", "unknown key 'trainer.total_steps': did you mean"),
@@ -137,11 +139,11 @@ def test_keys_and_types_are_those_of_the_defaults() -> None:
         ({"rate": None}, "'trainer.rate' must be a number, got None"),
     ):
         with pytest.raises(MarlError) as error:
-            check_keys({"trainer": section}, VALID, "", "")
+            list(changed({"trainer": section}, VALID))
         assert message in str(error.value)
     right = {"steps": 3, "shuffle": False, "rate": 2, "free": {"a": 1}, "empty": {"b": 1}, "target": "x", "refers": 7}
-    check_keys({"trainer": right}, VALID, "", "")
-    check_keys({"trainer": {"steps": "${y}"}}, VALID, "", "")
+    assert ("trainer.steps", "trainer.steps", 3) in changed({"trainer": right}, VALID)
+    assert [*changed({"trainer": {"steps": "${y}"}}, VALID)] == [("trainer.steps", "trainer.steps", "${y}")]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import marl_verl
 from marl_verl import plugins
@@ -33,6 +36,27 @@ def brought(extra: str) -> set[tuple[str, str]]:
 def test_taking_a_plugin_away_takes_its_names_and_nothing_else(extra: str) -> None:
     others = ",".join(name for name in EXTRAS if name != extra)
     assert names(plugins.discover(",".join(EXTRAS))) - names(plugins.discover(others)) == brought(extra)
+
+
+def required(extra: str) -> set[str]:
+    """The plugins that `pip install marl-verl[extra]` installs."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
+    own = ROOT / "plugins" / extra.replace("-", "_") / "pyproject.toml"
+    lines = [*wanted, *tomllib.loads(own.read_text())["project"]["dependencies"]]
+    others = [name for line in lines if (match := re.match(r"marl-verl(?:-([\w-]+)|\[([\w,-]+)\])", line))
+              for name in (match[1] or match[2]).split(",")]  # fmt: skip
+    return {extra, *(name for other in others if other != extra for name in required(other))}
+
+
+@pytest.mark.parametrize("extra", [name for name in EXTRAS if (ROOT / "recipes" / name.replace("-", "_")).is_dir()])
+def test_an_extra_brings_what_its_recipes_name(extra: str) -> None:
+    more = {"tiny", "environments"} if extra == "games" else {"tiny"}  # of extra `cpu`; and of two games (README)
+    known = plugins.discover(",".join(required(extra) | more))
+    for path in (ROOT / "recipes" / extra.replace("-", "_")).glob("*.yaml"):
+        marl = yaml.safe_load(path.read_text()).get("marl", {})
+        for kind, key in (("tasks", "task"), ("workflows", "workflow"), ("algorithms", "algorithm")):
+            name = marl.get(key, {}).get("name")
+            assert name in (None, *known.names(kind)), path
 
 
 @every

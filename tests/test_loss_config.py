@@ -38,7 +38,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
 @pytest.fixture(scope="module")
 def small(composed: DictConfig) -> DictConfig:
     """The part of it that a loss is about, which is quicker to copy."""
-    part = OmegaConf.masked_copy(composed, ["actor_rollout_ref", "algorithm", "data"])
+    part = OmegaConf.masked_copy(composed, ["actor_rollout_ref", "algorithm", "data", "marl"])
     part.actor_rollout_ref = OmegaConf.masked_copy(part.actor_rollout_ref, ["actor", "rollout"])
     return part
 

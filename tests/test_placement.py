@@ -49,7 +49,7 @@ def case(
         "trainer": {"n_gpus_per_node": 1, "nnodes": 1, "device": "cuda" if has_accelerator() else "cpu", **trainer},
         "actor_rollout_ref": {"rollout": ROLLOUT},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}},
-        "ray_kwargs": {"ray_init": {"num_cpus": 4}},
+        "ray_kwargs": {"ray_init": {"num_cpus": None}},
     }
     return OmegaConf.create(config), read_team(marl)
 
@@ -191,7 +191,7 @@ def test_the_nodes_of_a_pool_are_different_machines() -> None:
     for nodes, there in (([1, 3], "1 + 3"), ([4], "4")):
         with pytest.raises(MarlError) as error:
             check_room([two], nodes, "Ray has")
-        message = f"for pool 'a' 1 of 2 machines have 2 free GPUs (Ray has {there})"
+        message = f"2 x 2 nodes (a) = 4 GPUs, but Ray has {there}"
         assert message in str(error.value)
 
 

@@ -103,9 +103,9 @@ def test_the_dry_run_shows_who_shares(recipe: Path) -> None:
         (["marl.policies.two.actor.fsdp_config.param_offload=true"], "their actor.fsdp_config.param_offload differ"),
         (
             ["marl.policies.two.model.lora.merge=true"],
-            "model.lora.merge=true: a server of several adapters cannot",
+            "model.lora.merge=true, and a server of several adapters cannot",
         ),
-        (["actor_rollout_ref.actor.strategy=fsdp"], "base=shared, which needs actor.strategy=fsdp2, got fsdp"),
+        (["actor_rollout_ref.actor.strategy=fsdp"], "actor.strategy=fsdp: it needs fsdp2"),
         (
             ["marl.algorithm.name=ippo"],
             "'ippo' has a critic per policy, but 'one' has base=shared: remove base",

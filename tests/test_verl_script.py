@@ -242,7 +242,7 @@ def test_the_last_of_two_overrides_holds() -> None:
         ("algorithm.adv_estimator=grop", r"unknown 'algorithm\.adv_estimator=grop': did you mean 'grpo'"),
         ("algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True", r"actor\.use_kl_loss=true"),
         ("trainer.critic_warmup=5", r"'trainer\.critic_warmup=5' cannot be honoured: .*without a warm-up"),
-        ("reward_model.enable=True", "a judge is an agent of the team"),
+        ("reward_model.enable=True", "a judge is an agent"),
         ("trainer.resume_mode=resume_path", "marl-verl train --resume RUN"),
         ("actor@actor_rollout_ref.actor=megatron_actor", "FSDP engine"),
         ("model_engine=megatron", r"FSDP engine \(actor_rollout_ref\.actor\.strategy=fsdp2\)"),

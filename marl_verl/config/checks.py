@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from omegaconf import DictConfig
 
 from marl_verl.config.hardware import on_gpu
 from marl_verl.config.unusable import check_torchvision
-from marl_verl.config.verl_checks import check_verl
 from marl_verl.episode import Act
-from marl_verl.errors import MarlError, missing, shown
+from marl_verl.errors import MarlError, check, missing, shown
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.verl_rows import asks_for_tool
@@ -25,29 +24,28 @@ DISK_BYTES = GIB = 1 << 30
 CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 
 
-def check_values(config: DictConfig, team: TeamConfig) -> None:
-    """Check the keys of verl (`check_verl`), and that at least one validation takes place."""
-    check_verl(config, team)
+@check
+def check_validation(config: DictConfig) -> Iterator[str]:
+    """MarlError unless at least one validation takes place."""
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
-        raise MarlError("no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq")
+        yield "no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq"
 
 
-def check_sampling(config: DictConfig, team: TeamConfig) -> None:
-    """Check each agent's sampling options against the batch's length and its policy's temperature."""
+@check
+def check_sampling(config: DictConfig, team: TeamConfig) -> Iterator[str]:
+    """MarlError unless each agent's sampling options fit the batch's length and its policy's temperature."""
     longest = config.data.max_response_length
     for agent in team.agents.values():
-        tokens, given = agent.sampling.max_tokens or 0, agent.sampling.temperature
+        tokens, temperature = agent.sampling.max_tokens or 0, agent.sampling.temperature
         if tokens > longest:
             where = f"marl.agents.{agent.name}.sampling.max_tokens"
-            raise MarlError(f"'{where}' must be <= data.max_response_length={longest}, got {tokens}")
+            yield f"'{where}' must be <= data.max_response_length={longest}, got {tokens}"
         name, policy = agent.policy, team.policies[agent.policy]
         rollout = policy.override.get("rollout") or {}
-        learnt = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
-        if given not in (None, learnt) and not policy.frozen:
-            what = (
-                f"agent '{agent.name}' samples at temperature {given:g}, but policy '{name}' is trained at {learnt:g}"
-            )
-            raise MarlError(f"{what}: set marl.policies.{name}.rollout.temperature instead")
+        trained = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
+        if temperature not in (None, trained) and not policy.frozen:
+            what = f"agent '{agent.name}' samples at temperature {temperature:g}, but policy '{name}' is trained at"
+            yield f"{what} {trained:g}: set marl.policies.{name}.rollout.temperature instead"
 
 
 def load_tasks(
@@ -71,29 +69,30 @@ def load_tasks(
 
 def remote_tasks(task_set: TaskSet, options: dict[str, Any]) -> dict[Split, str]:
     """Split -> what would be downloaded for its tasks, in words."""
-    of = {split: task_set.loads(split) for split in SPLITS if options[f"{split}_file"] is None}
-    return {split: what for split, what in of.items() if what is not None}
+    texts = {split: task_set.loads(split) for split in SPLITS if options[f"{split}_file"] is None}
+    return {split: text for split, text in texts.items() if text is not None}
 
 
-def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
-    for split, found in tasks.items():
-        if not found:
-            raise MarlError(f"the task set made no {split} tasks")
-        (most, times), *_ = Counter(task.id for task in found).most_common(1)
+@check
+def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> Iterator[str]:
+    for split, rows in tasks.items():
+        if not rows:
+            yield f"the task set made no {split} tasks"
+        (most, times), *_ = Counter(task.id for task in rows).most_common(1)
         if times > 1:
-            raise MarlError(f"{times} {split} tasks have the id '{most}': task ids must be unique")
+            yield f"{times} {split} tasks have the id '{most}': task ids must be unique"
     files = any(config.marl.task[f"{split}_file"] is not None for split in tasks)
     if both := trained(tasks["train"], tasks["test"], files):
         what = f"{len(both)} tasks are in both splits, e.g. '{both[0].id}', {shown(both[0].prompt)}"
-        raise MarlError(f"{what}: held-out tasks must not be trained on")
+        yield f"{what}: held-out tasks must not be trained on"
     count, batch = len(tasks["train"]), config.data.train_batch_size
     if count < batch:
-        raise MarlError(f"{count} training tasks are fewer than data.train_batch_size={batch}")
+        yield f"{count} training tasks are fewer than data.train_batch_size={batch}"
 
 
 def missing_tools(tasks: dict[Split, list[Task]], moves: Iterable[Iterable[Act]]) -> list[str]:
     """A note if tasks tell an agent to call a tool, and no act of the rehearsal has one."""
-    asking = [(task, why) for found in tasks.values() for task in found if (why := asks_for_tool(task)) is not None]
+    asking = [(task, why) for rows in tasks.values() for task in rows if (why := asks_for_tool(task)) is not None]
     if not asking or any((act.parameters or {}).get("tools") for acts in moves for act in acts):
         return []
     (task, why), *_ = asking
@@ -109,16 +108,14 @@ def set_steps(config: DictConfig, tasks: int) -> None:
         trainer.total_training_steps = min(most, trainer.total_training_steps or most)
 
 
-def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
+@check
+def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> Iterator[str]:
+    """MarlError unless the run directory can be made, with room on the disk, and a CPU has the memory."""
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise MarlError(f"run directory '{folder}' cannot be created: '{parent}' is not a writable folder")
-    disk = shutil.disk_usage(parent)
-    free = disk.free
-    if not disk.total:  # /proc, /sys
-        raise MarlError(f"run directory '{folder}' cannot be created: '{parent}' is on a file system without storage")
-    if free < DISK_BYTES:
-        raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB")
+        yield f"run directory '{folder}' cannot be created: '{parent}' is not a writable folder"
+    if (free := shutil.disk_usage(parent).free) < DISK_BYTES:
+        yield f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB"
     if on_gpu(config):
         return
     check_torchvision()
@@ -128,4 +125,4 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
     if available < needed:
         what = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
         remedy = "close other programs, or let the agents share a policy"
-        raise MarlError(f"{available / GIB:.1f} GiB of memory are free, but {what}: {remedy}")
+        yield f"{available / GIB:.1f} GiB of memory are free, but {what}: {remedy}"

@@ -20,9 +20,9 @@ from marl_verl.config.hardware import flash_attention, has_accelerator
 from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.config.schema import Marl
 from marl_verl.config.stored import marl_section
-from marl_verl.config.verl_keys import check_keys, with_added
+from marl_verl.config.verl_keys import check_verl, with_added
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.extensions import missing_extras, names
+from marl_verl.extensions import missing_extras, names, pip_line
 from marl_verl.options import build, check_type
 
 MOST_LINE = 20_000
@@ -59,22 +59,25 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     groups = [str(change.input_line) for change in changes if _is_group(change)]
     if not any(line.startswith("hardware=") for line in groups):
         groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
-    base = composed_defaults(tuple(groups))
     lines = [_forced(change) for change in changes if not _is_group(change)]
     config = _hydra(recipe.resolve().parent, recipe.stem, [*groups, *lines])
-    _check(config, base)
+    _check(config)
     return config
 
 
-def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Return a copy of a composed config with `key=value` overrides applied. MarlError as `compose`."""
+def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool = True) -> DictConfig:
+    """Return a copy of a composed config with `key=value` overrides applied. MarlError as `compose`.
+
+    Args:
+        trained: false for an evaluation, in which policies may act greedily.
+    """
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
-    known: Any = OmegaConf.to_container(config)
+    members: Any = OmegaConf.to_container(config.marl)
     for change in parse_overrides(overrides):
         key = change.key_or_group
         _forced(change)
-        _check_name(change, known)
+        _check_name(change, members)
         if change.is_delete():
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)
@@ -83,23 +86,21 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             OmegaConf.update(config, key, change.value(), force_add=True)
         except OmegaConfBaseException as error:
             raise MarlError(f"'{change.input_line}' cannot be set: {' '.join(str(error).split())}") from error
-    _check(config, known)
+    _check(config, trained)
     return config
 
 
-def _check(config: DictConfig, known: Any) -> None:
-    """MarlError for an unknown key or a value of another type; `known` has all keys of verl."""
-    content: Any = OmegaConf.to_container(config)
-    marl = content.pop("marl", {})
-    check_keys(content, {"marl": None, **with_added({key: known[key] for key in known if key != "marl"})}, "", "")
-    if "marl" in known:
-        check_type(marl, Mapping, "marl")
-        section = marl_section(config)
-        if isinstance(run := section.get("run"), dict):
-            for missing in run.keys() & missing_extras():
-                raise MarlError(f"unknown key 'marl.run.{missing}': pip install 'marl-verl[{missing}]' adds it")
-            section = {**section, "run": {key: value for key, value in run.items() if key not in names("run")}}
-        build(Marl, section, "marl")
+def _check(config: DictConfig, trained: bool = True) -> None:
+    """MarlError for an unknown key or an invalid value; `trained`: whether policies are trained."""
+    check_type(content := OmegaConf.to_container(config), Mapping, "config")
+    check_type(content.get("marl"), Mapping, "marl")  # type: ignore[union-attr]
+    section = marl_section(config)
+    if isinstance(run := section.get("run"), dict):
+        for missing in run.keys() & missing_extras():
+            raise MarlError(f"unknown key 'marl.run.{missing}': {pip_line(missing)}")
+        section = {**section, "run": {key: value for key, value in run.items() if key not in names("run")}}
+    build(Marl, section, "marl")
+    check_verl(config, content, defaults_of(config), trained)  # type: ignore[arg-type]
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -129,7 +130,7 @@ def _is_group(change: Override) -> bool:
 
 
 def _forced(change: Override) -> str:
-    """The override for Hydra, as a key that may be new: `check_keys` refuses unknown ones with the nearest one.
+    """The override for Hydra, as a key that may be new: `check_verl` refuses unknown ones with the nearest one.
 
     MarlError for one that removes a key which every run has.
     """
@@ -141,19 +142,23 @@ def _forced(change: Override) -> str:
     return line if change.is_add() or change.is_force_add() else f"++{line}"
 
 
-def _check_name(change: Override, known: Any) -> None:
+def _check_name(change: Override, members: Any) -> None:
     """MarlError for an override of an agent or policy that a run does not have, unless it has a `+`."""
     names = change.key_or_group.split(".")
     if change.key_or_group.startswith(MEMBERS) and not (change.is_add() or change.is_force_add()):
-        section = known["marl"].get(names[1]) or {}
+        section = members.get(names[1]) or {}
         if names[2] not in map(str, section):
             raise MarlError(f"unknown key '{change.key_or_group}': {nearest(names[2], map(str, section))}")
 
 
+def defaults_of(config: DictConfig) -> Any:
+    """A config for the same hardware with defaults only, as plain containers."""
+    return _defaults("cpu" if OmegaConf.select(config, "trainer.device") == "cpu" else "gpu")
+
+
 @functools.cache
-def composed_defaults(groups: tuple[str, ...]) -> Any:
-    """All keys with their defaults, as plain containers."""
-    return OmegaConf.to_container(_hydra(HERE, "marl_trainer", list(groups)))
+def _defaults(hardware: str) -> Any:
+    return with_added(OmegaConf.to_container(_hydra(HERE, "marl_trainer", [f"hardware={hardware}"])))  # type: ignore[arg-type]
 
 
 def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:

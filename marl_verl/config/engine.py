@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.model_settings import model_folder
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import check, nearest
 from marl_verl.models.count import model_config, shapes
+from marl_verl.models.sources import ModelToMake
 from marl_verl.team import TeamConfig
 
 MASKED = ("sdpa", "eager")
@@ -22,41 +26,43 @@ PADDING = 128
 """Tokens of a row of padding, verl's `SYNTHETIC_PADDING_SEQ_LEN`."""
 
 
-def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
+@check
+def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
     """MarlError for training settings that verl accepts, and that fail after start-up or give wrong numbers."""
     for past in team.past.values():
         part, where = resolved.policies[past.of].actor_rollout_ref, f"marl.policies.{past.of}"
         if part.model.get("lora_adapter_path") or part.rollout.data_parallel_size > 1:
             problem = f"agents act with past versions of '{past.of}', which are whole models in one shard"
-            raise MarlError(f"{problem}: leave out {where}.model.lora_adapter_path and .rollout.data_parallel_size")
+            yield f"{problem}: leave out {where}.model.lora_adapter_path and .rollout.data_parallel_size"
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
         actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
+        width = actor.ulysses_sequence_parallel_size
         if actor.use_kl_loss and not part.model.lora_rank and resolved.trainer.device == "cpu":
             remedy = f"on a CPU set {where}.model.lora_rank, or actor.use_kl_loss=false"
-            raise MarlError(f"policy '{name}': actor.use_kl_loss needs a GPU, or an adapter: {remedy}")
+            yield f"policy '{name}': actor.use_kl_loss needs a GPU, or an adapter: {remedy}"
         if "model" not in actor.checkpoint.save_contents:
-            raise MarlError(f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need")
-        if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
-            problem = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
+            yield f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need"
+        if width > 1 and attention not in (None, "flash_attention_2"):
             remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
-            raise MarlError(f"{problem}, which gives wrong log-probs with attention '{attention}': {remedy}")
-        check_kernels(part.model, where, str(attention))
-        _check_adapter(part.model, where)
+            problem = f"'{where}.actor.ulysses_sequence_parallel_size' is {width}, which gives wrong log-probs with"
+            yield f"{problem} attention '{attention}': {remedy}"
+        yield from kernel_problems(part.model, where, str(attention))
+        yield from _adapter_problems(part.model, where)
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
-            raise MarlError(f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal")
+            yield f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
         longest = max(int(rollout.prompt_length) + int(rollout.response_length), PADDING)
         for key in ("actor.ppo", "rollout.log_prob"):
-            limit = OmegaConf.select(part, f"{key}_max_token_len_per_gpu") * actor.ulysses_sequence_parallel_size
+            limit = OmegaConf.select(part, f"{key}_max_token_len_per_gpu") * width
             if actor.use_dynamic_bsz and limit < longest:
                 row = f"a row may have {longest} tokens (prompt + response, or padding)"
-                raise MarlError(f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but {row}: raise it")
+                yield f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but {row}: raise it"
             if not actor.use_dynamic_bsz and OmegaConf.select(part, f"{key}_micro_batch_size_per_gpu") is None:
-                remedy = "set it, or actor.use_dynamic_bsz=true"
-                raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
+                yield f"'{where}.{key}_micro_batch_size_per_gpu' is missing: set it, or actor.use_dynamic_bsz=true"
 
 
-def check_critic_rows(resolved: DictConfig) -> None:
+@check
+def check_critic_rows(resolved: DictConfig) -> Iterator[str]:
     """MarlError where a critic's row, an observation and one token, may exceed its token limit of a micro-batch."""
     for settings in resolved.critics.values():
         critic, prompt = settings.critic, int(settings.max_prompt_length)
@@ -65,15 +71,16 @@ def check_critic_rows(resolved: DictConfig) -> None:
         limit = critic.ppo_max_token_len_per_gpu * critic.fsdp.ulysses_sequence_parallel_size
         if critic.use_dynamic_bsz and limit < prompt + 1:
             problem = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
-            raise MarlError(f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length")
+            yield f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length"
         if not critic.use_dynamic_bsz and critic.ppo_micro_batch_size_per_gpu is None:
             remedy = "set it, or marl.critic.use_dynamic_bsz=true"
-            raise MarlError(f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}")
-        check_kernels(critic.model, "marl.critic", str(critic.model.override_config.get("attn_implementation")))
+            yield f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}"
+        attention = critic.model.override_config.get("attn_implementation")
+        yield from kernel_problems(critic.model, "marl.critic", str(attention))
 
 
-def _check_adapter(model: DictConfig, where: str) -> None:
-    """MarlError for names of `target_modules` that no matrix of the model has: peft ignores them beside others."""
+def _adapter_problems(model: DictConfig, where: str) -> Iterator[str]:
+    """Names of `target_modules` that no matrix of the model has: peft ignores them beside others."""
     modules, matrices = model.target_modules, shapes(model_folder(str(model.path)))
     if not model.lora_rank or not matrices or isinstance(modules, str | None):
         return
@@ -81,16 +88,51 @@ def _check_adapter(model: DictConfig, where: str) -> None:
     unknown = [str(name) for name in modules if str(name).split(".")[-1] not in names]
     if unknown or not modules:
         problem = f"unknown module '{unknown[0]}' of" if unknown else "there is no module in"
-        raise MarlError(f"{problem} '{where}.model.target_modules': {nearest(''.join(unknown[:1]), names)}")
+        yield f"{problem} '{where}.model.target_modules': {nearest(''.join(unknown[:1]), names)}"
 
 
-def check_kernels(model: DictConfig, where: str, attention: str) -> None:
-    """MarlError where packed rows or verl's fused kernels are known to give wrong log-probs."""
+def kernel_problems(model: DictConfig, where: str, attention: str) -> Iterator[str]:
+    """Where packed rows or verl's fused kernels are known to give wrong log-probs."""
     config = model_config(str(model.path))
     kind = str(config.get("model_type"))
     if model.use_remove_padding and config and attention in MASKED and kind not in PACKED:
         problem = f"'{where}.model.use_remove_padding': models of type '{kind}' are not known to separate packed rows"
-        raise MarlError(f"{problem} with attention '{attention}': set {where}.model.use_remove_padding=false")
+        yield f"{problem} with attention '{attention}': set {where}.model.use_remove_padding=false"
     if model.use_fused_kernels and (scaled := [key for key in SCALED if config.get(key) not in (None, 1)]):
         problem = f"'{where}.model.use_fused_kernels': verl's kernels ignore '{scaled[0]}' of models of type '{kind}'"
-        raise MarlError(f"{problem}: set {where}.model.use_fused_kernels=false")
+        yield f"{problem}: set {where}.model.use_fused_kernels=false"
+
+
+@check
+def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> Iterator[str]:
+    """MarlError where prompt and response exceed `rollout.max_model_len` or the model's context, or a server fails.
+
+    Instructions are counted in words, of which each has at least one token: the tokenizer of a model to make is not
+    loaded. `check_templates` counts the tokens of other models.
+    """
+    for name, section in resolved.policies.items():
+        where, part = f"marl.policies.{name}", section.actor_rollout_ref
+        rollout, model = part.rollout, part.model
+        prompt, response, limit = int(rollout.prompt_length), int(rollout.response_length), rollout.max_model_len
+        row = f"prompt {prompt} + response {response} = {prompt + response} tokens (data.max_prompt_length, "
+        row += "data.max_response_length)"
+        if limit is not None and limit < prompt + response:
+            yield f"'{where}.rollout.max_model_len' is {limit}, but a turn may have {row}: raise it"
+        context: Any = made[name].context if name in made else model.override_config.get("max_position_embeddings")
+        context = context or model_config(str(model.path)).get("max_position_embeddings")
+        if limit is not None and isinstance(context, int) and limit > context:
+            what = f"'{where}.rollout.max_model_len' is {limit}, but its model has a context of {context} tokens"
+            source = team.policies[name].made
+            yield f"{what}: lower it" + (f", or raise {where}.{source.name}.context" if source else "")
+        if (tokens := rollout.max_num_batched_tokens) < (rows := rollout.max_num_seqs):
+            what = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"
+            yield f"{what}: raise it, or lower rollout.max_num_seqs"
+        for agent in team.agents.values():
+            if agent.policy == name and (words := len(agent.instructions.split())) > prompt:
+                yield too_long(agent.name, name, f"{words} words", prompt)
+
+
+def too_long(agent: str, policy: str, length: str, limit: int) -> str:
+    """The problem of instructions that leave no room for an observation."""
+    what = f"the instructions of agent '{agent}' have {length}, but a prompt of policy '{policy}' has {limit} tokens"
+    return f"{what}: shorten marl.agents.{agent}.instructions, or raise data.max_prompt_length"

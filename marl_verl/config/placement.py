@@ -2,11 +2,12 @@
 
 A policy has a dedicated pool, `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes, or is colocated with others on
 a shared pool of `marl.pools`: these sample concurrently and are trained one by one, while the pool's servers sleep.
+verl waits without limit for GPUs and CPUs that Ray does not have.
 """
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.hardware import on_gpu
+from marl_verl.config.schema import Size
 from marl_verl.config.shared_base import check_sharing
-from marl_verl.errors import MarlError, nearest
-from marl_verl.options import Positive, build
+from marl_verl.errors import MarlError, check, nearest
+from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
 WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
@@ -28,14 +30,6 @@ PROCESSES = 3
 def server_gpus(rollout: Any) -> int:
     """The number of GPUs of one server; `rollout` is the config section, or verl's dataclass for it."""
     return math.prod(int(getattr(rollout, name)) for name in WIDTHS)
-
-
-@dataclass(frozen=True)
-class Size:
-    """A pool of `marl.pools`: GPUs on each node, and nodes."""
-
-    gpus: Positive = 1
-    nodes: Positive = 1
 
 
 @dataclass(frozen=True)
@@ -69,79 +63,91 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
     pools = config.marl.get("pools")  # absent with the override ~marl.pools
     named: Any = OmegaConf.to_container(pools, resolve=True) if pools else {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
+    dedicated = Size(int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes))
+    _check_names(team, sizes)
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
-        if policy.external:
-            if policy.pool is not None:
-                kind = "a script" if policy.script is not None else "an external endpoint"
-                raise MarlError(f"policy '{policy.name}' is {kind}: it cannot be on pool '{policy.pool}'")
-            continue
-        if policy.pool is not None and not sizes:
-            remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
-            raise MarlError(f"policy '{policy.name}' is on pool '{policy.pool}', but marl.pools is empty: {remedy}")
-        if policy.pool is not None and policy.pool not in sizes:
-            hint = nearest(policy.pool, sizes)
-            raise MarlError(f"policy '{policy.name}' is on unknown pool '{policy.pool}': {hint}")
-        key = policy.pool or team.alike(policy.name)[0], policy.pool is not None
-        members.setdefault(key, []).append(policy.name)
-    for name in sizes:
-        if (name, True) not in members:
-            raise MarlError(f"pool '{name}' of marl.pools is used by no policy: give one `pool: {name}`, or remove it")
-    own = Size(int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes))
-    pools = []
+        if not policy.external:
+            key = policy.pool or team.alike(policy.name)[0], policy.pool is not None
+            members.setdefault(key, []).append(policy.name)
+    made = []
     for (name, shared), policies in members.items():
-        size, groups = sizes[name] if shared else own, len({team.alike(policy) for policy in policies})
+        size, groups = sizes[name] if shared else dedicated, len({team.alike(policy) for policy in policies})
         processes = groups if groups < len(policies) else None
-        pools.append(Pool(name, size.gpus, size.nodes, tuple(policies), shared, processes))
-    return pools
+        made.append(Pool(name, size.gpus, size.nodes, tuple(policies), shared, processes))
+    return made
 
 
-def check_placement(config: DictConfig, team: TeamConfig) -> None:
+@check
+def _check_names(team: TeamConfig, sizes: Mapping[str, Size]) -> Iterator[str]:
+    """MarlError for a policy on a pool that it cannot be on, and for a pool without a policy."""
+    for name, policy in team.policies.items():
+        if policy.pool is None:
+            continue
+        if policy.external:
+            kind = "a script" if policy.script is not None else "an external endpoint"
+            yield f"policy '{name}' is {kind}: it cannot be on pool '{policy.pool}'"
+        if not sizes:
+            remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
+            yield f"policy '{name}' is on pool '{policy.pool}', but marl.pools is empty: {remedy}"
+        if policy.pool not in sizes:
+            yield f"policy '{name}' is on unknown pool '{policy.pool}': {nearest(policy.pool, sizes)}"
+    for pool in sizes:
+        if all(policy.pool != pool for policy in team.policies.values()):
+            yield f"pool '{pool}' of marl.pools is used by no policy: give one `pool: {pool}`, or remove it"
+
+
+@check
+def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     """MarlError unless every policy fits its pool and, where the run starts Ray itself, the pools fit this machine."""
     pools = pools_of(config, team)
     for pool in pools:
-        own = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
-        context = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in own.items()}
-        for name, rollout in context.items():
-            _check_servers(pool, name, rollout)
+        parts = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
+        rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in parts.items()}
+        for name, rollout in rollouts.items():
+            yield from _server_problems(pool, name, rollout)
         if pool.shared and on_gpu(config):
-            _check_memory(pool, {name: part for name, part in context.items() if team.alike(name)[0] == name})
-    given = OmegaConf.to_container(config.ray_kwargs.ray_init)
-    if isinstance(given, dict) and given.get("address") in (None, "local"):
-        if (limit := given.get("num_gpus")) is not None:
-            check_room(pools, [int(limit)], "ray_kwargs.ray_init.num_gpus allows")
-        elif on_gpu(config):
-            check_room(pools, [_visible_gpus()], "this machine has")
-        elif any(pool.nodes > 1 for pool in pools):
-            check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")
+            alone = {name: rollout for name, rollout in rollouts.items() if team.alike(name)[0] == name}
+            yield from _memory_problems(pool, alone)
+    ray = config.ray_kwargs.ray_init
+    if ray.get("address") not in (None, "local"):
+        return
+    if ray.get("num_gpus") is not None:
+        check_room(pools, [int(ray.num_gpus)], "ray_kwargs.ray_init.num_gpus allows")
+    elif on_gpu(config):
+        check_room(pools, [_visible_gpus()], "this machine has")
+    elif any(pool.nodes > 1 for pool in pools):
+        check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")
+    if ray.get("num_cpus") is not None and (needed := ray_cpus(config, pools)) > ray.num_cpus:
+        what = f"'ray_kwargs.ray_init.num_cpus' is {ray.num_cpus}, but the run needs {needed} (logical) CPUs of Ray"
+        yield f"{what}: leave it out, or raise it"
 
 
-def _check_servers(pool: Pool, policy: str, rollout: Any) -> None:
-    each = server_gpus(rollout)
-    if (experts := int(rollout.get("expert_parallel_size", 1))) not in (1, each):
-        what = f"policy '{policy}': rollout.expert_parallel_size={experts} must be 1, or all GPUs of a server ({each})"
-        raise MarlError(f"{what}: experts are spread over tensor_model_parallel_size x data_parallel_size GPUs")
+def _server_problems(pool: Pool, policy: str, rollout: Any) -> Iterator[str]:
+    gpus = server_gpus(rollout)
+    if (experts := int(rollout.get("expert_parallel_size", 1))) not in (1, gpus):
+        what = f"policy '{policy}': rollout.expert_parallel_size={experts} must be 1, or all GPUs of a server ({gpus})"
+        yield f"{what}: experts are spread over tensor_model_parallel_size x data_parallel_size GPUs"
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
-    if pool.size % each:
+    if pool.size % gpus:
         what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"
-        raise MarlError(f"{what} {product} = {each}: {pool.size} is not a multiple of {each}")
-    if each > pool.gpus and each % pool.gpus:
-        what = f"a server of policy '{policy}' needs {product} = {each} GPUs"
-        raise MarlError(f"{what}, which is not a multiple of the {pool.gpus} GPUs per node")
+        yield f"{what} {product} = {gpus}: {pool.size} is not a multiple of {gpus}"
+    if gpus > pool.gpus and gpus % pool.gpus:
+        what = f"a server of policy '{policy}' needs {product} = {gpus} GPUs"
+        yield f"{what}, which is not a multiple of the {pool.gpus} GPUs per node"
 
 
-def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
-    """Check that the servers of a shared pool fit in memory while all are awake, and can sleep during training."""
-    shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in context.items()}
+def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the servers of a shared pool fit in memory while all are awake, and can sleep during training."""
+    shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
     if sum(shares.values()) > 1:
         terms = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
         what = f"the servers on pool '{pool.name}' would take {terms} = {sum(shares.values()):.2f} of each GPU's memory"
-        remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
-        raise MarlError(f"{what}: {remedy}")
-    for name, rollout in context.items():
+        yield f"{what}: set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
+    for name, rollout in rollouts.items():
         if not rollout.free_cache_engine or not rollout.get("enable_sleep_mode", True):
             what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep during training"
-            raise MarlError(f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on")
+            yield f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on"
 
 
 def ray_cpus(config: DictConfig, pools: Sequence[Pool]) -> int:
@@ -152,27 +158,16 @@ def ray_cpus(config: DictConfig, pools: Sequence[Pool]) -> int:
     return sum(pool.size * (pool.cpus + len(pool.policies)) for pool in pools) + workers + units + 2
 
 
-def check_cpus(config: DictConfig, pools: Sequence[Pool], nodes: Sequence[float]) -> None:
-    """MarlError if Ray has too few CPUs on its `nodes`: verl would wait for them for ever."""
+@check
+def check_cpus(config: DictConfig, pools: Sequence[Pool], nodes: Sequence[float]) -> Iterator[str]:
+    """MarlError if Ray has too few CPUs on its `nodes`."""
     needed, advice = ray_cpus(config, pools), "start Ray with a larger number (ray start --num-cpus); they are logical"
     if needed > sum(nodes):
-        raise MarlError(f"the run needs {needed} CPUs of Ray, which has {sum(nodes):g}: {advice}")
+        yield f"the run needs {needed} CPUs of Ray, which has {sum(nodes):g}: {advice}"
     for pool in pools:
         if len([count for count in nodes if count >= pool.gpus * pool.cpus]) < pool.nodes:
             what = f"pool '{pool.name}' reserves {pool.gpus * pool.cpus} CPUs of Ray on each of {pool.nodes} machines"
-            raise MarlError(f"{what}, but they have {' + '.join(f'{count:g}' for count in nodes)}: {advice}")
-
-
-def check_own_cpus(config: DictConfig, team: TeamConfig) -> None:
-    """MarlError if `ray_kwargs.ray_init.num_cpus` is set, and too small for a run that starts Ray itself."""
-    given = config.ray_kwargs.ray_init
-    if given.get("num_cpus") is not None and given.get("address") in (None, "local"):
-        pools = pools_of(config, team)
-        if (needed := ray_cpus(config, pools)) > given.num_cpus:
-            what = (
-                f"'ray_kwargs.ray_init.num_cpus' is {given.num_cpus}, but the run needs {needed} (logical) CPUs of Ray"
-            )
-            raise MarlError(f"{what}: leave it out, or raise it")
+            yield f"{what}, but they have {' + '.join(f'{count:g}' for count in nodes)}: {advice}"
 
 
 def _visible_gpus() -> int:
@@ -184,18 +179,15 @@ def _visible_gpus() -> int:
 
 def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> None:
     """MarlError unless the pools fit on `nodes` (GPUs of each); `there` names their owner, e.g. "Ray has"."""
-    needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
-    sizes = " + ".join(f"{count:g}" for count in nodes)
-    fewer = "lower trainer.n_gpus_per_node"
-    advice = f"let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or {fewer}"
-    if needed > sum(nodes):
-        raise MarlError(f"the policies need {total} = {needed} GPUs, but {there} {sizes or 0}: {advice}")
     free = sorted(nodes, reverse=True)
     for pool in sorted(pools, key=lambda pool: -pool.gpus):
         # best fit: the machines with the fewest sufficient free GPUs, a different one for each node
         fitting = sorted((left, i) for i, left in enumerate(free) if left >= pool.gpus)
         if len(fitting) < pool.nodes:
-            found = f"for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines have {pool.gpus} free GPUs"
-            raise MarlError(f"the policies need {total} GPUs, but {found} ({there} {sizes}): {advice}")
+            sizes = " + ".join(f"{count:g}" for count in nodes) or 0
+            needed = f"{' + '.join(map(str, pools))} = {sum(pool.size for pool in pools)} GPUs, but {there} {sizes}"
+            advice = "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools)"
+            where = f" (no room for pool '{pool.name}')" if len(nodes) > 1 else ""
+            raise MarlError(f"the policies need {needed}{where}: {advice}, or lower trainer.n_gpus_per_node")
         for _, i in fitting[: pool.nodes]:
             free[i] -= pool.gpus

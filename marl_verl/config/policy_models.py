@@ -2,18 +2,18 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.lengths import too_long
+from marl_verl.config.engine import too_long
 from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
-from marl_verl.errors import MarlError, missing, shown
+from marl_verl.errors import MarlError, check, missing, shown
 from marl_verl.extensions import missing_extras, names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
@@ -39,29 +39,26 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
             part("scripts", policy.script, None)
         elif policy.made is None:
             _check_model(name, model_of(policy, config))
+        elif policy.past is not None:
+            made[name] = made[policy.past.of]
         else:
-            if policy.past is not None:
-                made[name] = made[policy.past.of]
-                continue
             path = model_of(policy, None).get("path")
-            agents = list(dict.fromkeys(agent for each in team.alike(name) for agent in team.agents_of(each)))
+            agents = list(dict.fromkeys(agent for other in team.alike(name) for agent in team.agents_of(other)))
             for key in ("tokenizer_path", "hf_config_path"):
-                if given := model_of(policy, config).get(key):
+                if value := model_of(policy, config).get(key):
                     kind = policy.made.name
                     problem = f"policy '{name}' has a {kind} model with files of its own, but model.{key} is"
-                    raise MarlError(f"{problem} {shown(given)}: leave it out, or set model.path instead of {kind}")
+                    raise MarlError(f"{problem} {shown(value)}: leave it out, or set model.path instead of {kind}")
             made[name] = made_model(f"marl.policies.{name}", policy.made, path, team, agents, marl["run"]["seed"])
     return made
 
 
 def pretrained_models(config: DictConfig, team: TeamConfig) -> dict[str, Pretrained]:
     """Name -> model that a distribution has, of policies and critic."""
-    own = [policy for policy in team.policies.values() if policy.made is None and not policy.external]
-    paths = [
-        *(model_of(policy, config).get("path") for policy in own),
-        OmegaConf.select(config, "marl.critic.model.path"),
-    ]
-    return {path: model for path in sorted(set(filter(None, paths))) if (model := pretrained(path)) is not None}
+    policies = [policy for policy in team.policies.values() if policy.made is None and not policy.external]
+    paths = {model_of(policy, config).get("path") for policy in policies}
+    paths.add(OmegaConf.select(config, "marl.critic.model.path"))
+    return {path: model for path in sorted(filter(None, paths)) if (model := pretrained(path)) is not None}
 
 
 def made_model(where: str, made: Named, path: Any, team: TeamConfig, agents: list[str], seed: int) -> ModelToMake:
@@ -77,10 +74,7 @@ def made_model(where: str, made: Named, path: Any, team: TeamConfig, agents: lis
 def model_of(policy: PolicyConfig, config: DictConfig | None) -> dict[str, Any]:
     """The `model` part of a policy: its own keys, over those of `actor_rollout_ref` where a config is given."""
     base: Any = {} if config is None else OmegaConf.to_container(config.actor_rollout_ref.model)
-    own = policy.override.get("model") or {}
-    if not isinstance(own, dict):
-        raise MarlError(f"'marl.policies.{policy.name}.model' must be a mapping such as {{path: ...}}, got {own!r}")
-    return {**base, **own}
+    return {**base, **(policy.override.get("model") or {})}
 
 
 def _check_model(policy: str, model: dict[str, Any]) -> None:
@@ -95,14 +89,9 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
             packaged.check()  # it is converted before the run starts
             return
     folder = local_model(f"policy '{policy}'", path)
-    if folder is None:
-        return
-    words = Path(str(model.get("tokenizer_path") or folder)).expanduser()
-    check_files(folder, whose, words)
-    try:
-        shapes(folder)
-    except MarlError as error:
-        raise MarlError(f"{whose}: {error}") from error
+    if folder is not None:
+        check_files(folder, whose, Path(str(model.get("tokenizer_path") or folder)).expanduser())
+        shapes(folder)  # MarlError for damaged weights
 
 
 def check_templates(
@@ -115,39 +104,33 @@ def check_templates(
     for name, policy in team.policies.items():
         if policy.external:
             continue
-        where, whose, part = f"marl.policies.{name}", f"policy '{name}'", resolved.policies[name]
+        where, part = f"marl.policies.{name}", resolved.policies[name]
         check_parser("tool", policy.tool_parser, where)
         check_parser("reasoning", policy.reasoning_parser, where)
-        model, options = part.actor_rollout_ref.model, part.data.apply_chat_template_kwargs
-        if (custom := model.custom_chat_template) and "{" not in custom:
-            raise MarlError(f"'{where}.model.custom_chat_template' must be the text of a template, got '{custom}'")
-        if name in made:
-            asks = any(act.parameters for act in acts if team.agents[act.agent].policy == name)
-            if not custom and not options and not asks:
-                continue  # its own template takes all messages, and loading transformers takes seconds
-            chat = chat_of(name, part, made)
-        else:
-            try:
-                chat = chat_of(name, part, made, local_files_only=True)
-            except MarlError:
-                raise
-            except Exception as error:
-                if Path(model.path).expanduser().is_dir():
-                    words = model.tokenizer_path or model.path
-                    raise MarlError(f"the tokenizer of {whose} in '{words}' cannot be loaded: {error}") from error
-                continue
+        model, agents = part.actor_rollout_ref.model, [agent for agent in team.agents.values() if agent.policy == name]
+        asked = [act for act in acts if team.agents[act.agent].policy == name and act.parameters]
+        if name in made and not (model.custom_chat_template or part.data.apply_chat_template_kwargs or asked):
+            continue  # its own template takes all messages, and loading transformers takes seconds
+        try:
+            chat = chat_of(name, part, made, local_files_only=True)
+        except MarlError:
+            raise
+        except Exception as error:
+            if Path(str(model.path)).expanduser().is_dir():
+                words = model.tokenizer_path or model.path
+                raise MarlError(f"the tokenizer of policy '{name}' in '{words}' cannot be loaded: {error}") from error
+            continue
         parsers = Parsers(chat.tokenizer, policy.tool_parser, policy.reasoning_parser, chat.whose)
         chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
-        for agent in team.agents.values():
-            if agent.policy == name:
-                chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
-                for act in acts:
-                    if act.agent == agent.name and act.parameters is not None:
-                        chat.check(agent, [act.observation], act.parameters.get("tools"))
-                        parsers.check(act.parameters)
-                limit = int(part.actor_rollout_ref.rollout.prompt_length)
-                if agent.instructions and (tokens := chat.shortest(agent)) > limit:
-                    raise too_long(agent.name, name, f"{tokens} tokens with the chat template", limit)
+        for agent in agents:
+            chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
+            limit = int(part.actor_rollout_ref.rollout.prompt_length)
+            if agent.instructions and (tokens := chat.shortest(agent)) > limit:
+                raise MarlError(too_long(agent.name, name, f"{tokens} tokens with the chat template", limit))
+        for act in asked:
+            parameters = act.parameters or {}
+            chat.check(team.agents[act.agent], [act.observation], parameters.get("tools"))
+            parsers.check(parameters)
 
 
 def chat_of(name: str, part: DictConfig, made: Mapping[str, ModelToMake], **where: Any) -> Chat:
@@ -158,12 +141,13 @@ def chat_of(name: str, part: DictConfig, made: Mapping[str, ModelToMake], **wher
     return Chat.load(model, options, whose, **where)
 
 
-def check_files(folder: Path, what: str, words: Path | None = None) -> None:
+@check
+def check_files(folder: Path, what: str, words: Path | None = None) -> Iterator[str]:
     """MarlError unless a model's folder has config and weights, and folder `words` a tokenizer."""
     needed = [(folder, "config.json", ("config.json",)), (folder, "weights (*.safetensors)", WEIGHTS)]
     for place, kind, patterns in [*needed, (words, "tokenizer", TOKENIZERS)]:
         if place is not None and not any(path for pattern in patterns for path in place.glob(pattern)):
-            raise MarlError(f"{what}: no {kind} in '{place}'")
+            yield f"{what}: no {kind} in '{place}'"
 
 
 def local_model(whose: str, path: Any) -> Path | None:
@@ -174,9 +158,8 @@ def local_model(whose: str, path: Any) -> Path | None:
         return None
     if not folder.is_dir():
         error = missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))
-        if missing_extras():
-            raise MarlError(f"{error} A distribution may have it: pip install 'marl-verl[all]'.")
-        raise error
+        more = " A distribution may have it: pip install 'marl-verl[all]'." if missing_extras() else ""
+        raise MarlError(f"{error}{more}") from error
     return folder
 
 
@@ -187,9 +170,9 @@ def check_endpoint(name: str, endpoint: Endpoint) -> None:
         shown = re.sub("//[^/]*@", "//***@", url)  # there may be a password
         raise MarlError(f"'{where}' must have an HTTP URL such as http://localhost:8000/v1 and a model, got '{shown}'")
     parts = urlsplit(url)
-    named = [word for word, _ in parse_qsl(parts.query) if SECRET.search(word)]
-    if parts.password is not None or named:
-        problem = f"the query '{named[0]}', which looks like a key" if named else "a password"
+    secrets = [word for word, _ in parse_qsl(parts.query) if SECRET.search(word)]
+    if parts.password is not None or secrets:
+        problem = f"the query '{secrets[0]}', which looks like a key" if secrets else "a password"
         remedy = "remove it, put the key into an environment variable, and name that in key_variable"
         raise MarlError(f"'{where}.url' contains {problem}, and a run stores its config: {remedy}")
     endpoint_key(name, endpoint)
@@ -200,13 +183,15 @@ def endpoint_key(name: str, endpoint: Endpoint) -> str:
     variable = endpoint.key_variable
     if variable is None:
         return NO_KEY
+    key, problem = os.environ.get(variable, "").strip(), ""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not shown: it may be the key itself
         problem = f"'marl.policies.{name}.endpoint.key_variable' must be the name of an environment variable"
-        raise MarlError(f"{problem}, such as JUDGE_KEY, and not a key")
-    key = os.environ.get(variable, "").strip()
-    if not key:
+        problem += ", such as JUDGE_KEY, and not a key"
+    elif not key:
         problem = f"policy '{name}' reads its key for {endpoint.url} from the environment variable {variable}"
-        raise MarlError(f"{problem}, which is not set: export it, or remove key_variable")
-    if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
-        raise MarlError(f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII")
+        problem += ", which is not set: export it, or remove key_variable"
+    elif not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
+        problem = f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII"
+    if problem:
+        raise MarlError(problem)
     return key

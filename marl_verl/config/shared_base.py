@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.config.server_names import rollout_name
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, check
 from marl_verl.team import TeamConfig
 
 OWN = {
@@ -24,37 +24,36 @@ OWN = {
 """Keys of a policy's sections that may differ: those of its optimiser, its loss, and its requests."""
 
 
-def check_sharing(team: TeamConfig) -> None:
+@check
+def check_sharing(team: TeamConfig) -> Iterator[str]:
     """MarlError unless several policies share a base model, on one pool."""
     if not team.sharing:
         return
     first, *others = (team.policies[name] for name in team.sharing)
     if not others:
         what = f"policy '{first.name}' has marl.policies.{first.name}.base=shared, but no other policy has it"
-        raise MarlError(f"{what}: set it for another policy with the same model, or remove it")
+        yield f"{what}: set it for another policy with the same model, or remove it"
     for other in others:
         compared: list[tuple[str, Any, Any]] = [("pool", first.pool, other.pool)]
-        for made in filter(None, (first.made, other.made)):
-            mine, theirs = (policy.made.options if policy.made else None for policy in (first, other))
+        if made := first.made or other.made:
+            mine, theirs = (policy.made and policy.made.options for policy in (first, other))
             compared.append((made.name, mine, theirs))
         for key, mine, theirs in compared:
             if mine != theirs:
-                where = f"'marl.policies.{other.name}.{key}' is {theirs}"
-                what = f"{where}, but that of '{first.name}' is {mine}, and both have base=shared"
-                raise MarlError(f"{what}: make them equal, or remove base")
+                what = f"'marl.policies.{other.name}.{key}' is {theirs}, but that of '{first.name}' is {mine}"
+                yield f"{what}, and both have base=shared: make them equal, or remove base"
 
 
 def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequence[str]) -> None:
     """Set the servers' name and number of adapters. MarlError without an adapter, or where it would be merged."""
-    where, model = f"marl.policies.{policy}", actor_rollout_ref.model
-    if not model.lora_rank:
-        what = f"policy '{policy}' has {where}.base=shared, but no adapter"
-        raise MarlError(f"{what}: set {where}.model.lora_rank, or remove base")
-    if model.lora.merge:
-        what = f"policy '{policy}' has {where}.base=shared, but model.lora.merge=true"
-        raise MarlError(f"{what}: a server of several adapters cannot merge them, leave model.lora.merge out")
-    if (strategy := actor_rollout_ref.actor.strategy) != "fsdp2":
-        raise MarlError(f"policy '{policy}' has {where}.base=shared, which needs actor.strategy=fsdp2, got {strategy}")
+    where, model, strategy = f"marl.policies.{policy}", actor_rollout_ref.model, actor_rollout_ref.actor.strategy
+    for wrong, problem in (
+        (not model.lora_rank, f"no adapter: set {where}.model.lora_rank, or remove base"),
+        (model.lora.merge, "model.lora.merge=true, and a server of several adapters cannot merge them: leave it out"),
+        (strategy != "fsdp2", f"actor.strategy={strategy}: it needs fsdp2"),
+    ):
+        if wrong:
+            raise MarlError(f"policy '{policy}' has {where}.base=shared, but {problem}")
     with open_dict(actor_rollout_ref):
         model.lora.merge = False
         rollout = actor_rollout_ref.rollout
@@ -63,7 +62,8 @@ def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequenc
         rollout.engine_kwargs = OmegaConf.merge(rollout.engine_kwargs, served)
 
 
-def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfig) -> None:
+@check
+def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfig) -> Iterator[str]:
     """MarlError for the first setting in which policies with `base: shared` differ; `policies` are resolved."""
     for other in team.sharing[1:]:
         first = team.sharing[0]
@@ -71,8 +71,8 @@ def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfi
         for key in dict.fromkeys([*mine, *theirs]):
             if mine.get(key) != theirs.get(key):
                 what = f"policies '{first}' and '{other}' have base=shared, but their {key} differ"
-                found = f"{mine.get(key)} and {theirs.get(key)}"
-                raise MarlError(f"{what}, {found}: make marl.policies.{other}.{key} equal, or remove base")
+                values = f"{mine.get(key)} and {theirs.get(key)}"
+                yield f"{what}, {values}: make marl.policies.{other}.{key} equal, or remove base"
 
 
 def _settings(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.schema import Curriculum, Filter
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 from marl_verl.options import build
 
 FILTER, CURRICULUM = "marl.sampler.filter", "marl.data.curriculum"
@@ -28,14 +29,15 @@ def curriculum_of(config: DictConfig) -> Curriculum | None:
     return None if section is None else build(Curriculum, section, CURRICULUM)
 
 
-def check_task_choice(config: DictConfig, algorithm: Algorithm) -> None:
+@check
+def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
     """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
     if filter_of(config) is not None and algorithm.advantage.wants_critic() is not None:
         what = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
-        raise MarlError(f"{what}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo.")
+        yield f"{what}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
     if curriculum_of(config) is not None and config.marl.schedule.mode == "async":
         why = "the tasks of a batch would depend on which episodes finish first"
-        raise MarlError(f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}")
+        yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
 
 
 def _section(config: DictConfig, key: str) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ are checked by verl, vLLM, Ray and torch themselves.
 
 from __future__ import annotations
 
-import copy
 import difflib
 import functools
 import re
@@ -16,143 +15,48 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Interval
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.config.schema import Above, Least, Part, Share
-from marl_verl.errors import MarlError, nearest
-from marl_verl.extensions import missing_extras
+from marl_verl.config.schema import CRITIC_KEYS, Above, Least, Part, Share
+from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.extensions import missing_extras, pip_line
 from marl_verl.options import NonNegative, Positive, check_type
-
-LEARNER = """strategy ppo_mini_batch_size ppo_micro_batch_size_per_gpu use_dynamic_bsz ppo_max_token_len_per_gpu
-    ppo_epochs shuffle data_loader_seed loss_agg_mode loss_scale_factor optim checkpoint.save_contents
-    checkpoint.load_contents"""
-MODEL = """path hf_config_path tokenizer_path trust_remote_code custom_chat_template external_lib
-    enable_gradient_checkpointing enable_activation_offload use_remove_padding lora_rank lora_alpha target_modules
-    target_parameters exclude_modules lora_adapter_path use_liger use_fused_kernels fused_kernel_options
-    override_config.attn_implementation override_config.moe_config override_config.attention_dropout
-    override_config.max_position_embeddings override_config.use_cache"""
-LOG_PROB = """strategy log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz log_prob_max_token_len_per_gpu
-    use_torch_compile ulysses_sequence_parallel_size entropy_from_logits_with_chunking entropy_from_logits_chunk_size
-    entropy_checkpointing pad_to_length fsdp_config"""
-PASSED: Mapping[str, str] = {
-    "actor_rollout_ref": "nccl_timeout",
-    "actor_rollout_ref.actor": f"""{LEARNER} {LOG_PROB} clip_ratio clip_ratio_low clip_ratio_high clip_ratio_c tau_pos
-        tau_neg policy_loss entropy_coeff calculate_entropy use_kl_loss kl_loss_coef kl_loss_type use_fused_kernels
-        use_remove_padding""",
-    "actor_rollout_ref.ref": LOG_PROB,
-    "actor_rollout_ref.model": f"{MODEL} lora.merge",
-    "actor_rollout_ref.rollout": """name temperature top_k top_p full_determinism seed prompt_length response_length
-        dtype gpu_memory_utilization enforce_eager cudagraph_capture_sizes free_cache_engine enable_sleep_mode
-        tensor_model_parallel_size data_parallel_size expert_parallel_size max_num_batched_tokens max_model_len
-        max_num_seqs enable_chunked_prefill enable_prefix_caching logprobs_mode scheduling_policy load_format
-        layered_summon log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz log_prob_max_token_len_per_gpu
-        disable_log_stats calculate_log_probs quantization engine_kwargs.vllm val_kwargs.temperature val_kwargs.top_p
-        val_kwargs.top_k val_kwargs.do_sample agent.num_workers checkpoint_engine.update_weights_bucket_megabytes""",
-    "critic": f"{LEARNER} cliprange_value fsdp forward_max_token_len_per_gpu forward_micro_batch_size_per_gpu",
-    "critic.model": MODEL,
-    "data": """train_files val_files train_max_samples val_max_samples prompt_key reward_fn_key max_prompt_length
-        max_response_length train_batch_size val_batch_size shuffle seed dataloader_num_workers filter_overlong_prompts
-        apply_chat_template_kwargs""",
-    "algorithm": "rollout_correction",
-    "reward": "num_workers custom_reward_function sandbox_fusion",
-    "custom_reward_function": "path name reward_kwargs",
-    "trainer": """project_name experiment_name logger n_gpus_per_node nnodes total_epochs total_training_steps save_freq
-        test_freq val_before_train device resume_mode""",
-    "transfer_queue": "enable backend.SimpleStorage",
-    "ray_kwargs": "ray_init",
-}
-"""Section -> its keys, and sections below it with all their keys, that a team passes on to verl."""
-DROPPED = """
-    actor_rollout_ref.actor.profiler actor_rollout_ref.ref.profiler actor_rollout_ref.rollout.profiler critic.profiler
-    global_profiler ray_kwargs.timeline_json_file actor_rollout_ref.rollout.trace actor_rollout_ref.rollout.prometheus
-    transfer_queue.metrics transfer_queue.backend skip hydra
-    trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir trainer.balance_batch
-    trainer.max_critic_ckpt_to_keep trainer.default_hdfs_dir trainer.del_local_ckpt_after_load
-    trainer.esi_redundant_time trainer.ray_wait_register_center_timeout trainer.use_legacy_worker_impl trainer.use_v1
-    data.filter_overlong_prompts_workers data.validation_shuffle data.use_shm data.trust_remote_code
-    data.return_raw_chat data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs
-    data.gen_batch_size actor_rollout_ref.model.use_shm critic.model.use_shm
-    actor_rollout_ref.model.tiled_mlp critic.model.tiled_mlp actor_rollout_ref.actor.use_prefix_grouper
-    actor_rollout_ref.actor.freeze_vision_tower actor_rollout_ref.actor.calculate_sum_pi_squared
-    actor_rollout_ref.actor.checkpoint.async_save actor_rollout_ref.actor.checkpoint.strict critic.checkpoint.async_save
-    actor_rollout_ref.actor.rollout_n actor_rollout_ref.ref.rollout_n critic.rollout_n
-    actor_rollout_ref.actor.optim.total_training_steps critic.optim.total_training_steps
-    actor_rollout_ref.rollout.mode actor_rollout_ref.rollout.multi_stage_wake_up
-    actor_rollout_ref.rollout.skip_tokenizer_init actor_rollout_ref.rollout.moe_load_balance_metrics_interval
-    reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
-"""
-"""Keys and sections that change nothing of what is trained."""
-ENGINE = (
-    "Megatron, VeOmni and others: policies are trained by verl's FSDP engine (actor_rollout_ref.actor.strategy=fsdp2)"
-)
-SERVER = "a team is served by vLLM (actor_rollout_ref.rollout.name=vllm), with the settings of rollout"
-REWARD = "a function that scores answers is reward.custom_reward_function.path or marl.task.reward"
-KL = "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
-ESTIMATOR = "set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
-CHECKPOINT = "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
-INSTEAD: Mapping[str, str] = {
-    ENGINE: """model_engine actor_rollout_ref.actor.megatron actor_rollout_ref.actor.engine critic.megatron
-        critic.engine""",
-    SERVER: "actor_rollout_ref.rollout.engine_kwargs actor_rollout_ref.rollout.disaggregation",
-    "what an agent does is marl.workflow, and tools are functions that it calls (team.call)": """
-        actor_rollout_ref.rollout.multi_turn
-        actor_rollout_ref.rollout.agent data.tool_config_path data.function_tool_path""",
-    "a judge is an agent of the team, with a frozen policy or an endpoint (docs/teams.md)": """reward_model
-        reward.reward_model""",
-    "agents see text only": "data.image_key data.video_key data.audio_key actor_rollout_ref.rollout.limit_images",
-    REWARD: "reward.reward_manager reward.reward_kwargs",
-    "set marl.schedule.mode=async": "trainer.v1 async_training",
-    "register a task set (docs/plugins.md)": "data.custom_cls data.sampler data.datagen",
-    KL: "algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty",
-    ESTIMATOR: "algorithm",
-    "marl.algorithm.name=ippo or mappo has critics, without a warm-up": "critic.enable trainer.critic_warmup",
-    "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
-    "set data.filter_overlong_prompts=true": "data.truncation",
-    CHECKPOINT: """trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path
-        trainer.checkpoint_callback_class trainer.val_only""",
-    "set marl.sampler.options and marl.validation.options": """actor_rollout_ref.rollout.n
-        actor_rollout_ref.rollout.val_kwargs.n""",
-    "set lora_rank, lora_alpha, target_modules": "actor_rollout_ref.model.lora critic.model.lora",
-    "the model's servers would not have it: set model.path to a model whose config.json has it": (
-        "actor_rollout_ref.model.override_config critic.model.override_config"
-    ),
-    "set reward.sandbox_fusion": "sandbox_fusion",
-    "set the key of the same meaning of rollout or model": " ".join(
-        f"actor_rollout_ref.rollout.engine_kwargs.vllm.{name}"
-        for name in (
-            *("model", "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_model_len"),
-            *("max_num_seqs", "max_num_batched_tokens", "dtype", "load_format", "seed", "logprobs_mode"),
-        )
-    ),
-    "set optim.lr, optim.weight_decay or optim.betas": " ".join(
-        f"{part}.optim.override_optimizer_config.{name}"
-        for part in ("actor_rollout_ref.actor", "critic")
-        for name in ("lr", "weight_decay", "betas")
-    ),
-    "set optim.clip_grad": "actor_rollout_ref.actor.grad_clip critic.grad_clip",
-    "set lr_scheduler_type": "actor_rollout_ref.actor.optim.warmup_style critic.optim.warmup_style",
-    "set actor.ulysses_sequence_parallel_size": "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
-    "a trained model is not only run forward": """actor_rollout_ref.actor.fsdp_config.forward_only
-        critic.fsdp.forward_only""",
-    "training with quantisation: marl-verl has none": " ".join(
-        f"{part}.{name}"
-        for part in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
-        for name in ("qat", "turbo_config")
-    ),
-}
-"""What replaces a key -> keys and sections. Other keys are refused with the nearest accepted one."""
-PASS, DROP = "pass", "it changes nothing of what is trained"
-VERDICTS: Mapping[str, str] = {
-    **{f"{section}.{key}": PASS for section, keys in PASSED.items() for key in keys.split()},
-    **dict.fromkeys(DROPPED.split(), DROP),
-    **{key: reason for reason, keys in INSTEAD.items() for key in keys.split()},
-}
-PAGE = "docs/from-verl.md#keys"
+from marl_verl.team import own_keys
 
 Every = Literal[-1] | Positive
-Strategy = Literal["fsdp2", "fsdp"]
-PART = ("actor", "rollout", "model", "ref")
-RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` is actor and critic
+KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")  # k3+ has the value of k3 and the gradient of k2
+EXPANDED: Mapping[str, tuple[str, ...]] = {
+    **{name: (f"actor_rollout_ref.{name}",) for name in ("actor", "rollout", "model", "ref")},
+    "learner": ("actor_rollout_ref.actor", "critic"),
+    "forward": ("actor_rollout_ref.actor", "actor_rollout_ref.ref"),
+    "models": ("actor_rollout_ref.model", "critic.model"),
+    "vllm": ("actor_rollout_ref.rollout.engine_kwargs.vllm",),
+    "engine": ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"),
+}
+"""First name of a key in `PASSED` -> the sections that it stands for."""
+PASSED: tuple[tuple[Any, str], ...] = (
+    (
+        Any,
+        """learner.shuffle learner.loss_agg_mode learner.optim learner.use_dynamic_bsz forward.fsdp_config critic.fsdp
+        forward.log_prob_micro_batch_size_per_gpu forward.log_prob_max_token_len_per_gpu
+        forward.entropy_checkpointing forward.log_prob_use_dynamic_bsz forward.entropy_from_logits_with_chunking
+        forward.entropy_from_logits_chunk_size actor.policy_loss actor.calculate_entropy actor.use_kl_loss
+        model.path models.trust_remote_code models.enable_gradient_checkpointing models.enable_activation_offload
+        models.use_remove_padding models.target_parameters models.use_fused_kernels models.fused_kernel_options
+        models.override_config.attn_implementation models.override_config.moe_config
+        models.override_config.use_cache models.override_config.attention_dropout
+        models.override_config.max_position_embeddings rollout.full_determinism rollout.dtype rollout.enforce_eager
+        rollout.cudagraph_capture_sizes rollout.free_cache_engine rollout.enable_sleep_mode
+        rollout.enable_chunked_prefill rollout.enable_prefix_caching rollout.scheduling_policy rollout.load_format
+        rollout.layered_summon rollout.log_prob_use_dynamic_bsz rollout.disable_log_stats
+        rollout.calculate_log_probs rollout.quantization rollout.engine_kwargs.vllm rollout.val_kwargs.do_sample
+        data.train_files data.val_files data.prompt_key data.reward_fn_key data.shuffle data.filter_overlong_prompts
+        data.apply_chat_template_kwargs algorithm.rollout_correction reward.custom_reward_function
+        reward.sandbox_fusion trainer.logger trainer.val_before_train transfer_queue.backend.SimpleStorage
+        ray_kwargs.ray_init custom_reward_function""",
+    ),
     (
         Positive,
         """trainer.total_epochs trainer.n_gpus_per_node trainer.nnodes data.train_batch_size data.max_prompt_length
@@ -160,7 +64,7 @@ RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` i
         rollout.data_parallel_size rollout.expert_parallel_size rollout.prompt_length rollout.response_length
         rollout.max_num_seqs rollout.max_num_batched_tokens rollout.log_prob_max_token_len_per_gpu
         learner.ppo_epochs learner.ppo_mini_batch_size learner.ppo_max_token_len_per_gpu
-        learner.ulysses_sequence_parallel_size actor.fsdp_config.entropy_from_logits_chunk_size
+        forward.ulysses_sequence_parallel_size actor.fsdp_config.entropy_from_logits_chunk_size
         critic.forward_max_token_len_per_gpu ref.log_prob_max_token_len_per_gpu
         transfer_queue.backend.SimpleStorage.num_data_storage_units reward.sandbox_fusion.max_concurrent
         reward.sandbox_fusion.memory_limit_mb actor_rollout_ref.nccl_timeout""",
@@ -188,7 +92,7 @@ RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` i
     (
         Above,
         """learner.optim.clip_grad learner.optim.num_cycles actor.clip_ratio actor.tau_pos actor.tau_neg
-        critic.cliprange_value rollout.temperature model.lora_alpha critic.model.lora_alpha""",
+        critic.cliprange_value rollout.temperature models.lora_alpha""",
     ),
     (Above | None, "actor.clip_ratio_low actor.clip_ratio_high learner.loss_scale_factor actor.policy_loss.dro_beta"),
     (Least, "actor.kl_loss_coef actor.policy_loss.ppo_kl_coef rollout.val_kwargs.temperature"),
@@ -198,28 +102,32 @@ RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` i
     (Annotated[int, Interval(ge=0, le=256)], "data.dataloader_num_workers"),
     (Annotated[int, Interval(ge=1, le=1024)], "reward.num_workers"),
     (Annotated[float, Gt(1)], "actor.clip_ratio_c"),
-    (Annotated[int, Interval(ge=0, le=512)], "model.lora_rank critic.model.lora_rank"),
+    (Annotated[int, Interval(ge=0, le=512)], "models.lora_rank"),
     (Annotated[int, Ge(-1)] | None, "learner.optim.lr_warmup_steps"),
     (Above | str, "algorithm.rollout_correction.rollout_is_threshold"),
     (Literal["token", "sequence"] | None, "algorithm.rollout_correction.rollout_is"),
     (Literal["ppo_clip"], "algorithm.rollout_correction.loss_type"),
-    (Strategy, "learner.strategy ref.strategy"),
+    (Literal["fsdp2", "fsdp"], "learner.strategy ref.strategy"),
     (Literal["constant", "cosine"], "learner.optim.lr_scheduler_type"),
+    (Literal[(*KL_TYPES, *(f"{name}+" for name in KL_TYPES))], "actor.kl_loss_type"),
     (Literal["vllm"], "rollout.name"),
     (Literal["processed_logprobs"], "rollout.logprobs_mode"),
     (Literal["cpu", "cuda", "npu"], "trainer.device"),
     (Literal["disable", "auto"], "trainer.resume_mode"),
     (Literal[True], "transfer_queue.enable"),
-    (str | None, "trainer.experiment_name reward.sandbox_fusion.url ray_kwargs.ray_init.address"),
     (str, "trainer.project_name reward.custom_reward_function.name"),
-    (str | list | None, "model.target_modules model.exclude_modules critic.model.target_modules"),
-    (str | None, "model.tokenizer_path model.hf_config_path model.custom_chat_template model.lora_adapter_path"),
-    (str | None, "model.external_lib critic.model.path critic.model.tokenizer_path"),
-    (bool | None, "model.lora.merge model.use_liger critic.model.use_liger"),
+    (
+        str | None,
+        """trainer.experiment_name reward.sandbox_fusion.url ray_kwargs.ray_init.address critic.model.path
+        models.tokenizer_path models.hf_config_path models.custom_chat_template models.lora_adapter_path
+        models.external_lib""",
+    ),
+    (str | list | None, "models.target_modules models.exclude_modules"),
+    (bool | None, "model.lora.merge models.use_liger"),
     (  # Hydra reads `no` as a text, which would count as true
         bool,
-        """actor.use_remove_padding actor.use_fused_kernels actor.use_dynamic_bsz actor.pad_to_length ref.pad_to_length
-        actor.fsdp_config.pad_to_length critic.fsdp.pad_to_length ref.use_torch_compile""",
+        """actor.use_remove_padding actor.use_fused_kernels actor.use_dynamic_bsz forward.pad_to_length
+        actor.fsdp_config.pad_to_length critic.fsdp.pad_to_length forward.use_torch_compile""",
     ),
     (  # verl saves no optimizer for a name that it does not know
         list[Literal["model", "optimizer", "extra", "hf_model"]],
@@ -227,23 +135,87 @@ RANGES: tuple[tuple[Any, str], ...] = (  # type of the values, keys; `learner` i
     ),
     (
         Mapping | None,
-        """actor.fsdp_config.mixed_precision ref.fsdp_config.mixed_precision critic.fsdp.mixed_precision
-        ray_kwargs.ray_init.runtime_env learner.optim.override_optimizer_config""",
+        "engine.mixed_precision ray_kwargs.ray_init.runtime_env learner.optim.override_optimizer_config",
     ),
 )
+"""Type of the values -> keys, and sections with all their keys, that a team passes on to verl."""
+DROPPED = """
+    learner.profiler ref.profiler rollout.profiler global_profiler ray_kwargs.timeline_json_file rollout.trace
+    rollout.prometheus transfer_queue.metrics transfer_queue.backend skip hydra
+    trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir trainer.balance_batch
+    trainer.max_critic_ckpt_to_keep trainer.default_hdfs_dir trainer.del_local_ckpt_after_load
+    trainer.esi_redundant_time trainer.ray_wait_register_center_timeout trainer.use_legacy_worker_impl trainer.use_v1
+    data.filter_overlong_prompts_workers data.validation_shuffle data.use_shm data.trust_remote_code
+    data.return_raw_chat data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs
+    data.gen_batch_size models.use_shm models.tiled_mlp actor.use_prefix_grouper actor.freeze_vision_tower
+    actor.calculate_sum_pi_squared learner.checkpoint.async_save actor.checkpoint.strict
+    learner.rollout_n ref.rollout_n learner.optim.total_training_steps
+    rollout.mode rollout.multi_stage_wake_up rollout.skip_tokenizer_init rollout.moe_load_balance_metrics_interval
+    reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
+"""
+"""Keys and sections that change nothing of what is trained."""
+ENGINE = (
+    "Megatron, VeOmni and others: policies are trained by verl's FSDP engine (actor_rollout_ref.actor.strategy=fsdp2)"
+)
+SERVER = "a team is served by vLLM (actor_rollout_ref.rollout.name=vllm), with the settings of rollout"
+REWARD = "a function that scores answers is reward.custom_reward_function.path or marl.task.reward"
+KL = "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
+ESTIMATOR = "set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
+CHECKPOINT = "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
+INSTEAD: Mapping[str, str] = {
+    ENGINE: "model_engine learner.megatron learner.engine",
+    SERVER: "rollout.engine_kwargs rollout.disaggregation",
+    "what an agent does is marl.workflow, and tools are functions that it calls (team.call)": """
+        rollout.multi_turn rollout.agent data.tool_config_path data.function_tool_path""",
+    "a judge is an agent, with a frozen policy or an endpoint (docs/teams.md)": "reward_model reward.reward_model",
+    "agents see text only": "data.image_key data.video_key data.audio_key rollout.limit_images",
+    REWARD: "reward.reward_manager reward.reward_kwargs",
+    "set marl.schedule.mode=async": "trainer.v1 async_training",
+    "register a task set (docs/plugins.md)": "data.custom_cls data.sampler data.datagen",
+    KL: "algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty",
+    ESTIMATOR: "algorithm",
+    "marl.algorithm.name=ippo or mappo has critics, without a warm-up": "critic.enable trainer.critic_warmup",
+    "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
+    "set data.filter_overlong_prompts=true": "data.truncation",
+    CHECKPOINT: """trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path
+        trainer.checkpoint_callback_class trainer.val_only""",
+    "set marl.sampler.options and marl.validation.options": "rollout.n rollout.val_kwargs.n",
+    "set lora_rank, lora_alpha, target_modules": "models.lora",
+    "the model's servers would not have it: set model.path to a model that has it": "models.override_config",
+    "set reward.sandbox_fusion": "sandbox_fusion",
+    "set the key of the same meaning of rollout or model": """vllm.model vllm.tensor_parallel_size
+        vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
+        vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",
+    "set optim.lr, optim.weight_decay or optim.betas": """learner.optim.override_optimizer_config.lr
+        learner.optim.override_optimizer_config.weight_decay learner.optim.override_optimizer_config.betas""",
+    "set optim.clip_grad": "learner.grad_clip",
+    "set lr_scheduler_type": "learner.optim.warmup_style",
+    "set actor.ulysses_sequence_parallel_size": "actor.fsdp_config.ulysses_sequence_parallel_size",
+    "a trained model is not only run forward": "actor.fsdp_config.forward_only critic.fsdp.forward_only",
+    "training with quantisation: marl-verl has none": "engine.qat engine.turbo_config",
+}
+"""What replaces a key -> keys and sections. Other keys are refused with the nearest accepted one."""
+PASS, DROP = "pass", "it changes nothing of what is trained"
 
 
 def _keys(names: str) -> Iterator[str]:
     for name in names.split():
-        first, _, rest = name.partition(".")
-        if first == "learner":
-            yield from (f"actor_rollout_ref.actor.{rest}", f"critic.{rest}")
-        else:
-            yield f"actor_rollout_ref.{name}" if first in PART else name
+        first, dot, rest = name.partition(".")
+        yield from (f"{section}.{rest}" for section in EXPANDED[first]) if dot and first in EXPANDED else (name,)
 
 
-ALLOWED: Mapping[str, Any] = {key: hint for hint, names in RANGES for key in _keys(names)}
+VERDICTS: Mapping[str, str] = {
+    **{key: PASS for _, names in PASSED for key in _keys(names)},
+    **dict.fromkeys(_keys(DROPPED), DROP),
+    **{key: reason for reason, names in INSTEAD.items() for key in _keys(names)},
+}
+PAGE = "docs/from-verl.md#keys"
+MOST = 5
+"""Refused keys in a message."""
+ALLOWED: Mapping[str, Any] = {key: hint for hint, names in PASSED if hint is not Any for key in _keys(names)}
 """Key of a composed config -> the type of its values."""
+ACTS_ONLY = {**ALLOWED, "actor_rollout_ref.rollout.temperature": Least}
+"""As `ALLOWED`, for a policy that is not trained: it may act greedily."""
 PRECISION = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"))
 RUNTIME = dict.fromkeys(("env_vars", "working_dir", "py_modules", "pip", "uv", "conda", "excludes", "config"))
 RAY_INIT = dict.fromkeys(
@@ -269,22 +241,16 @@ def verdict(key: str) -> str:
     """`PASS`, `DROP`, or what to use instead of a key of verl."""
     names = key.split(".")
     prefixes = (".".join(names[:count]) for count in range(len(names), 0, -1))
-    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), "") or _nearest(key)
-
-
-def _nearest(key: str) -> str:
-    """The accepted key of the same section, or of one in it, whose last name is like that of `key`."""
+    if (known := next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), None)) is not None:
+        return known
     section, _, last = key.rpartition(".")
-    accepted = [name for name, known in VERDICTS.items() if known == PASS and name.startswith(section)]
-    ends = {name.rpartition(".")[2]: name for name in accepted}
-    same_words = [end for end in ends if sorted(end.split("_")) == sorted(last.split("_"))]
-    close = same_words or difflib.get_close_matches(last, ends, n=1, cutoff=0.6)
+    ends = {name.rpartition(".")[2]: name for name in VERDICTS if VERDICTS[name] == PASS and name.startswith(section)}
+    close = difflib.get_close_matches(last, ends, n=1)
     return f"did you mean '{ends[close[0]]}'?" if close else "a team does not use it"
 
 
 def with_added(valid: dict[str, Any]) -> dict[str, Any]:
-    """A copy of verl's sections (plain containers) with the keys of `ADDED`."""
-    valid = copy.deepcopy(valid)
+    """A config (plain containers), to which the keys of `ADDED` are added."""
     for key, default in ADDED.items():
         *sections, last = key.split(".")
         section: Any = functools.reduce(lambda node, name: node.setdefault(name, {}), sections, valid)
@@ -293,36 +259,89 @@ def with_added(valid: dict[str, Any]) -> dict[str, Any]:
     return valid
 
 
-def check_keys(content: Any, valid: Any, key: str, where: str, allowed: Mapping[str, Any] = ALLOWED) -> None:
-    """MarlError for the first key that `valid` lacks, or value of another type than that of `ALLOWED` or its default.
+def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool) -> None:
+    """MarlError for an invalid key or value of verl (`settings_of`), or with all keys that no team uses."""
+    settings = settings_of(content, defaults, trained)
+    for key, name, value in settings:
+        if isinstance(value, str) and "${" in value and key in ALLOWED:
+            check_type(_resolved(config, name), ALLOWED[key], name)
+    unused = [f"{name}={shown(value)} ({why})" for key, name, value in settings if (why := verdict(key)) != PASS]
+    if unused:
+        more = f" and {len(unused) - MOST} more" if len(unused) > MOST else ""
+        raise MarlError(f"a team has no use for {', '.join(unused[:MOST])}{more}: remove them, see {PAGE}")
+
+
+def settings_of(
+    content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool = True
+) -> list[tuple[str, str, Any]]:
+    """(verl's key, its name in the recipe, value) of what a composed config, its policies and its critic set of verl's
+    keys. MarlError for an unknown key, or a value outside its range.
+
+    Args:
+        content: the config as plain containers.
+        defaults: that of a recipe which sets nothing, with the keys of `ADDED`.
+        trained: whether policies are trained that are not frozen.
+    """
+    marl = content["marl"]
+    settings = [*changed({**content, "marl": None}, {**defaults, "marl": None})]
+    sections = [("actor_rollout_ref", f"marl.policies.{name}", part) for name, part in marl["policies"].items()]
+    for key, where, section in (*sections, ("critic", "marl.critic", marl.get("critic") or {})):
+        if isinstance(section, Mapping):  # else `read_team` refuses it
+            allowed = ACTS_ONLY if key != "critic" and (section.get("frozen") or not trained) else ALLOWED
+            own = CRITIC_KEYS if key == "critic" else own_keys()
+            settings += changed(section, defaults[key] | {name: section.get(name) for name in own}, key, where, allowed)
+    return settings
+
+
+def changed(
+    content: Any, default: Any, key: str = "", where: str = "", allowed: Mapping[str, Any] = ALLOWED
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield (verl's key, its name in the recipe, value) of the values that differ from their defaults.
+
+    MarlError for a key that `default` lacks, or a value of another type than that of `allowed` or its default.
 
     Args:
         key: verl's name of the section.
-        where: its name in the recipe, for messages.
+        where: its name in the recipe.
     """
+    if type(content) is type(default) and content == default:
+        return
     if isinstance(content, str) and (content == "???" or "${" in content):
-        return  # its type is not known yet
+        yield key, where, content  # its type is not known yet
+        return
     if (hint := allowed.get(key)) is not None:
         if hint is str and not str(content).strip():
             raise MarlError(f"'{where}' is empty. Give it a value.")
         check_type(content, hint, where)
         for index, element in enumerate(content) if get_origin(hint) is list else ():
             check_type(element, get_args(hint)[0], f"{where}[{index}]")
-    elif isinstance(valid, Mapping) and (valid or content is not None):
+    elif isinstance(default, Mapping) and (default or content is not None):
         check_type(content, Mapping, where)
-    elif isinstance(valid, bool | int | float | list):
-        check_type(content, type(valid), where)
-    elif isinstance(valid, str) and "${" not in valid and isinstance(content, Mapping | list):
+    elif isinstance(default, bool | int | float | list):
+        check_type(content, type(default), where)
+    elif isinstance(default, str) and "${" not in default and isinstance(content, Mapping | list):
         check_type(content, str, where)
-    for name, value in content.items() if isinstance(content, Mapping) else ():
+    if not isinstance(content, Mapping):
+        yield key, where, content
+        return
+    for name, value in content.items():
         path, below = (f"{prefix}.{name}" if prefix else str(name) for prefix in (where, key))
-        if isinstance(valid, Mapping) and name in valid:
-            check_keys(value, valid[name], below, path, allowed)
-        elif OPEN.fullmatch(below) or not valid or isinstance(valid, str):
-            check_keys(value, None, below, path, allowed)
+        if isinstance(default, Mapping) and name in default:
+            yield from changed(value, default[name], below, path, allowed)
+        elif OPEN.fullmatch(below) or not default or isinstance(default, str):
+            yield from changed(value, None, below, path, allowed)
         else:
-            extra = f"pip install 'marl-verl[{name}]' adds it" if name in missing_extras() else ""
-            raise MarlError(f"unknown key '{path}': {extra or nearest(str(name), map(str, valid))}")
+            hint = pip_line(str(name)) if name in missing_extras() else nearest(str(name), map(str, default))
+            raise MarlError(f"unknown key '{path}': {hint}")
+
+
+def _resolved(config: DictConfig, key: str) -> Any:
+    """The value of an interpolation. MarlError where it leads nowhere."""
+    try:
+        value = OmegaConf.select(config, key)
+    except OmegaConfBaseException as error:
+        raise MarlError(f"'{key}' cannot be resolved: {' '.join(str(error).split())}") from error
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -120,7 +120,7 @@ def plan(
     files = plugins.files_of_run(run, plugin_files)
     plugins.use_files(files)
     plugins.load()
-    composed = with_overrides(read_composed(run), overrides)
+    composed = with_overrides(read_composed(run), overrides, trained=False)
     marl = marl_section(composed)
     team = read_team(marl)
     playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None
@@ -142,7 +142,6 @@ def plan(
     workflow, task_set = build_parts(evaluated)
     if crossed and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
-    checks.check_values(config, evaluated)
     private_network.check(config, evaluated)
     check_run_options(config.marl.run)
     checks.check_sampling(config, evaluated)

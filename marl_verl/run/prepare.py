@@ -20,7 +20,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.config import checks, engine, fit
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.lengths import check_lengths
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
@@ -209,13 +208,13 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     check_schedule(resolved, team, algorithm, synthetic)
     engine.check_engine(resolved, team)
     engine.check_critic_rows(resolved)
-    check_lengths(resolved, team, made)
+    engine.check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
     check_requests(resolved, team, seen)
     check_in_child(
         partial(check_templates, resolved, team, seen, made),
         *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, made)]),
-        partial(check_with_verl, config, resolved, team),
+        partial(check_with_verl, config, resolved),
     )
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}

@@ -10,7 +10,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Sampler
 from marl_verl.config import checks, fit
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
-from marl_verl.config.placement import check_own_cpus, check_placement
+from marl_verl.config.placement import check_placement
 from marl_verl.config.stored import marl_section
 from marl_verl.config.task_choice import check_task_choice
 from marl_verl.episode import Workflow
@@ -37,7 +37,7 @@ def check_settings(config: DictConfig) -> Parts:
     """Check all values of a config, without tasks and models, in milliseconds. MarlError for the first invalid one."""
     marl = marl_section(config)
     team = read_team(marl)
-    checks.check_values(config, team)
+    checks.check_validation(config)
     private_network.check(config, team)
     check_run_options(marl["run"])
     algorithm = algorithm_of(team)
@@ -49,7 +49,6 @@ def check_settings(config: DictConfig) -> Parts:
     fit.check_sides(samplers, sampler_names(algorithm, marl), algorithm, team, task_set)
     check_trackers(config)
     check_placement(config, team)
-    check_own_cpus(config, team)
     checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
     return Parts(team, algorithm, samplers, workflow, task_set)
