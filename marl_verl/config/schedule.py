@@ -46,7 +46,7 @@ def check_schedule(
         what = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"
         yield f"{what}: one policy's weights cannot change while others on its servers are sampling"
     for past in team.past.values():
-        yield f"'{past.kind}' of an agent {needs}: with async, tasks that meet different snapshots are in flight at once"
+        yield f"'{past.kind}' of an agent {needs}: tasks in flight would meet different snapshots"
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         policy = team.policies[name]
         others = [other for other in team.policies if other != name and team.policies[other].pool == policy.pool]
