@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
-from marl_verl_sandbox.runs import LIMITS, current
+from marl_verl_sandbox.pool import Limits
+from marl_verl_sandbox.runs import current
+
+SECONDS, MEGABYTES = 5.0, 1024
+LONGEST = 2000
+"""Maximum characters of the output; its end is kept."""
 
 
-async def run_python(code: str) -> str:
-    """Run a Python program and return what it prints.
+async def run_python(code: str, seconds: float = SECONDS) -> str:
+    """Run a Python program and return what it prints; if it fails, with the last line of the error.
 
     Args:
         code: the program; it must print its results.
+        seconds: time limit.
     """
-    status, output, error = await asyncio.to_thread(current().run, code)
+    status, output, errors = await asyncio.to_thread(current().run, code, "", Limits(seconds, MEGABYTES))
     if status is None:
-        return f"{output}\nError: the program took longer than {LIMITS.seconds:g} s"
-    return output if status == 0 else f"{output}\nError: {error[-2000:] or f'exit code {status}'}"
+        return f"TimeoutError: the program took longer than {seconds:g} s"
+    lines = [output.strip()[-LONGEST:]]
+    if status:
+        lines += [line[-LONGEST:] for line in errors.strip().splitlines()[-1:] or [f"exit code {status}"]]
+    return "\n".join(line for line in lines if line)
