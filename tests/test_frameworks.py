@@ -11,9 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from marl_verl_agents import openai_client
 
-from marl_verl.episode import ReplayMismatch, Workflow
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow
 
@@ -109,45 +107,3 @@ def test_what_changes_in_a_team_is_what_its_recipe_has(title: str) -> None:
     code = re.sub(r'"[^"]*"', "", "\n".join(new))
     names = set(re.findall(r"[A-Za-z_]{3,}", code)) - {"model", "INFO", "http", "client"}
     assert names <= set(re.findall(r"\w+", recipe))
-
-
-# What is not deterministic is named
-
-
-class Timed(Workflow):
-    """Shows the number of runs of this process, as a clock would show the time."""
-
-    async def run(self, task: Any, team: Any) -> Any:
-        NOW.append(len(NOW))
-        system: Any = {"role": "system", "content": f"It is {NOW[-1]} o'clock."}
-        asked: Any = [{"role": "user", "content": task.prompt}, system]
-        found = await openai_client(team, "first").chat.completions.create(model="m", messages=asked)
-        return found.choices[0].message.content
-
-
-NOW: list[int] = []
-CACHE: dict[str, Any] = {}
-
-
-class Cached(Workflow):
-    """Keeps answers in the process, as a framework's cache does."""
-
-    async def run(self, task: Any, team: Any) -> Any:
-        if task.id not in CACHE:
-            CACHE[task.id] = (
-                await openai_client(team, "first").responses.create(model="m", input=task.prompt)
-            ).output_text
-        await team["first"].act("more")
-        return CACHE[task.id]
-
-
-@pytest.mark.parametrize(
-    ("workflow", "why"),
-    [
-        (Timed, r"first:0 is shown another observation.*: message 2 \(system\): recorded .*It is 0.*, now .*It is 1"),
-        (Cached, r"first:0 is shown another observation on replay: recorded .*3 1 4.*, now .*more"),
-    ],
-)
-def test_times_and_caches_are_named(workflow: type[Workflow], why: str) -> None:
-    with pytest.raises(ReplayMismatch, match=why):
-        check_workflow(workflow(), TASK, ScriptedPolicy({"first": "7"}))

@@ -52,10 +52,8 @@ async def read_page(source: str, url: str, words: str, most: int) -> str:
         LookupError: there is no such page.
         RuntimeError: the page server cannot be reached.
     """
-    if source == WEB:
-        kind, text = await _downloaded(url)
-    elif "://" in source:
-        kind, text = await _served(source, url)
+    if source == WEB or "://" in source:
+        kind, text = await _loaded(url, None if source == WEB else source)
     else:
         kind, text = await asyncio.to_thread(_stored, Path(source).expanduser(), url)
     text, links = await asyncio.to_thread(page_text, text, url) if "html" in kind else (text, [])
@@ -134,49 +132,34 @@ def _file(path: Path) -> dict[str, str]:
 # The network
 
 
-async def _served(source: str, url: str) -> tuple[str, str]:
+async def _loaded(url: str, server: str | None) -> tuple[str, str]:
+    """(content type, text) of a page of the web, or of a page server.
+
+    Raises:
+        LookupError: it cannot be loaded.
+        ValueError: it may not be loaded.
+        RuntimeError: the server cannot be reached.
+    """
     key_of(url)
     try:
-        async with (
-            asyncio.timeout(SECONDS),
-            httpx.AsyncClient(timeout=SECONDS) as client,
-            client.stream("GET", source, params={"url": url}) as response,
-        ):
-            return await _content(response, url)
-    except httpx.ConnectError as error:
-        raise RuntimeError(f"the page server {source} cannot be reached: {error}. Is it running?") from error
-    except (httpx.HTTPError, TimeoutError) as error:
-        raise _not_loaded(url, error) from error
-
-
-async def _downloaded(url: str) -> tuple[str, str]:
-    """(content type, text) of a page of the web. LookupError if it cannot be loaded, ValueError if it may not be."""
-    key_of(url)
-    try:
-        target = httpx.URL(url if "://" in url else f"http://{url}")
-        async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS, trust_env=False) as client:
+        async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS, trust_env=server is not None) as client:
+            if server is not None:
+                async with client.stream("GET", server, params={"url": url}) as response:
+                    return await _content(response, url)
+            target = httpx.URL(url if "://" in url else f"http://{url}")
             for _ in range(REDIRECTS + 1):
                 checked = target.copy_with(host=await _public_address(target), username=None, password=None)
-                request = client.build_request(
-                    "GET",
-                    checked,
-                    headers={"Host": target.netloc.decode(), "Accept-Encoding": "identity"},
-                    extensions={"sni_hostname": target.raw_host.decode()},
-                )
-                response = await client.send(request, stream=True)
-                try:
+                headers = {"Host": target.netloc.decode(), "Accept-Encoding": "identity"}
+                name = {"sni_hostname": target.raw_host.decode()}
+                async with client.stream("GET", checked, headers=headers, extensions=name) as response:
                     if not response.has_redirect_location:
                         return await _content(response, url)
                     target = target.join(response.headers["location"])
-                finally:
-                    await response.aclose()
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-        raise _not_loaded(url, error) from error
+        if server is not None and isinstance(error, httpx.ConnectError):
+            raise RuntimeError(f"the page server {server} cannot be reached: {error}. Is it running?") from error
+        raise LookupError(f"the page {url} cannot be loaded: {type(error).__name__} {error}".rstrip()) from error
     raise LookupError(f"the page {url} is redirected more than {REDIRECTS} times")
-
-
-def _not_loaded(url: str, error: Exception) -> LookupError:
-    return LookupError(f"the page {url} cannot be loaded: {type(error).__name__} {error}".rstrip())
 
 
 async def _public_address(url: httpx.URL) -> str:
