@@ -122,13 +122,13 @@ def test_it_asks_for_the_versions_that_it_was_written_with(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my method", "'my method' is not a valid distribution name"),
-        ("3d-team", "'3d_team'"),
-        ("x" * 33, "longer than 32 characters"),
-        ("Sharp", "plugin 'sharp' already exists, of marl-verl-sharp"),
-        ("NumPy", "distribution 'numpy' is already installed"),
+        ("my method", "'my method' cannot be the name of a plugin"),
+        ("3d-team", "'3d-team' cannot be"),
+        ("x" * 33, "at most 32 characters"),
+        ("Sharp", "plugin 'sharp' already exists"),
+        ("NumPy", "distribution 'numpy' already exists"),
         ("json", "module 'json' already exists"),
-        ("grpo", "algorithm 'grpo', which the plugin would register, is already registered by marl-verl "),
+        ("grpo", "algorithm 'grpo' of marl-verl .* already exists"),
     ],
 )
 def test_an_invalid_name_raises(name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import datetime
 import decimal
 import importlib.util
 import json
@@ -119,14 +118,9 @@ def changed(**columns: Any) -> dict[str, Any]:
 
 
 WRONG_TRUTHS = [
-    *((truth, f"got {truth!r}. Write it as '4'") for truth in (4, 4.0, ["4"], [4])),
-    *((truth, "'reward_model.ground_truth' must be a text") for truth in ([], ["4", "5"], [["4"]], {"a": 4}, True)),
-    *((text, "'reward_model.ground_truth' is empty") for text in ("", " \n")),
+    *((truth, "'reward_model.ground_truth' must be a text") for truth in (4, ["4"], {"a": 4}, True, "", " \n")),
     (None, "'reward_model.ground_truth' is missing"),
-    (float("nan"), "must be a text"),
-    *((text, "does not find it in the answer") for text in ("4 apples", "four")),
-    ("1,234", "Write it as '1234'"),
-    ("5 + 5 = 10\n#### 10", "Write it as '10'"),
+    *((text, "does not find it in the answer") for text in ("4 apples", "1,234", "5 + 5 = 10\n#### 10")),
 ]
 
 
@@ -134,18 +128,12 @@ WRONG_TRUTHS = [
     ("row", "message"),
     [
         (changed(prompt=...), "has no 'prompt': valid: ability, data_source"),
-        (changed(prompt=7), "'prompt' must be a list of messages, got 7"),
         (changed(prompt=[]), "'prompt' must have messages {role: text, content: text}, got None"),
         (changed(prompt=[{"role": "user"}]), "must have messages {role: text, content: text}"),
-        (changed(prompt=[{**USER, "content": [{"type": "text"}]}]), "must have messages"),
         (changed(prompt=[{**USER, "tool_calls": "x"}]), "must have messages"),
         (changed(data_source=...), "has no 'data_source'"),
-        (changed(data_source=3), "'data_source' must be a text, got 3"),
-        (changed(reward_model=..., reward_modle={}), "has no 'reward_model': did you mean 'reward_modle'?"),
         (changed(reward_model="4"), "'reward_model' must be an object, got '4'"),
-        (changed(reward_model={"style": "rule"}), "'reward_model.ground_truth' is missing"),
         *((changed(reward_model={"ground_truth": truth}), message) for truth, message in WRONG_TRUTHS),
-        (changed(data_source="aime2024", reward_model={"ground_truth": 204}), "must be a text"),
         (changed(data_source="math_dapo", reward_model={"ground_truth": "4\n5"}), "does not find it in the answer"),
         (changed(data_source="lighteval/MATH", reward_model={"ground_truth": r"\boxed{4}"}), "does not find it"),
         (
@@ -153,7 +141,6 @@ WRONG_TRUTHS = [
             "must be {target: a text",
         ),
         (changed(data_source="searchR1_nq", reward_model={"ground_truth": "Paris"}), "must be {target: a text"),
-        (changed(data_source="apps", reward_model={"ground_truth": ["4"]}), "must have lists 'inputs' and 'outputs'"),
         ({"question": "1 + 1?", "answer": "#### 2"}, "has neither 'data_source' nor 'reward_model'"),
         (changed(extra_info=[1]), "'extra_info' must be an object, got [1]"),
         (changed(images=[{"bytes": "x"}]), "has images: agents see text only"),
@@ -197,7 +184,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, 
         read(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("truth", [b"4", decimal.Decimal("4"), datetime.date(2024, 1, 1), 4.0, [4]])
+@pytest.mark.parametrize("truth", [b"4", decimal.Decimal("4"), 4.0, [4]])
 def test_a_ground_truth_of_another_type_of_parquet_is_refused(tmp_path: Path, truth: Any) -> None:
     with pytest.raises(MarlError, match=r"row 1: 'reward_model\.ground_truth' must be a text"):
         read(write(tmp_path / "t.parquet", changed(reward_model={"ground_truth": truth})))

@@ -51,16 +51,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def distribution(given: str) -> str:
+def distribution(text: str) -> str:
     """Normalise a distribution's name. MarlError where it, or the module name derived from it, is invalid."""
-    name = canonicalize_name(given)
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
-        raise MarlError(f"'{given}' is not a valid distribution name: use letters, digits and -, such as {NAME}")
-    if name[0].isdigit() or keyword.iskeyword(module(name)) or module(name) in ("tests", "recipes"):
-        raise MarlError(f"'{given}' cannot be the name of a plugin: '{module(name)}' is not a usable module name")
-    if len(name) > LONGEST:
-        why = "every registered name begins with it"
-        raise MarlError(f"'{given}' is longer than {LONGEST} characters, but {why}")
+    name = canonicalize_name(text)
+    pattern = rf"[a-z]([a-z0-9-]{{0,{LONGEST - 2}}}[a-z0-9])?"
+    if not re.fullmatch(pattern, name) or keyword.iskeyword(name) or name in ("tests", "recipes"):
+        rule = f"a letter, then letters, digits and -, at most {LONGEST} characters, such as {NAME}"
+        raise MarlError(f"'{text}' cannot be the name of a plugin: use {rule}")
     return name
 
 
@@ -80,19 +77,17 @@ def module(name: str) -> str:
 
 
 def check_free(name: str) -> None:
-    """MarlError where an installed distribution, plugin, module or registered part has the name."""
-    for point in importlib.metadata.entry_points(group=plugins.GROUP):
-        owner = point.dist.metadata["Name"] if point.dist is not None else "an unknown distribution"
-        if canonicalize_name(point.name) == name:
-            raise MarlError(f"plugin '{point.name}' already exists, of {owner}: choose another name")
-    if name in {canonicalize_name(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
-        raise MarlError(f"distribution '{name}' is already installed: choose another name")
-    found = importlib.util.find_spec(module(name))
-    if found is not None and found.origin is not None:
-        raise MarlError(f"module '{module(name)}' already exists in '{found.origin}': choose another name")
-    for entry in plugins.load().find("algorithms", prefix(name)):
-        what = f"algorithm '{prefix(name)}', which the plugin would register, is already registered by {entry.source}"
-        raise MarlError(f"{what}: choose another name")
+    """MarlError where an installed plugin, distribution, module or registered part has the name."""
+    spec = importlib.util.find_spec(module(name))
+    algorithms = plugins.load().find("algorithms", prefix(name))
+    owners = [
+        *(f"plugin '{point.name}'" for point in plugins.installed()[0] if canonicalize_name(point.name) == name),
+        *(f"distribution '{name}'" for _ in importlib.metadata.distributions(name=name)),
+        *([f"module '{module(name)}'"] if spec is not None and spec.origin is not None else []),
+        *(f"algorithm '{prefix(name)}' of {entry.source}" for entry in algorithms),
+    ]
+    if owners:
+        raise MarlError(f"{owners[0]} already exists: choose another name")
 
 
 def write(name: str, folder: Path) -> None:

@@ -128,8 +128,8 @@ def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: st
         if task is not None and task.id not in tasks:
             tasks[task.id], misses = task, 0
         elif misses == TRIES:
-            found = f"{name}: found only {len(tasks)} of {count} different {split} tasks"
-            raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
+            few = f"{name}: found only {len(tasks)} of {count} different {split} tasks"
+            raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
     return list(tasks.values())
 
 

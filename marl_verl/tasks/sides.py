@@ -18,14 +18,14 @@ def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[s
     Args:
         episodes: side -> its score, of each episode; none if the task set does not score sides.
     """
-    winners = [winner(each) for each in episodes]
-    found: dict[str, dict[str, Any]] = {}
-    for side in dict.fromkeys(side for each in episodes for side in each):
-        own = [each[side] for each in episodes if side in each]
-        found[side] = {"outcome": sum(own) / len(own), "wins": winners.count(side) / len(episodes)}
-    return found
+    winners = [winner(outcomes) for outcomes in episodes]
+    statistics: dict[str, dict[str, Any]] = {}
+    for side in dict.fromkeys(side for outcomes in episodes for side in outcomes):
+        scores = [outcomes[side] for outcomes in episodes if side in outcomes]
+        statistics[side] = {"outcome": sum(scores) / len(scores), "wins": winners.count(side) / len(episodes)}
+    return statistics
 
 
 def draws(episodes: Sequence[Mapping[str, float]]) -> float:
     """The share of episodes without a winner; there must be an episode."""
-    return [winner(each) for each in episodes].count(None) / len(episodes)
+    return sum(winner(outcomes) is None for outcomes in episodes) / len(episodes)

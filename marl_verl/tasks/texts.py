@@ -10,14 +10,14 @@ _VERDICT = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
 
 def tagged(text: str, tag: str) -> str | None:
     """The content of the last `<tag>...</tag>`; None without one, or if it is empty."""
-    found = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
-    return (found[-1].strip() or None) if found else None
+    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
+    return (contents[-1].strip() or None) if contents else None
 
 
 def verdict(text: str, words: Sequence[str]) -> str | None:
     """The one of `words` (lower case) in `<verify>` tags; None without one, or with different ones."""
-    found = {word.lower() for word in _VERDICT.findall(text)} & set(words)
-    return found.pop() if len(found) == 1 else None
+    verdicts = {word.lower() for word in _VERDICT.findall(text)} & set(words)
+    return verdicts.pop() if len(verdicts) == 1 else None
 
 
 def clipped(text: str, most: int) -> str:

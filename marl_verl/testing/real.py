@@ -49,13 +49,12 @@ class Finished:
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
-        text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
-        found = [line for line in lines if needed in line]
-        if not found:
+        path = self.folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if not any(needed in line for line in lines):
             hint = nearest(needed, {name for line in lines for name in line})
-            raise AssertionError(f"no line of {self.folder / 'metrics.jsonl'} has the metric '{needed}': {hint}")
-        return found
+            raise AssertionError(f"no line of {path} has the metric '{needed}': {hint}")
+        return [line for line in lines if needed in line]
 
 
 def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
@@ -87,8 +86,7 @@ def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None)
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
     """The stored rows of a step, the input of its advantages."""
     stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
-    found: list[dict[str, Any]] = json.loads(stored)["rows"]
-    return found
+    return list(json.loads(stored)["rows"])
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:

@@ -98,7 +98,7 @@ class _Tree:
     async def replay(self, sample: Sample) -> None:
         """Replay and check every node, in the order of the rows."""
         rows: dict[tuple[int, str], list[Turn]] = {}
-        for turn in (turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)):
+        for turn in (turn for path in sample.episodes for turn in (*path.turns, *path.off_path_turns)):
             if turn.transition:
                 self.transitions.setdefault((turn.session, turn.node), {})[turn.key] = turn
         for row in sample.turns:

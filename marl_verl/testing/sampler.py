@@ -223,7 +223,7 @@ def _siblings(sample: Sample) -> bool:
 
 def _check_rows(sample: Sample, context: _Watched) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
-    turns = {id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values()
+    turns = {id(turn): turn for path in sample.episodes for turn in (*path.turns, *path.off_path_turns)}.values()
     rows = [turn for turn in turns if not turn.transition]
     for turn in turns:
         why = f"{named(turn)} is a row: its agent is not trained, so that its act is a part of a transition"

@@ -39,9 +39,9 @@ def scripted_action(act: Act, reply: Text) -> Action:
     if stop := first_stop(message["content"], (act.parameters or {}).get("stop", ())):
         message["content"] = message["content"].partition(stop)[0]
     ids = list(message_text(message).encode())
-    seen = "\n".join(message_text(each) for each in act.observation)
+    prompt = "\n".join(message_text(seen) for seen in act.observation)
     action = Action(
-        message["content"], list(seen.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0, stop=stop
+        message["content"], list(prompt.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0, stop=stop
     )
     calls, thought = message.get("tool_calls", []), message.get("reasoning_content")
     return with_ids(act, replace(action, tool_calls=calls, reasoning=thought)) if calls or thought else action
@@ -158,7 +158,7 @@ class ScriptedContext(BaseSamplingContext):
         return self._seed + session
 
     def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
-        limit, length = self.policy.context.get(agent), sum(len(message_text(each)) for each in observation)
+        limit, length = self.policy.context.get(agent), sum(len(message_text(message)) for message in observation)
         if limit is None or length <= limit:
             return None
         return f"an observation of {length} characters exceeds the limit of agent '{agent}', {limit}"

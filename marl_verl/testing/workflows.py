@@ -107,7 +107,7 @@ class Branch:
 class Mark:
     """`propose` an answer, `draw` a random number, mark actions as `invalid` (some are), `fail` (sometimes)."""
 
-    what: str
+    kind: str
 
 
 Step = Solo | Joint | Lanes | Call | Branch | Mark
@@ -150,15 +150,15 @@ class Programmed(Workflow):
                 await self._call(step.agent, history, team)
             elif isinstance(step, Branch):
                 await self._do(step.even if number(history[-1]) % 2 == 0 else step.odd, history, team)
-            elif step.what == "propose":
+            elif step.kind == "propose":
                 team.propose("\n".join([*history, "so far"]))
-            elif step.what == "draw":
+            elif step.kind == "draw":
                 history.append(f"drawn: {team.random.randrange(100)}")
-            elif step.what == "invalid":
+            elif step.kind == "invalid":
                 for action in last:
                     if number("invalid", action.text) % 2:
                         team.invalid(action, f"unexpected {action.text}")
-            elif step.what == "fail" and number("fail", history[-1]) % 4 == 0:
+            elif step.kind == "fail" and number("fail", history[-1]) % 4 == 0:
                 raise ValueError(f"cannot go on after {history[-1]}")
 
     async def _lane(self, slot: str, acts: int, agent: str, history: list[str], team: Team) -> list[str]:
@@ -170,10 +170,10 @@ class Programmed(Workflow):
 
     async def _call(self, agent: str | None, history: list[str], team: Team) -> None:
         try:
-            found = await (team.call(measure, history[-1]) if agent is None else team[agent].call(measure, history[-1]))
+            value = await (team.call(measure, history[-1]) if agent is None else team[agent].call(measure, history[-1]))
         except CallError as error:
-            found = str(error)
-        history.append(f"measured: {found}")
+            value = str(error)
+        history.append(f"measured: {value}")
 
 
 def acts_of(program: Sequence[Step]) -> int:
@@ -209,7 +209,7 @@ def workflows(
     call = st.builds(Call, st.sampled_from([None, *agents]))
     some = st.lists(solo | call, max_size=2).map(tuple)
     branch = st.builds(Branch, some, some)
-    mark = st.sampled_from([Mark(what) for what in ("propose", "draw", "invalid", *(["fail"] if failing else []))])
+    mark = st.sampled_from([Mark(kind) for kind in ("propose", "draw", "invalid", *(["fail"] if failing else []))])
     who = st.lists(st.sampled_from(agents), min_size=1, max_size=len(agents), unique=True).map(tuple)
     lengths = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 1, 1)])
     kinds: list[st.SearchStrategy[Any]] = [solo, solo, call, branch, mark]
@@ -221,7 +221,7 @@ def workflows(
             steps.append(step)
     order = [*steps[1:], steps[0]] if draw(st.booleans()) else steps
     if proposing:
-        order = [each for step in order for each in (step, Mark("propose"))]
+        order = [marked for step in order for marked in (step, Mark("propose"))]
     return Programmed(tuple(order))
 
 

@@ -33,11 +33,11 @@ class Saving(Sampler):
         """The episodes of one task."""
         first = min(self.first, self.episodes)
         done = await play(context, range(first))
-        if not all(isinstance(each, Episode) and each.success for each in done):
+        if not all(isinstance(attempted, Episode) and attempted.success for attempted in done):
             done += await play(context, range(first, self.episodes))
         return Sample(
-            episodes=[each for each in done if isinstance(each, Episode)],
-            failures=[each for each in done if isinstance(each, Failure)],
+            episodes=[attempted for attempted in done if isinstance(attempted, Episode)],
+            failures=[attempted for attempted in done if isinstance(attempted, Failure)],
         )
 
 

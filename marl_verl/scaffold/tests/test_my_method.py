@@ -109,12 +109,12 @@ def test_the_algorithm_passes_the_checks_of_every_algorithm() -> None:
 
 
 def test_every_name_leads_to_its_part() -> None:
-    found = assemble({"this": my_method})
-    mine = [entry for kind in KINDS for entry in found.entries(kind) if entry.source.plugin == "this"]
+    registered = assemble({"this": my_method})
+    mine = [entry for kind in KINDS for entry in registered.entries(kind) if entry.source.plugin == "this"]
     assert len(mine) == 6
     for entry in mine:
-        assert found.get(entry.kind, entry.name) is not None
-    assert ALGORITHM.sampler in found.names("samplers")
+        assert registered.get(entry.kind, entry.name) is not None
+    assert ALGORITHM.sampler in registered.names("samplers")
 
 
 @pytest.mark.slow
