@@ -424,7 +424,7 @@ def test_the_newest_step_and_steps_that_are_not_stored(printed: Command, refused
         stored(Path("run"), step)
     Path("run/rows/.writing-step_00050.json.gz").write_bytes(b"")  # of a run that was killed
     assert printed("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent, slot), ")
-    assert "run 'run' has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", "run", "--step", "3")
+    assert "run 'run' has not stored step 3: it has 10, 20, 30, and 2 others" in refused("--run", "run", "--step", "3")
     assert json.loads(printed("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
 
 

@@ -309,7 +309,7 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
     assert "replay . --step 12 --episode q_0" in texts("--run", ".")  # the step as the header has it
     assert texts("--run", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
-    assert "has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", ".", "--step", "3")
+    assert "has not stored step 3: it has 10, 20, 30, and 2 others" in refused("--run", ".", "--step", "3")
     Path("other").mkdir()
     assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("--run", "other")
     assert "no run in 'othr': did you mean 'other'?" in refused("--run", "othr")

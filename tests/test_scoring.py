@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from marl_verl.algo.sampling import scoring
-from marl_verl.algo.sampling.context import BaseSamplingContext, judged, number
+from marl_verl.algo.sampling.context import BaseSamplingContext, judged
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Journal
 from marl_verl.errors import MarlWarning
@@ -27,6 +27,11 @@ from marl_verl.team import AgentConfig
 pytestmark = pytest.mark.slow
 TASK = Task("t", "p", {"answer": "4"})
 LIMIT = 1.0
+
+
+async def number(fn: Any, arguments: Any, _: str, seconds: float | None) -> float:
+    (value,) = await scoring.scored(fn, [arguments], seconds)
+    return float(value)
 
 
 def number_of(fn: Any, answer: str = "", seconds: float | None = 30.0) -> float:

@@ -38,18 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     check_file_arguments(options, "rows.json")
     if options.folder is not None:
-        found = explain(Run(options.folder), step=options.step, plugins=options.plugin)
+        rows = explain(Run(options.folder), step=options.step, plugins=options.plugin)
     else:
         use_plugin_files(run_of(options.file), options.plugin)
-        found = ExplainedRows.parse(*file_content(options))
+        rows = ExplainedRows.parse(*file_content(options))
     if options.json:
-        records = found if options.row is None else [found.row(options.row)]
+        records = rows if options.row is None else [rows.row(options.row)]
         message = "[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in records) + "\n]"
     else:
-        message = found.text(options.row, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+        message = rows.text(options.row, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
     if options.folder is not None and not options.json:
-        message = f"{found.source}\n{message}"
+        message = f"{rows.source}\n{message}"
     show(message)
-    if found.difference is not None:
-        print(f"marl-verl: {found.difference}", file=sys.stderr)
+    if rows.difference is not None:
+        print(f"marl-verl: {rows.difference}", file=sys.stderr)
     return 0

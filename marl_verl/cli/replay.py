@@ -10,7 +10,7 @@ from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, che
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_json, replay_text
-from marl_verl.inspect.episodes import EpisodeFile
+from marl_verl.inspect.episodes import EpisodeFile, first_of
 from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
 from marl_verl.run.packing import unpacked
@@ -67,19 +67,18 @@ def _shown(options: argparse.Namespace) -> str | None:
     source, content = _chosen(options)
     file = EpisodeFile.parse(unpacked(content, source), source)
     name = options.episode
-    if name is None:
-        alone = len(file.episodes) == 1 and not file.damaged and (options.mask or not file.failures)
-        if not alone and options.mask:
-            which = f"{source} has {len(file.episodes)} episodes: select one with --episode ID"
-            raise MarlError(which if file.episodes else f"{source} has no episode to mask")
-        if not alone:
-            return _list(file, options)
+    if name is None and len(file.episodes) == 1 and not file.damaged and (options.mask or not file.failures):
         name = next(iter(file.episodes))
-    if name not in file.episodes and (failed := [each for each in file.failures if each.id == name]):
-        if options.mask:
-            raise MarlError(f"'{name}' is a failed attempt ({failed[0].reason}): it has no act to mask")
-        records = [replay_json.failure_record(each) for each in failed]
-        show(replay_json.as_json(records) if options.json else replay_text.failure_text(file, failed))
+    if name is None and options.mask:
+        raise MarlError(f"{source} has {len(file.episodes)} episodes: select one with --episode ID")
+    if name is None:
+        return _list(file, options)
+    failures = [failure for failure in file.failures if failure.id == name and name not in file.episodes]
+    if failures and options.mask:
+        raise MarlError(f"'{name}' is a failed attempt ({failures[0].reason}): it has no act to mask")
+    if failures:
+        records = [replay_json.failure_record(failure) for failure in failures]
+        show(replay_json.as_json(records) if options.json else replay_text.failure_text(file, failures))
         return None
     return _episode(file, file.episode(name), options)
 
@@ -108,8 +107,7 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
             named = f"{shlex.quote(str(options.folder))} --step {file.header.step}"
             validations = RunDir(options.folder).stored_episodes()
         show(replay_text.list_text(file, named, next(reversed(validations.values()), None)))
-    more = f" (and {len(file.damaged) - 1} more)" if len(file.damaged) > 1 else ""
-    return f"{file.source}: {file.damaged[0]}{more}" if file.damaged else None
+    return f"{file.source}: {first_of(file.damaged)}" if file.damaged else None
 
 
 def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> str | None:

@@ -99,11 +99,11 @@ class Effects:
 
     async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action:
         self._enter()
-        found = self._reach(agent, observation, slot, None, parameters)
-        if isinstance(found, Action):
-            return found
-        await self._resolved([found])
-        return found.future.result()
+        reached = self._reach(agent, observation, slot, None, parameters)
+        if isinstance(reached, Action):
+            return reached
+        await self._resolved([reached])
+        return reached.future.result()
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
         self._enter()
@@ -112,10 +112,10 @@ class Effects:
         if unknown := [agent for agent in observations if agent not in self.agents]:
             raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
-        found = {agent: self._reach(agent, seen, slot, joint, {}) for agent, seen in observations.items()}
-        if waits := [each for each in found.values() if isinstance(each, Wait)]:
+        acts = {agent: self._reach(agent, seen, slot, joint, {}) for agent, seen in observations.items()}
+        if waits := [wait for wait in acts.values() if isinstance(wait, Wait)]:
             await self._resolved(waits)
-        return {agent: each.future.result() if isinstance(each, Wait) else each for agent, each in found.items()}
+        return {agent: act.future.result() if isinstance(act, Wait) else act for agent, act in acts.items()}
 
     def as_sampled(self, agent: str, observation: Observation, slot: str | None) -> Observation:
         """An observation whose replies of this lane are as they were sampled, where they differ by outer white space:
@@ -173,8 +173,8 @@ class Effects:
         try:
             text = as_json(list(arguments))
         except Exception as error:
-            what = f"the arguments of call {function} must be JSON values or dataclasses: {message_of(error)}"
-            raise self._fail(what) from error
+            message = f"the arguments of call {function} must be JSON values or dataclasses: {message_of(error)}"
+            raise self._fail(message) from error
         asked = CallRecord(function, text, agent=agent)
         self._count_call(asked)
         number = self._calls.get((agent, function, text), 0)
@@ -268,10 +268,10 @@ class Effects:
                         self._lanes[lane] -= 1
             raise
 
-    def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None, given: Parameters) -> Action | Wait:
+    def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None, request: Parameters) -> Action | Wait:
         """The recorded action of the next act in a lane, or a `Wait` for it."""
         try:
-            observation, asked = as_observation(seen), as_parameters(given)
+            observation, asked = as_observation(seen), as_parameters(request)
         except TypeError as error:
             raise self._fail(f"invalid observation for agent '{agent}': {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
@@ -305,8 +305,8 @@ class Effects:
         return wait
 
     def _action(self, agent: str, slot: str) -> Action | None:
-        found = (each for each in reversed(self._records) if isinstance(each, ActRecord))
-        return next((each.action for each in found if each.act.key == (agent, slot)), None)
+        acts = (record for record in reversed(self._records) if isinstance(record, ActRecord))
+        return next((record.action for record in acts if record.act.key == (agent, slot)), None)
 
     def _answered(self, position: int, act: Act, action: Action) -> None:
         self._records[position] = ActRecord(act, action)
@@ -322,11 +322,11 @@ class Effects:
             instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of this function"
             raise self._fail(f"{short(str(asked))} is not in the journal, which has {instead}", ReplayMismatch)
 
-    def _fail(self, what: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
+    def _fail(self, message: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
         """Return an error that ends the run even if the workflow catches it."""
         after = "before any act" if self._last is None else f"at {short(str(self._last))}"
         name = type(self.workflow).__name__
-        error = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {what}")
+        error = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {message}")
         if self._fatal is None:
             self._fatal = error
             self._wake()

@@ -270,8 +270,8 @@ async def replay(
                 if record is None:
                     raise run._fail(f"the replay reached {act}, which is not in the journal", ReplayMismatch)
                 if record.act.seen != act.seen:
-                    what = f"{act} is shown another observation on replay: {changed(record.act, act)}"
-                    raise run._fail(what, ReplayMismatch)
+                    message = f"{act} is shown another observation on replay: {changed(record.act, act)}"
+                    raise run._fail(message, ReplayMismatch)
                 run.resolve(act, record.action)
     return run
 

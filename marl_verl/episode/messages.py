@@ -50,22 +50,20 @@ def as_observation(observation: str | Sequence[Mapping[str, Any]]) -> Observatio
 
 def as_message(message: Any) -> Message:
     """Copy a message. TypeError if it is not in the chat format, or contains something else than text and calls."""
+    form = f'a message must be {{"role": text, "content": text}}, got {message!r}'
     if not isinstance(message, Mapping):  # e.g. a text
-        raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
-    given = {key: value for key, value in message.items() if value is not None}
-    calls = given.get("tool_calls") or []
-    content = given.get("content", "" if calls else None)
-    role = "system" if given.get("role") == "developer" else given.get("role")  # OpenAI's newer name
-    found: Message = {"role": role, "content": content if isinstance(content, str) else _text(content)}
-    if not isinstance(found["role"], str) or found["content"] is None:
-        raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
-    for key in given.keys() - found.keys():
-        if key == "tool_calls":
-            if calls:
-                found[key] = as_tool_calls(calls)
-        elif key not in TEXTS or not isinstance(given[key], str):
-            raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r} (key {key!r})')
-    return found | {key: given[key] for key in TEXTS if key in given}
+        raise TypeError(form)
+    fields = {key: value for key, value in message.items() if value is not None}
+    calls = fields.pop("tool_calls", None) or []
+    role, content = fields.pop("role", None), fields.pop("content", "" if calls else None)
+    content = content if isinstance(content, str) else _text(content)
+    if not isinstance(role, str) or content is None:
+        raise TypeError(form)
+    for key, value in fields.items():
+        if key not in TEXTS or not isinstance(value, str):
+            raise TypeError(f"{form} (key {key!r})")
+    copy: Message = {"role": "system" if role == "developer" else role, "content": content}  # OpenAI's newer name
+    return copy | ({"tool_calls": as_tool_calls(calls)} if calls else {}) | {k: fields[k] for k in TEXTS if k in fields}
 
 
 def _text(content: Any) -> str | None:
@@ -83,9 +81,9 @@ def _text(content: Any) -> str | None:
 
 def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
     """Copy tool calls, with `arguments` as a JSON text; also accepts `{"name", "arguments"}`. TypeError: no call."""
-    found = []
-    given: Sequence[Any] = calls if isinstance(calls, Sequence) and not isinstance(calls, str) else [None]
-    for call in given:
+    copies: list[dict[str, Any]] = []
+    listed: Sequence[Any] = calls if isinstance(calls, Sequence) and not isinstance(calls, str) else [None]
+    for call in listed:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise TypeError(f'a tool call must be {{"function": {{"name": text, "arguments": text}}}}, got {call!r}')
@@ -94,25 +92,26 @@ def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
             raise TypeError(f"the arguments of a call of {function['name']} have more than {MOST_LEVELS} levels")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         named = {"name": function["name"], "arguments": text}
-        found.append({"id": str(call.get("id") or ""), "type": "function", "function": named})
-    return found
+        copies.append({"id": str(call.get("id") or ""), "type": "function", "function": named})
+    return copies
 
 
-def as_parameters(given: Parameters) -> Parameters | None:
+DEFAULTS = {"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "stop": []}
+"""Values of parameters that change nothing."""
+
+
+def as_parameters(request: Parameters) -> Parameters | None:
     """The parameters of a request that are set, as JSON values; None without one. TypeError: an invalid value."""
-    if not given:
+    parameters = {key: value for key, value in request.items() if value is not None and value != DEFAULTS.get(key)}
+    if parameters.get("parallel_tool_calls") is True or "tools" not in parameters:
+        parameters.pop("parallel_tool_calls", None)
+    if not parameters:
         return None
-    found = {key: value for key, value in given.items() if value is not None}
-    for key, default in (("tools", []), ("tool_choice", "auto"), ("response_format", {"type": "text"}), ("stop", [])):
-        if found.get(key) == default:
-            del found[key]
-    if found.get("parallel_tool_calls") is True or "tools" not in found:
-        found.pop("parallel_tool_calls", None)
-    for key in found.keys() - set(PARAMETERS):
+    for key in parameters.keys() - set(PARAMETERS):
         raise TypeError(f"unknown parameter '{key}': {nearest(key, PARAMETERS)}")
-    for key, what, right in (
+    for key, form, fits in (
         ("tools", "a list of functions in OpenAI's format", _are_tools),
-        ("tool_choice", "auto, none, required or a function of `tools`", lambda value: _is_choice(value, found)),
+        ("tool_choice", "auto, none, required or a function of `tools`", lambda value: _is_choice(value, parameters)),
         ("response_format", "of type text, json_object or json_schema with a schema", _is_format),
         ("parallel_tool_calls", "true or false", lambda value: value is False),
         ("max_tokens", "a positive whole number", lambda n: _is_number(n) and isinstance(n, int) and n > 0),
@@ -120,13 +119,14 @@ def as_parameters(given: Parameters) -> Parameters | None:
         ("top_p", "a number in (0, 1]", lambda x: _is_number(x) and 0 < x <= 1),
         ("stop", "a text or a list of texts", _are_texts),
     ):
-        if key in found and not right(found[key]):
-            raise TypeError(f"'{key}' must be {what}, got {found[key]!r:.200}")
-    if not _is_shallow(found):
+        if key in parameters and not fits(parameters[key]):
+            raise TypeError(f"'{key}' must be {form}, got {parameters[key]!r:.200}")
+    if not _is_shallow(parameters):
         raise TypeError(f"the parameters of a request have more than {MOST_LEVELS} levels")
-    if isinstance(found.get("stop"), str):
-        found["stop"] = [found["stop"]]
-    return json.loads(json.dumps(found)) if found else None
+    if isinstance(parameters.get("stop"), str):
+        parameters["stop"] = [parameters["stop"]]
+    copy: Parameters = json.loads(json.dumps(parameters))
+    return copy
 
 
 def _is_number(value: Any) -> bool:
@@ -137,7 +137,7 @@ def _are_tools(tools: Any) -> bool:
     if not isinstance(tools, Sequence):
         return False
     functions = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
-    return all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in functions)
+    return all(isinstance(function, Mapping) and isinstance(function.get("name"), str) for function in functions)
 
 
 def tool_names(parameters: Mapping[str, Any] | None) -> list[str]:
@@ -145,10 +145,10 @@ def tool_names(parameters: Mapping[str, Any] | None) -> list[str]:
     return [tool["function"]["name"] for tool in (parameters or {}).get("tools", ())]
 
 
-def _is_choice(choice: Any, found: Mapping[str, Any]) -> bool:
+def _is_choice(choice: Any, parameters: Mapping[str, Any]) -> bool:
     if isinstance(choice, Mapping):
-        return (choice.get("function") or {}).get("name") in tool_names(found)
-    return choice == "none" or (choice == "required" and "tools" in found)
+        return (choice.get("function") or {}).get("name") in tool_names(parameters)
+    return choice == "none" or (choice == "required" and "tools" in parameters)
 
 
 def _is_format(value: Any) -> bool:
@@ -183,10 +183,10 @@ def _value(call: Mapping[str, Any]) -> Any:
 def restored(message: Message, reply: Message) -> Message:
     """A message of a client as the reply that it repeats, with the white space that was sampled; itself if it repeats
     another one, or other reasoning."""
-    thoughts = [each.get("reasoning_content", "").strip() for each in (message, reply)]
-    if message == reply or (thoughts[0] and thoughts[0] != thoughts[1]) or compared(message) != compared(reply):
+    thoughts, replied = (part.get("reasoning_content", "").strip() for part in (message, reply))
+    if message == reply or (thoughts and thoughts != replied) or compared(message) != compared(reply):
         return message
-    return {key: value for key, value in reply.items() if key != "reasoning_content" or thoughts[0]}
+    return {key: value for key, value in reply.items() if key != "reasoning_content" or thoughts}
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -236,8 +236,8 @@ def untrained_sampling(
     they do not. `trained_at`: the `temperature` and `top_p` of the policy."""
     for name, value in trained_at.items():
         if parameters.get(name, value) != value:
-            what = f"a request sets {name}={parameters[name]:g}, but {whose} is trained at {value:g}"
+            conflict = f"a request sets {name}={parameters[name]:g}, but {whose} is trained at {value:g}"
             why = "the update would use other probabilities than the sampling"
             remedy = f"Remove it, drop it by `ignored=('{name}',)`, or set marl.policies.{policy}.rollout.{name}"
-            return f"{what}: {why}. {remedy}."
+            return f"{conflict}: {why}. {remedy}."
     return None

@@ -40,8 +40,8 @@ class _Sealed(Run):
             self.unmade = asked
         super()._check_call(asked)
 
-    def mismatch(self, what: str) -> ReplayMismatch:
-        return ReplayMismatch(f"workflow '{type(self.workflow).__name__}' on task '{self.task.id}': {what}")
+    def mismatch(self, message: str) -> ReplayMismatch:
+        return ReplayMismatch(f"workflow '{type(self.workflow).__name__}' on task '{self.task.id}': {message}")
 
 
 @dataclass

@@ -23,14 +23,13 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
         **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
         "episodes": [
             {
-                **_fields(each, "id", "score", "success", "finished"),
-                "task": each.task.id,
-                "turns": each.turns,
-                "off_path_turns": len(each.off_path_turns),
+                **_fields(episode, "id", "score", "success", "finished", "turns"),
+                "task": episode.task.id,
+                "off_path_turns": len(episode.off_path_turns),
             }
-            for each in file.episodes.values()
+            for episode in file.episodes.values()
         ],
-        "failures": [failure_record(each) for each in file.failures],
+        "failures": [failure_record(failure) for failure in file.failures],
         "damaged": file.damaged,
     }
 

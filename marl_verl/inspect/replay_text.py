@@ -26,20 +26,20 @@ Seen = dict[str, tuple[str, Observation]]  # agent -> (name, observation) of its
 def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> str:
     """The list of a file, with totals; `named`: arguments that select it, `validation`: a validation of its run."""
     episodes, failures = list(file.episodes.values()), file.failures
-    reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(Counter(f.reason for f in failures).items()))
-    totals = f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}"
-    lines = [origin(file), totals + (f" ({reasons})" if reasons else "")]
+    counts = sorted(Counter(failure.reason for failure in failures).items())
+    reasons = f" ({', '.join(f'{reason} {times}' for reason, times in counts)})" if counts else ""
+    lines = [origin(file), f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}{reasons}"]
     if episodes:
-        mean = sum(each.score for each in episodes) / len(episodes)
-        lines.append(f"{sum(each.success for each in episodes)} solved, mean score {mean:.3g}")
+        mean = sum(episode.score for episode in episodes) / len(episodes)
+        lines.append(f"{sum(episode.success for episode in episodes)} solved, mean score {mean:.3g}")
         rows = [["episode", "score", "turns", "beside", "", "task"]]
-        for each in episodes:
-            state = ("solved" if each.success else "") if each.finished else "unfinished"
-            counts = [str(each.turns), str(len(each.off_path_turns) or "")]
-            rows.append([each.id, f"{each.score:g}", *counts, state, line(each.task.id, 60)])
+        for episode in episodes:
+            state = ("solved" if episode.success else "") if episode.finished else "unfinished"
+            counted = [str(episode.turns), str(len(episode.off_path_turns) or "")]
+            rows.append([episode.id, f"{episode.score:g}", *counted, state, line(episode.task.id, 60)])
         lines += ["", *_table(rows)]
     if failures:
-        rows = [[each.id, each.reason, line(each.detail, 120)] for each in failures]
+        rows = [[failure.id, failure.reason, line(failure.detail, 120)] for failure in failures]
         lines += ["", *_table([["failed", "reason", ""], *rows])]
     if episodes or failures:
         lines += ["", f"one of them: marl-verl replay {named} --episode {(episodes or failures)[0].id}"]
@@ -48,11 +48,11 @@ def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> 
     return harmless("\n".join(lines))
 
 
-def failure_text(file: EpisodeFile, failed: Sequence[StoredFailure]) -> str:
+def failure_text(file: EpisodeFile, failures: Sequence[StoredFailure]) -> str:
     """Failed attempts with one id, in full."""
-    lines = [f"failed attempt {failed[0].id}, {origin(file)}", "", f"task {line(failed[0].task, 100)}"]
-    for each in failed:
-        lines += ["", each.reason, *indented(each.detail, 2)]
+    lines = [f"failed attempt {failures[0].id}, {origin(file)}", "", f"task {line(failures[0].task, 100)}"]
+    for failure in failures:
+        lines += ["", failure.reason, *indented(failure.detail, 2)]
     return harmless("\n".join(lines))
 
 
@@ -92,8 +92,8 @@ def episode_text(
         lines += ["", *_beside(episode, header)]
     rows = [turn for turn in episode.turns if not turn.transition]
     if masked is None and folder is not None and _rows(header) and rows:
-        what = f"{folder} --step {file.header.step} --row {_row(rows[0])}"
-        lines += ["", f"how an advantage was computed: marl-verl explain {what}"]
+        command = f"marl-verl explain {folder} --step {file.header.step} --row {rows[0].row}"
+        lines += ["", f"how an advantage was computed: {command}"]
     return harmless("\n".join(lines))
 
 
@@ -119,7 +119,7 @@ def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, s
 
 def _place(turn: Turn, header: Header) -> str:
     """The turn's row, agent, policy, position in a tree, and rewards."""
-    parts = [f"row {_row(turn)}"] if _rows(header) and not turn.transition else []
+    parts = [f"row {turn.row}"] if _rows(header) and not turn.transition else []
     if turn.called is not None:
         parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
@@ -136,11 +136,6 @@ def _place(turn: Turn, header: Header) -> str:
 def _rows(header: Header) -> bool:
     """Whether the turns are rows: those of a validation are not."""
     return header.split == "train"
-
-
-def _row(turn: Turn) -> str:
-    """The row key of a turn, for `marl-verl explain`."""
-    return f"{turn.uid}_{turn.session}_{turn.index}"
 
 
 def _rewards(turn: Turn) -> str:
@@ -219,7 +214,7 @@ def _beside(episode: Episode, header: Header) -> list[str]:
     rows = [["session", "row", "node", "under", "act", "by", "rewards", "says"]]
     for turn in others:
         session = str(turn.session) if several else ""
-        row = _row(turn) if _rows(header) and not turn.transition else ""
+        row = turn.row if _rows(header) and not turn.transition else ""
         by = turn.agent if turn.called is not None else ""
         place = [session, row, turn.node or "", turn.parent or "", ":".join(turn.key), by]
         rows.append([*place, _rewards(turn), line(turn.action.text, 60)])

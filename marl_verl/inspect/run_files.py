@@ -132,7 +132,7 @@ def _content(path: Path) -> tuple[str, bytes]:
 
 
 def read_step(
-    command: str, folder: Path, stored: Stored, remedy: str, what: str = "step", step: int | None = None
+    command: str, folder: Path, stored: Stored, remedy: str, kind: str = "step", step: int | None = None
 ) -> tuple[str, bytes]:
     """(name for errors, bytes) of a run's file of a step (default: the latest). MarlError: the run has no such step
     (`remedy` if the run has none at all), or the file cannot be read."""
@@ -142,28 +142,34 @@ def read_step(
     if not steps and folder.name in PLACES:
         raise MarlError(f"'{folder}' is a folder of a run. Give the run: marl-verl {command} {folder.parent}")
     if not steps:
-        raise MarlError(f"run '{folder}' has no stored {what}s: {remedy}")
+        raise MarlError(f"run '{folder}' has no stored {kind}s: {remedy}")
     step = max(steps) if step is None else step
     if step not in steps:
-        raise MarlError(f"run '{folder}' has not stored {what} {step}: it has {_listed(list(steps))}")
-    return f"run '{folder}', {what} {step}", read_file(command, steps[step], "step file")[1]
+        raise MarlError(f"run '{folder}' has not stored {kind} {step}: {nearest_steps(step, steps)}")
+    return f"run '{folder}', {kind} {step}", read_file(command, steps[step], "step file")[1]
 
 
-def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]:
+def nearest_steps(step: int, steps: Mapping[int, Path]) -> str:
+    """Up to three of a run's steps that are nearest to one that it lacks."""
+    near = sorted(sorted(steps, key=lambda stored: abs(stored - step))[:3])
+    return f"it has {', '.join(map(str, near))}" + (f", and {len(steps) - 3} others" if len(steps) > 3 else "")
+
+
+def read_file(command: str, path: Path, kind: str = "file") -> tuple[str, bytes]:
     """(name for errors, bytes) of a file. MarlError if it cannot be read."""
     try:
         return f"'{path}'", read_bytes(path, follow=run_of(path) is None)
     except FileNotFoundError as error:
-        raise missing(what, path, path.parent.glob("*")) from error
+        raise missing(kind, path, path.parent.glob("*")) from error
     except IsADirectoryError as error:
         raise MarlError(f"'{path}' is a folder") from error
     except OSError as error:
         raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def use_plugin_files(run: Path | None, given: Sequence[Path]) -> None:
-    """Load the plugin files that a run has copied, and those given."""
-    plugins.use_files(plugins.read_files(given) if run is None else plugins.files_of_run(run, given))
+def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:
+    """Load the plugin files that a run has copied, and `files`."""
+    plugins.use_files(plugins.read_files(files) if run is None else plugins.files_of_run(run, files))
 
 
 def run_of(file: str | Path) -> Path | None:
@@ -179,18 +185,3 @@ def about(source: str) -> Iterator[None]:
         yield
     except MarlError as error:
         raise MarlError(f"{source}: {error}" if source else str(error)) from error
-
-
-def _listed(steps: Sequence[int]) -> str:
-    """Steps as text, e.g. "1 to 40" or "10 to 200 (every 10), 203"."""
-    runs: list[list[int]] = []  # arithmetic sequences
-    for step in steps:
-        if runs and (len(runs[-1]) < 2 or step - runs[-1][-1] == runs[-1][1] - runs[-1][0]):
-            runs[-1].append(step)
-        else:
-            runs.append([step])
-    words: list[str] = []
-    for run in runs:
-        every = f" (every {run[1] - run[0]})" if len(run) > 1 and run[1] - run[0] > 1 else ""
-        words += map(str, run) if len(run) < 4 else [f"{run[0]} to {run[-1]}{every}"]
-    return ", ".join(words)

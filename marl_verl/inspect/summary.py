@@ -7,13 +7,10 @@ import os
 import shlex
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.table import Table
 
-from marl_verl import plugins
-from marl_verl.errors import MarlError
 from marl_verl.files import read_json, read_text
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir
@@ -73,11 +70,10 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
 
     config = read_config(folder / "config.yaml")
     more = int(config.trainer.total_training_steps) * 2
-    recipe, run = Path(config.marl.run.get("recipe") or ""), shlex.quote(str(folder))
+    run = shlex.quote(str(folder))
     command = "marl-verl" if shutil.which("marl-verl") else os.path.relpath(Path(sys.executable).parent / "marl-verl")
     team = team_of(config)
-    learning = [name for name, policy in team.policies.items() if policy.trained]
-    learner = next(agent.name for agent in team.agents.values() if agent.policy in learning)
+    learner = next(agent.name for agent in team.agents.values() if team.policies[agent.policy].trained)
     commands = []
     if RunDir(folder).stored_journals():
         commands += [
@@ -89,27 +85,7 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
             f"{command} eval {run} --untrained {learner}    # the team without what {learner} has learnt",
             f"{command} train --resume {run} trainer.total_training_steps={more}    # train on",
         ]
-    freezable = [name for name in learning if not team.policies[name].lora_rank and not team.policies[name].loss]
-    if freezable and len(learning) > 1 and recipe.is_file():
-        frozen = f"marl.policies.{freezable[0]}.frozen=true"
-        if _is_valid(recipe, frozen):
-            commands.append(f"{command} train {shlex.quote(str(recipe))} {frozen}    # can the others learn alone?")
     return commands
-
-
-def _is_valid(recipe: Path, override: str) -> bool:
-    """Whether a recipe passes its checks with an override; e.g. it does not if a critic belongs to a frozen policy."""
-    from marl_verl.run.prepare import plan_run
-
-    files = plugins.files_in_use()
-    try:
-        with ThreadPoolExecutor(max_workers=1) as thread:  # a notebook's thread has a running event loop
-            thread.submit(plan_run, recipe, [override]).result()
-    except MarlError:
-        return False
-    finally:
-        plugins.use_files(files)
-    return True
 
 
 def draw_curve(folder: Path) -> Path:

@@ -10,13 +10,13 @@ from marl_verl.episode.errors import short
 LEFT = ("row", "key", "agent", "group", "player", "", "what")  # left-aligned columns; others are numbers
 
 
-def columns(names: Sequence[str], lines: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def columns(names: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """A table as lines, cut at `width`: text left-aligned, numbers right-aligned, no trailing spaces."""
     sides = [">" if name not in LEFT else "<" for name in names]
-    sizes = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
-    rows = (zip(row, sides, sizes, strict=True) for row in [names, *lines])
-    text = ["  ".join(f"{each:{side}{size}}" for each, side, size in row).rstrip() for row in rows]
-    return [line if width is None or len(line) <= width else line[: max(width - 1, 0)] + "…" for line in text]
+    sizes = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    rows = (zip(row, sides, sizes, strict=True) for row in [names, *cells])
+    lines = ["  ".join(f"{text:{side}{size}}" for text, side, size in row).rstrip() for row in rows]
+    return [line if width is None or len(line) <= width else line[: max(width - 1, 0)] + "…" for line in lines]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -28,7 +28,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def indented(text: str, spaces: int) -> list[str]:
     """The lines of a text, indented."""
-    return [f"{' ' * spaces}{each}".rstrip() for each in text.split("\n")]
+    return [f"{' ' * spaces}{line}".rstrip() for line in text.split("\n")]
 
 
 def line(text: str, width: int) -> str:
@@ -36,9 +36,9 @@ def line(text: str, width: int) -> str:
     return short(" ".join(text.split()), width)
 
 
-def count(number: int, what: str) -> str:
+def count(number: int, noun: str) -> str:
     """E.g. "1 row" or "2 rows"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def cell(value: Any) -> str:

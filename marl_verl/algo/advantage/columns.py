@@ -80,20 +80,20 @@ def computed_columns(columns: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Fl
     return per_row, per_token
 
 
-def numbers_of(values: Any, n: int, what: str, finite: bool = False) -> FloatArray:
-    """[n] the numbers that the part `what` computed. MarlError for anything else, which NumPy might broadcast."""
+def numbers_of(values: Any, n: int, label: str, finite: bool = False) -> FloatArray:
+    """[n] the numbers that the part `label` computed. MarlError for anything else, which NumPy might broadcast."""
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise MarlError(f"{what} must return an array of {n} numbers, got {shown(values)}") from error
+        raise MarlError(f"{label} must return an array of {n} numbers, got {shown(values)}") from error
     if numbers.shape != (n,):
-        raise MarlError(f"{what} must return an array of {n} numbers, got shape {numbers.shape}: {shown(values)}")
+        raise MarlError(f"{label} must return an array of {n} numbers, got shape {numbers.shape}: {shown(values)}")
     if finite and (place := first_true(~np.isfinite(numbers))) is not None:
-        raise MarlError(f"{what} returned {numbers[place]} as value {place} of {n}. Return finite numbers.")
+        raise MarlError(f"{label} returned {numbers[place]} as value {place} of {n}. Return finite numbers.")
     return numbers
 
 
-def token_arrays(values: Sequence[Any], what: str) -> TokenArray:
+def token_arrays(values: Sequence[Any], label: str) -> TokenArray:
     """[n] the sequences of numbers as arrays. MarlError with the first row that has no sequence of numbers."""
     arrays = np.empty(len(values), dtype=np.object_)
     for row, value in enumerate(values):
@@ -102,7 +102,7 @@ def token_arrays(values: Sequence[Any], what: str) -> TokenArray:
         except (TypeError, ValueError):
             arrays[row] = np.array(math.nan)
         if arrays[row].ndim != 1:
-            raise MarlError(f"row {row}: {what} must be a list of numbers, one per token, got {shown(value)}")
+            raise MarlError(f"row {row}: {label} must be a list of numbers, one per token, got {shown(value)}")
     return arrays
 
 

@@ -33,19 +33,22 @@ def concat(tables: Sequence[RowTable]) -> RowTable:
     if not tables:
         raise MarlError("there are no rows. An advantage needs at least one.")
     sizes = [len(table) for table in tables]
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in (field.name for field in fields(RowTable)):
         parts = [getattr(table, name) for table in tables]
         if name in ABSENT:
-            absent, each = ABSENT[name], list(zip(parts, sizes, strict=True))
             names = sorted({key for part in parts for key in part})
-            found[name] = {key: _joined([part[key] if key in part else absent(n) for part, n in each]) for key in names}
+            filled = [
+                {**{key: ABSENT[name](size) for key in names if key not in part}, **part}
+                for part, size in zip(parts, sizes, strict=True)
+            ]
+            columns[name] = {key: _joined([part[key] for part in filled]) for key in names}
         else:
-            found[name] = _joined(parts)
-    if both := found["numbers"].keys() & found["tokens"].keys():
-        what = f"column '{min(both)}' has one number in some rows and a list of numbers in others"
-        raise MarlError(f"{what}. Return one of them for every turn.")
-    table = RowTable(**found)
+            columns[name] = _joined(parts)
+    if both := columns["numbers"].keys() & columns["tokens"].keys():
+        message = f"column '{min(both)}' has one number in some rows and a list of numbers in others"
+        raise MarlError(f"{message}. Return one of them for every turn.")
+    table = RowTable(**columns)
     return table.take(table.order())
 
 

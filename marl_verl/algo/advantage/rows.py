@@ -232,8 +232,8 @@ class RowTable:
             raise unknown("column per token", name, self.tokens)
         for row, values in enumerate(self.tokens[name]):
             if not self.padding[row] and (len(values) != self.length[row] or not np.isfinite(values).all()):
-                what = f"{len(values)} numbers in column '{name}', for {self.length[row]} response tokens"
-                raise MarlError(f"row '{self.key(row)}' has {what}: one finite number per token is required")
+                numbers = f"{len(values)} numbers in column '{name}', for {self.length[row]} response tokens"
+                raise MarlError(f"row '{self.key(row)}' has {numbers}: one finite number per token is required")
         return self.tokens[name]
 
     def identifiers(self, name: str) -> Labels | IntArray:

@@ -40,13 +40,13 @@ class Tree:
         # rows without a node are numbered after the named nodes of all tasks
         own = np.where(code >= 0, uid.codes[row] * named + code, len(uid.names) * named + row)
         inner = np.flatnonzero(parent_code >= 0)
-        node, found, count = _numbered(own, uid.codes[inner] * named + parent_code[inner])
-        if (lost := first_true(found < 0)) is not None:
+        node, above_of, count = _numbered(own, uid.codes[inner] * named + parent_code[inner])
+        if (lost := first_true(above_of < 0)) is not None:
             at = int(inner[lost])
             where = f"which is not a node of task '{uid.value(at)}'"
             raise MarlError(f"row '{key(at)}' has parent '{parents.value(at)}', {where}")
         parent = np.full(len(uid.codes), -1, dtype=np.int64)
-        parent[inner] = found
+        parent[inner] = above_of
         above = np.full(count, -1, dtype=np.int64)
         above[node] = parent[row]
         if (torn := first_true(above[node] != parent[row])) is not None:
@@ -91,8 +91,8 @@ def _places(nodes: Labels, parents: Labels) -> tuple[IntArray, IntArray, IntArra
     if not split:
         return np.arange(len(codes), dtype=np.int64), codes, parents.codes, len(names)
     parts = [list(dict.fromkeys(name.split(JOIN))) if i in split else [name] for i, name in enumerate(names)]
-    number = {part: i for i, part in enumerate(sorted({part for each in parts for part in each}))}
-    own = [[number[part] for part in each] for each in parts] + [[-1]]  # the last one: for rows without a node
+    number = {part: i for i, part in enumerate(sorted({part for joined in parts for part in joined}))}
+    own = [[number[part] for part in joined] for joined in parts] + [[-1]]  # the last one: for rows without a node
     pairs = [(row, part) for row, code in enumerate(codes.tolist()) for part in own[code]]
     row, code = np.array(pairs, dtype=np.int64).T
     parent = np.array([number.get(name, -1) for name in names], dtype=np.int64)[parents.codes]
@@ -104,8 +104,8 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
     span = int(max(keys.max(), wanted.max(initial=0))) + 1
     if span > 4 * len(keys) + 1024:
         values, number = np.unique(keys, return_inverse=True)
-        found = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-        return number.reshape(-1), np.where(values[found] == wanted, found, -1), len(values)
+        place = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+        return number.reshape(-1), np.where(values[place] == wanted, place, -1), len(values)
     there = np.zeros(span, dtype=np.bool_)
     there[keys] = True
     number = np.where(there, np.cumsum(there) - 1, -1)

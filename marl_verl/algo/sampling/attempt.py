@@ -68,7 +68,7 @@ def _failed(context: SamplingContext, error: Exception, reason: Reason, where: s
 async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     """Return the results of concurrent work, in order. After all of it has ended, raise the first error in that order,
     which need not be the first in time."""
-    tasks = [asyncio.ensure_future(each) for each in work]
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
     try:
         if tasks:
             await asyncio.wait(tasks)

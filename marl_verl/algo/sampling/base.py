@@ -126,13 +126,13 @@ class Sample:
         others = len(self.failures) + self.dropped + (self.greedy is not None)
         return others + max(len(nodes), len({turn.session for turn in turns}))
 
-    def add_tokens(self, what: str, tokens: int) -> None:
-        """Count sampled tokens that are not in rows, for the purpose `what`."""
-        self.extra_tokens[what] = self.extra_tokens.get(what, 0) + tokens
+    def add_tokens(self, purpose: str, tokens: int) -> None:
+        """Count sampled tokens that are not in rows."""
+        self.extra_tokens[purpose] = self.extra_tokens.get(purpose, 0) + tokens
 
     def count_transitions(self) -> None:
         """Count the tokens of transitions, which are in no row, as "untrained"."""
-        turns = (turn for each in self.episodes for turn in (*each.turns, *each.off_path_turns))
+        turns = (turn for episode in self.episodes for turn in (*episode.turns, *episode.off_path_turns))
         moved = {id(turn): turn for turn in turns if turn.transition}
         if moved:
             self.add_tokens("untrained", sum(turn.length for turn in moved.values()))

@@ -45,12 +45,6 @@ class TaskContext:
     explored: frozenset[str] | None = None
     parts: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.mix, RewardMix | None):
-            raise MarlError(f"'mix' must be an object such as Mix(team=1.0), got {shown(self.mix)}")
-        if not isinstance(self.limits, Limits):
-            raise MarlError(f"'limits' must be an object such as Limits(acts=100), got {shown(self.limits)}")
-
 
 class BaseSamplingContext(SamplingContext):
     """`SamplingContext` of the task instance `uid`, without `act` and `seed`."""
@@ -71,8 +65,11 @@ class BaseSamplingContext(SamplingContext):
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         self._begun.setdefault(session, time.monotonic())
-        given: dict[str, Any] = {"seed": self.seed(session), "limits": self.limits, "too_long": self.too_long}
-        return Run(self.task_context.workflow, self.task, self.agents, journal, **given)
+        return Run(
+            *(self.task_context.workflow, self.task, self.agents, journal, self.seed(session)),
+            limits=self.limits,
+            too_long=self.too_long,
+        )
 
     def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
         """Why a request of a client is too long for the policy of its agent; None if it is not, or not known."""
@@ -95,11 +92,11 @@ class BaseSamplingContext(SamplingContext):
         return episode
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
-        found: Score = 0.0
+        verdict: Score = 0.0
         success = False
         if answer is not None:
-            found, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
-        score, outcomes = by_side(found, self.task_context.agents)
+            verdict, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
+        score, outcomes = by_side(verdict, self.task_context.agents)
         taken = time.monotonic() - self._begun[session]
         return Episode(
             *(self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score),
@@ -117,10 +114,9 @@ class BaseSamplingContext(SamplingContext):
             turn.rewards["team"] = self.outcome(turn, episode)
         await self._reward_turns(turns, episode, run)
 
-    async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+    async def _reward_turns(self, turns: Sequence[Turn], episode: Episode, run: Run) -> None:
         """Set `invalid`; `role` if the agent has a role reward; and `tool` if the mix requires it and the agent made
         calls: the share of its calls in the episode that did not raise."""
-        turns = list(turns)
         by_reward: dict[str, list[Turn]] = {}
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
@@ -150,40 +146,32 @@ class BaseSamplingContext(SamplingContext):
     async def public_score(self, answer: Any) -> float:
         return await self._number(self.task_context.tasks.public_score, (self.task, answer), "the public score")
 
-    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], what: str) -> float:
-        return await number(fn, arguments, what, self.limits.call_seconds)
+    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], label: str) -> float:
+        """The result of a user's function. MarlError, which begins with `label`, for no finite number."""
+        (value,) = await scored(fn, [arguments], self.limits.call_seconds)
+        return finite(value, label, getattr(fn, "__qualname__", fn))
 
 
-async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float | None) -> float:
-    """Call a user's function with a time limit of `seconds` and return its result as a finite number.
-
-    Raises:
-        MarlError: the result is not a finite number; the message begins with `what`.
-    """
-    (value,) = await scored(fn, [arguments], seconds)
-    return finite(value, what, getattr(fn, "__qualname__", fn))
-
-
-def finite(found: Any, what: str, name: Any) -> float:
-    """A score as a number. MarlError, which begins with `what` and names the function, if it is none or not finite."""
+def finite(returned: Any, label: str, name: Any) -> float:
+    """A score as a number. MarlError, which begins with `label` and names the function, if it is none or not finite."""
     try:
-        value = float(found)
+        value = float(returned)
     except (TypeError, ValueError) as error:
-        raise MarlError(f"{what} must be a number, {name} returned {found!r:.80}") from error
+        raise MarlError(f"{label} must be a number, {name} returned {returned!r:.80}") from error
     if not math.isfinite(value):
-        raise MarlError(f"{what} must be finite, {name} returned {value}")
+        raise MarlError(f"{label} must be finite, {name} returned {value}")
     return value
 
 
 async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[Score, bool]:
     """(score, success) of an answer. A task set that does not override `success` is called only once."""
-    (found,), name = await scored(tasks.score, [(task, answer)], seconds), tasks.score.__qualname__
+    (score,), name = await scored(tasks.score, [(task, answer)], seconds), tasks.score.__qualname__
     value: Score
-    if isinstance(found, Mapping):
-        value = {str(side): finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
+    if isinstance(score, Mapping):
+        value = {str(side): finite(number, f"the score of side '{side}'", name) for side, number in score.items()}
     else:
-        value = finite(found, "the score", name)
-        value = found if isinstance(found, DetailedScore) else value
+        value = finite(score, "the score", name)
+        value = score if isinstance(score, DetailedScore) else value
     if type(tasks).success is TaskSet.success:  # as there
         return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
     (success,) = await scored(tasks.success, [(task, answer)], seconds)

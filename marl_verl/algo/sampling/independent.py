@@ -56,7 +56,7 @@ class GreedyBaseline(Independent):
         rewards: dict[str, list[float]] = {}
         for turn, reward in zip(greedy.turns, context.value(greedy.turns) if greedy.turns else (), strict=True):
             rewards.setdefault(turn.agent, []).append(reward)
-        for turn in (turn for each in episodes for turn in each.turns):
+        for turn in (turn for episode in episodes for turn in episode.turns):
             if turn.agent not in rewards:
                 idle = replace(turn, rewards={}, team_reward=context.outcome(turn, greedy))
                 rewards[turn.agent] = context.value([idle])
@@ -98,10 +98,9 @@ async def _attempts(
     context: SamplingContext, count: int, work: Callable[[SamplingContext, int], Awaitable[T]]
 ) -> tuple[list[T], list[Failure]]:
     """Run `work` for sessions 0 to `count` - 1 concurrently and return (results, failures)."""
-    done = await gather_all(attempt(context, g, work(context, g)) for g in range(count))
-    return [each for each in done if not isinstance(each, Failure)], [
-        each for each in done if isinstance(each, Failure)
-    ]
+    results = await gather_all(attempt(context, g, work(context, g)) for g in range(count))
+    failures = [result for result in results if isinstance(result, Failure)]
+    return [result for result in results if not isinstance(result, Failure)], failures
 
 
 async def _episode(context: SamplingContext, session: int, candidate: Candidate = 0) -> Episode:

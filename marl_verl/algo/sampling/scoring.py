@@ -196,8 +196,8 @@ class _Worker:
         except (EOFError, OSError) as error:
             raise self._ended() from error
         if kind == "failed":
-            what = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB: {value}"
-            raise RuntimeError(f"{what}. Declare it `quick` to run it in the rollout worker.")
+            message = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB: {value}"
+            raise RuntimeError(f"{message}. Declare it `quick` to run it in the rollout worker.")
         return kind, value
 
     def _ended(self) -> RuntimeError:

@@ -31,8 +31,8 @@ def arranged(batch: KVBatchMeta, updates: int, ranks: int, merges: bool) -> KVBa
         for place, row in enumerate(order):
             if row < len(batch):
                 shares[place // size % updates].append(row)
-        if (found := merge(batch, [sorted(rows) for rows in shares])) is not None:
-            return _of_sequences(*found, ranks)
+        if (merged := merge(batch, [sorted(rows) for rows in shares])) is not None:
+            return _of_sequences(*merged, ranks)
     batch = _padded(batch, count)
     if order != list(range(len(batch))):  # one rank without padding: keep the key order
         batch.reorder(order)
@@ -48,7 +48,7 @@ def _of_sequences(batch: KVBatchMeta, updates: Sequence[Sequence[int]], ranks: i
     parts = []
     for update in updates:
         rows = [*update, *(next(padding) for _ in range(size - len(update)))]
-        parts.append([[rows[each] for each in part] for part in _balanced([batch.tags[row] for row in rows], ranks)])
+        parts.append([[rows[place] for place in part] for part in _balanced([batch.tags[row] for row in rows], ranks)])
     batch.reorder([row for rank in range(ranks) for part in parts for row in part[rank]])
     return batch
 

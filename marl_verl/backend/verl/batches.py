@@ -42,9 +42,9 @@ def put_advantages(batch: KVBatchMeta, result: AdvantageResult, learning: Collec
     rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in learning]
     if not rows:
         return
-    found = [result.of_tokens(row, batch.tags[row]["response_len"]) for row in rows]
-    tokens = torch.from_numpy(np.concatenate(found)).float()
-    put(batch, [batch.keys[row] for row in rows], advantages=tokens.split([len(values) for values in found]))
+    advantages = [result.of_tokens(row, batch.tags[row]["response_len"]) for row in rows]
+    tokens = torch.from_numpy(np.concatenate(advantages)).float()
+    put(batch, [batch.keys[row] for row in rows], advantages=tokens.split([len(values) for values in advantages]))
 
 
 def read_tensors(keys: list[str]) -> dict[str, dict[str, Any]]:
@@ -87,8 +87,8 @@ def put(
 
 def _strided(rows: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
     """Tensors of rows, or a jagged tensor, as a nested tensor that is quickly divided into rows."""
-    each = rows.unbind() if isinstance(rows, torch.Tensor) else rows
-    return torch.nested.as_nested_tensor(list(each), layout=torch.strided)
+    tensors = rows.unbind() if isinstance(rows, torch.Tensor) else rows
+    return torch.nested.as_nested_tensor(list(tensors), layout=torch.strided)
 
 
 def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -187,7 +187,6 @@ class PolicySamplingContext(BaseSamplingContext):
             trained_at = {name: sampling[name] for name in names}
             if (why := untrained_sampling(asked, trained_at, f"policy '{who.policy}'", who.policy)) is not None:
                 raise MarlError(why)
-        found = {name: asked[name] for name in names if name in asked}
-        found = found if self._held_out is None else {}
-        limits = [each for each in (sampling["max_tokens"], asked.get("max_tokens")) if each is not None]
-        return found | {"max_tokens": min(limits, default=None), "stop": asked.get("stop", sampling["stop"])}
+        changed = {name: asked[name] for name in names if name in asked and self._held_out is None}
+        limits = [limit for limit in (sampling["max_tokens"], asked.get("max_tokens")) if limit is not None]
+        return changed | {"max_tokens": min(limits, default=None), "stop": asked.get("stop", sampling["stop"])}
