@@ -6,13 +6,17 @@ class Search(Sampler):
     order: Literal["depth", "breadth"] = "depth"
 """
 
+import collections.abc
 import dataclasses
+import inspect
 import operator
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     Self,
     TypeVar,
@@ -25,9 +29,22 @@ from typing import (
 
 from annotated_types import Ge, Interval
 
-from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.errors import MarlError, nearest, shown, unknown
 
-__all__ = ["Count", "NonNegative", "Options", "Positive", "build", "check_type", "in_words"]
+__all__ = [
+    "Count",
+    "Find",
+    "Names",
+    "NonNegative",
+    "Options",
+    "Part",
+    "Positive",
+    "build",
+    "check_type",
+    "config_of",
+    "in_words",
+    "paths",
+]
 
 T = TypeVar("T")
 Positive = Annotated[int, Ge(1)]
@@ -54,38 +71,179 @@ class Options:
         return cls
 
 
-def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
-    """Construct `cls`, a dataclass such as every subclass of `Options`, from config.
+class Part:
+    """Base of parts that config names: `returns: gae`, or with options `returns: {name: gae, lam: 0.9}`.
+
+    Subclasses are frozen dataclasses, whose fields are their options; fields may be parts themselves.
+
+    Attributes:
+        kind: noun in error messages, e.g. "advantage".
+        name: name in config (default: the class name in kebab-case).
+        one_side: why all agents must be of one side, because it compares or adds up rewards of different agents; None
+            if sides may compete.
+    """
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    one_side: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in vars(cls):
+            # LeaveOneOut -> leave-one-out
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+
+    @property
+    def path(self) -> str:
+        """Its class as "package.module:Class", a name that is valid in every config."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    @property
+    def described(self) -> str:
+        """The method that computes it, for errors, e.g. "`LeaveOneOut.compute` of 'leave-one-out'"."""
+        return f"`{type(self).__name__}.compute` of '{self.name}'"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Names:
+    """In `Annotated`: names of values, which config may have in their place."""
+
+    values: Mapping[str, Any]
+
+
+Find = Callable[[type[Part] | None, str, str], Any]
+"""(base class of a part, or None for a function; its name; config key) -> a subclass or an object, or the function.
+MarlError for an unknown name."""
+
+
+def build(cls: type[T], options: Mapping[str, Any] | None, where: str, find: Find | None = None) -> T:
+    """Construct `cls`, a dataclass such as every subclass of `Options` or `Part`, from config.
 
     Args:
-        options: option name -> value, as read from config; a mapping where the option is a dataclass itself.
+        options: option name -> value, as read from config; a mapping where the option is a dataclass itself. A part is
+            a name, or a mapping with the key `name`; without `name`, the default part is kept.
         where: config key of the section, e.g. "marl.task.options"; it begins the error message.
+        find: resolves names of parts.
 
     Raises:
         MarlError: an unknown option (with the nearest), a wrong type, a missing option, or a value that `cls` rejects.
     """
+    built: T = _build(cls, options, where, find)
+    return built
+
+
+def changed(value: T, options: Mapping[str, Any] | None, where: str, find: Find | None = None) -> T:
+    """A copy of a dataclass with some options changed, as in `build`: the other options and parts are kept."""
+    new: T = _build(value, options, where, find)
+    return new
+
+
+def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find | None) -> Any:
+    """`base` is a class, or an object whose options change."""
     if not isinstance(options, Mapping | None):
         raise MarlError(f"'{where}' must be a mapping of options, got {shown(options)}")
     given = dict(options or {})
+    cls: Any = base if isinstance(base, type) else type(base)
     cls = cls.for_options(given) if issubclass(cls, Options) else cls
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     hints = get_type_hints(cls, include_extras=True)
+    values = {}
     for name, value in given.items():
         if name not in fields:
-            raise MarlError(f"unknown key '{where}.{name}': {nearest(str(name), fields)}")
-        union = get_args(hints[name]) if get_origin(hints[name]) in (Union, types.UnionType) else (hints[name],)
-        nested = next((part for part in union if dataclasses.is_dataclass(part)), None)
-        if isinstance(nested, type) and isinstance(value, Mapping):
-            given[name] = build(nested, value, f"{where}.{name}")
-        else:
-            check_type(value, hints[name], f"{where}.{name}")
-    for name, field in fields.items():
+            nested = paths(base, str(name))
+            hint = f"write '{where}.{nested[0]}'" if nested else nearest(str(name), fields)
+            raise MarlError(f"unknown key '{where}.{name}': {hint}")
+        values[name] = _read(value, hints[name], getattr(base, name, None), f"{where}.{name}", find)
+    for name, field in fields.items() if isinstance(base, type) else ():
         if name not in given and field.default is field.default_factory is dataclasses.MISSING:
             raise MarlError(f"'{where}.{name}' is missing. Give it a value.")
     try:
-        return cls(**given)
+        return cls(**values) if isinstance(base, type) else dataclasses.replace(base, **values)
     except (MarlError, ValueError, TypeError) as error:  # raised by `__post_init__`
         raise MarlError(f"{where}: {error}") from error
+
+
+def paths(base: Any, name: str) -> list[str]:
+    """Where the nested parts of a class or an object have an option: "advantage.returns.gamma" for "gamma".
+
+    "credit_unit" is option `unit` of the parts of `credit`.
+    """
+    places = []
+    for field in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
+        value = getattr(base, field.name, None)
+        parts = [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Part)]
+        for part in parts:
+            plain = name.removeprefix(f"{field.name}_")
+            own = [option.name for option in dataclasses.fields(part) if option.name in (name, plain)]  # type: ignore[arg-type]
+            places += [f"{field.name}.{option}" for option in (*own, *paths(part, name))]
+    return places
+
+
+def config_of(value: Any) -> Any:
+    """A part, or another value of an option, as JSON values that `build` reads."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        options = {field.name: config_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if not isinstance(value, Part):
+            return options
+        name = value.name if value.path.startswith("marl_verl.") else value.path
+        return {"name": name, **options} if options else name
+    if isinstance(value, Mapping):
+        return {key: config_of(option) for key, option in value.items()}
+    if inspect.isroutine(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    return [config_of(option) for option in value] if isinstance(value, list | tuple) else value
+
+
+def _read(value: Any, hint: Any, old: Any, where: str, find: Find | None) -> Any:
+    """The value of an option from config; `old` is its value without one."""
+    union = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    for option in union:
+        for names in (note for note in getattr(option, "__metadata__", ()) if isinstance(note, Names)):
+            if isinstance(value, str):
+                if value not in names.values:
+                    raise MarlError(f"'{where}': {unknown('name', value, names.values)}")
+                return names.values[value]
+        kind = get_args(option)[0] if get_origin(option) is tuple else None
+        if _is_part(kind) or get_origin(kind) is collections.abc.Callable:
+            items = value if isinstance(value, list | tuple) else [] if value in (None, "none") else [value]
+            return tuple(_item(item, kind, old or (), where, find) for item in items)
+        if _is_part(option):
+            return _part(value, option, old, where, find)
+        if isinstance(option, type) and dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            return _build(old if isinstance(old, option) else option, value, where, find)
+    check_type(value, hint, where)
+    return value
+
+
+def _is_part(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Part)
+
+
+def _item(value: Any, kind: Any, old: Sequence[Any], where: str, find: Find | None) -> Any:
+    """A part of a list, or a function; `old` has the parts without the option."""
+    if not _is_part(kind):
+        return value if callable(value) or find is None else find(None, value, where)
+    name = value.get("name") if isinstance(value, Mapping) else value
+    same = [part for part in old if name in (part.name, part.path)] or (old if len(old) == 1 else [None])
+    return _part(value, kind, same[0], where, find)
+
+
+def _part(value: Any, kind: type[Part], old: Any, where: str, find: Find | None) -> Any:
+    """A part from its name, or from a mapping of options and `name`."""
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str | Mapping):
+        raise MarlError(f"'{where}' must be the name of a part, or a mapping of its options, got {shown(value)}")
+    options = dict(value) if isinstance(value, Mapping) else {"name": value}
+    name = options.pop("name", None)
+    check_type(name, str | None, f"{where}.name")
+    if name is None and old is None:
+        raise MarlError(f"'{where}.name' is missing. Give the name of a part.")
+    if old is not None and name in (None, old.name, old.path):
+        return _build(old, options, where, find)
+    if find is None:
+        raise MarlError(f"'{where}' cannot be changed to '{name}' here")
+    return _build(find(kind, str(name), where), options, where, find)
 
 
 def check_type(value: Any, hint: Any, where: str, why: str = "") -> None:

@@ -7,14 +7,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from marl_verl import plugins
+from marl_verl.config.parts import finder
+from marl_verl.options import Part
 from marl_verl.testing.rows import Rows, algorithm, episodes, joint_trees, keep, row, trees
 
 __all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_trees", "keep", "row", "trees"]
 
 
-def find(kind: str, name: str) -> Any:
-    return plugins.load().get(kind, name)
+def find(base: type[Part], name: str) -> Any:
+    """The class of a part that comes with marl-verl, or with MARS2."""
+    return finder(algorithm("mars2"))(base, name, "test")
 
 
 def only_workers_have_credit(rows: Rows) -> Rows:

@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import Advantage, RowTable, agent_statistics
+from marl_verl.algo.advantage import Advantage, NoBaseline, Overlong, RowTable, agent_statistics
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.algo.rewards import Mix
+from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
+from marl_verl.testing.rows import algorithm
 from tests.batches import row
 
 Rows = list[dict[str, Any]]
 
 
-def advantage(algorithm: Algorithm, rows: Rows) -> np.ndarray:
-    return algorithm.compute(RowTable.from_rows(rows)).advantage
+def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
+    return method.compute(RowTable.from_rows(rows)).advantage
 
 
 def solver_judge() -> Rows:
@@ -50,19 +52,15 @@ def batches(draw: st.DrawFn, agents: int = 3, turns: int = 3) -> Rows:
     return rows
 
 
-def find(kind: str, name: str) -> Any:
-    return plugins.load().get(kind, name)
-
-
-AGENTWISE = AT_GRPO.with_options({"alpha": 0.5, "group": "agent", "std": "population"}, find=find)
+AGENTWISE = algorithm(AT_GRPO, **{"alpha": 0.5, "group": "agent", "std": "population"})
 VARIANTS = [
-    base.with_options({"singleton": singleton, "norm_by_std": norm})
+    algorithm(base, **{"singleton": singleton, "norm_by_std": norm})
     for base in (GRPO, AT_GRPO, AGENTWISE)
     for singleton in ("zero", "raw", "batch")
     for norm in (True, False)
 ]
 variants = st.sampled_from(VARIANTS)
-inside_groups = st.sampled_from([v for v in VARIANTS if v.options()["singleton"] != "batch"])
+inside_groups = st.sampled_from([v for v in VARIANTS if v.options()["advantage"]["singleton"] != "batch"])
 
 
 # Where the two algorithms differ, by hand
@@ -130,25 +128,25 @@ def test_stock_verl_gives_the_solver_the_wrong_sign() -> None:
 
 
 @given(batches(), variants, st.randoms(use_true_random=False))
-def test_permuting_rows_permutes_results(rows: Rows, algorithm: Algorithm, random: Any) -> None:
+def test_permuting_rows_permutes_results(rows: Rows, method: Algorithm, random: Any) -> None:
     order = list(range(len(rows)))
     random.shuffle(order)
-    np.testing.assert_array_equal(advantage(algorithm, [rows[i] for i in order]), advantage(algorithm, rows)[order])
+    np.testing.assert_array_equal(advantage(method, [rows[i] for i in order]), advantage(method, rows)[order])
 
 
 @given(batches(), variants, st.data())
-def test_padding_rows_change_nothing(rows: Rows, algorithm: Algorithm, data: st.DataObject) -> None:
+def test_padding_rows_change_nothing(rows: Rows, method: Algorithm, data: st.DataObject) -> None:
     copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
     junk = [{**copy, "rewards": {"team": float("nan"), "role": 99.0}, "padding": True} for copy in copies]
     at = data.draw(st.integers(0, len(rows)))
     padded = rows[:at] + junk + rows[at:]
-    result = algorithm.compute(RowTable.from_rows(padded))
+    result = method.compute(RowTable.from_rows(padded))
     real = np.array([not r.get("padding", False) for r in padded])
-    np.testing.assert_array_equal(result.advantage[real], advantage(algorithm, rows))
+    np.testing.assert_array_equal(result.advantage[real], advantage(method, rows))
     np.testing.assert_array_equal(result.advantage[~real], 0.0)
     assert set(result.group[~real]) == {-1}
     assert agent_statistics(RowTable.from_rows(padded), result) == agent_statistics(
-        RowTable.from_rows(rows), algorithm.compute(RowTable.from_rows(rows))
+        RowTable.from_rows(rows), method.compute(RowTable.from_rows(rows))
     )
 
 
@@ -156,40 +154,40 @@ def test_padding_rows_change_nothing(rows: Rows, algorithm: Algorithm, data: st.
 def test_one_agent_and_one_turn_reduce_at_grpo_to_grpo(rows: Rows, singleton: str, norm: bool) -> None:
     options = {"singleton": singleton, "norm_by_std": norm}
     np.testing.assert_array_equal(
-        advantage(AT_GRPO.with_options(options), rows), advantage(GRPO.with_options(options), rows)
+        advantage(algorithm(AT_GRPO, **options), rows), advantage(algorithm(GRPO, **options), rows)
     )
 
 
 @given(batches(), inside_groups, st.data())
-def test_no_row_depends_on_rows_outside_its_group(rows: Rows, algorithm: Algorithm, data: st.DataObject) -> None:
-    before = algorithm.compute(RowTable.from_rows(rows))
+def test_no_row_depends_on_rows_outside_its_group(rows: Rows, method: Algorithm, data: st.DataObject) -> None:
+    before = method.compute(RowTable.from_rows(rows))
     mine = set(before.members(data.draw(st.integers(0, len(rows) - 1))).tolist())
     changed = [r if i in mine else {**r, "rewards": {"team": -7.0 * i, "role": 5.0}} for i, r in enumerate(rows)]
     kept = [r for i, r in enumerate(rows) if i in mine]
     inside = sorted(mine)
-    np.testing.assert_array_equal(advantage(algorithm, changed)[inside], before.advantage[inside])
-    np.testing.assert_array_equal(advantage(algorithm, kept), before.advantage[inside])
+    np.testing.assert_array_equal(advantage(method, changed)[inside], before.advantage[inside])
+    np.testing.assert_array_equal(advantage(method, kept), before.advantage[inside])
 
 
 @given(batches(), st.sampled_from([GRPO, AT_GRPO]), st.integers(-20, 20))
-def test_a_constant_added_to_every_reward_changes_nothing(rows: Rows, algorithm: Algorithm, shift: int) -> None:
-    algorithm = algorithm.with_options({"singleton": "zero"})
+def test_a_constant_added_to_every_reward_changes_nothing(rows: Rows, method: Algorithm, shift: int) -> None:
+    method = algorithm(method, singleton="zero")
     shifted = [{**r, "rewards": {**r["rewards"], "team": r["rewards"]["team"] + shift}} for r in rows]
-    np.testing.assert_allclose(advantage(algorithm, shifted), advantage(algorithm, rows), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(advantage(method, shifted), advantage(method, rows), rtol=1e-9, atol=1e-9)
 
 
 @given(batches(), st.sampled_from([GRPO, AT_GRPO]), st.sampled_from([2.0**-7, 4.0, 1024.0]))
-def test_the_scale_of_rewards_does_not_matter_with_a_std(rows: Rows, algorithm: Algorithm, factor: float) -> None:
-    algorithm = algorithm.with_options({"singleton": "zero", "eps": 0.0})
+def test_the_scale_of_rewards_does_not_matter_with_a_std(rows: Rows, method: Algorithm, factor: float) -> None:
+    method = algorithm(method, **{"singleton": "zero", "eps": 0.0})
     scaled = [{**r, "rewards": {name: factor * v for name, v in r["rewards"].items()}} for r in rows]
-    np.testing.assert_allclose(advantage(algorithm, scaled), advantage(algorithm, rows), rtol=1e-9, atol=1e-9)
-    plain = algorithm.with_options({"norm_by_std": False})
+    np.testing.assert_allclose(advantage(method, scaled), advantage(method, rows), rtol=1e-9, atol=1e-9)
+    plain = algorithm(method, norm_by_std=False)
     np.testing.assert_allclose(advantage(plain, scaled), factor * advantage(plain, rows), rtol=1e-9, atol=1e-9 * factor)
 
 
 @given(batches(), variants)
-def test_the_result_explains_itself(rows: Rows, algorithm: Algorithm) -> None:
-    result = algorithm.compute(RowTable.from_rows(rows))
+def test_the_result_explains_itself(rows: Rows, method: Algorithm) -> None:
+    result = method.compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(result.advantage, (result.ret - result.baseline) / result.scale)
     for i in range(len(rows)):
         same = [j for j in range(len(rows)) if all(rows[j].get(c) == rows[i].get(c) for c in result.group_by)]
@@ -205,11 +203,11 @@ def test_singleton_policies() -> None:
         row("q0", 1, 0, 0, "a", team=0.0),
         row("q1", 0, 0, 0, "a", team=0.5),
     ]
-    alone = {s: advantage(AT_GRPO.with_options({"singleton": s}), rows)[2] for s in ("zero", "raw")}
+    alone = {s: advantage(algorithm(AT_GRPO, singleton=s), rows)[2] for s in ("zero", "raw")}
     assert alone == {"zero": 0.0, "raw": pytest.approx(0.5, rel=1e-5)}
-    assert advantage(AT_GRPO.with_options({"singleton": "raw", "norm_by_std": False}), rows)[2] == 0.5
+    assert advantage(algorithm(AT_GRPO, **{"singleton": "raw", "norm_by_std": False}), rows)[2] == 0.5
     rows[2]["rewards"]["team"] = 2.0
-    batch = AT_GRPO.with_options({"singleton": "batch"}).compute(RowTable.from_rows(rows))
+    batch = algorithm(AT_GRPO, singleton="batch").compute(RowTable.from_rows(rows))
     assert batch.advantage[2] == pytest.approx((2.0 - 1.0) / 1.0, rel=1e-5)
     np.testing.assert_allclose(batch.advantage[:2], [np.sqrt(0.5), -np.sqrt(0.5)], rtol=1e-5)
 
@@ -219,13 +217,13 @@ def test_a_constant_group_has_advantage_exactly_zero(eps: float) -> None:
     rows = [
         row("q", s, i, i, "a", team=0.1) for s in range(7) for i in range(1 + s % 3)
     ]  # 0.1 * 3 / 3 != 0.1 in floats
-    for algorithm in (GRPO, AT_GRPO):
-        assert not advantage(algorithm.with_options({"eps": eps}), rows).any()
+    for method in (GRPO, AT_GRPO):
+        assert not advantage(algorithm(method, eps=eps), rows).any()
 
 
 def test_a_single_row_in_the_batch_with_the_batch_policy_gets_zero() -> None:
     rows = [row("q", 0, 0, 0, "a", team=4.0)]
-    assert advantage(AT_GRPO.with_options({"singleton": "batch"}), rows).tolist() == [0.0]
+    assert advantage(algorithm(AT_GRPO, singleton="batch"), rows).tolist() == [0.0]
 
 
 def test_statistics_per_agent() -> None:
@@ -258,8 +256,8 @@ def test_statistics_per_agent() -> None:
 
 def test_alpha_weighs_the_team_against_the_role() -> None:
     rows = [row("q", 0, 0, 0, "a", team=1.0, role=0.0), row("q", 1, 0, 0, "a", team=0.0, role=0.9)]
-    assert np.sign(advantage(AT_GRPO.with_options({"alpha": 0.5}), rows)).tolist() == [-1, 1]
-    assert np.sign(advantage(AT_GRPO.with_options({"alpha": 2}), rows)).tolist() == [1, -1]
+    assert np.sign(advantage(algorithm(AT_GRPO, alpha=0.5), rows)).tolist() == [-1, 1]
+    assert np.sign(advantage(algorithm(AT_GRPO, alpha=2), rows)).tolist() == [1, -1]
 
 
 def test_weights_name_components_and_an_agent_may_never_have_one() -> None:
@@ -289,7 +287,7 @@ def test_rows_survive_the_table() -> None:
 
 def test_extra_columns_can_be_group_keys() -> None:
     rows = [{**row("q", s, 0, 0, "a", team=float(s)), "obs": "even" if s % 2 == 0 else "odd"} for s in range(4)]
-    result = AT_GRPO.with_options({"group": ["uid", "obs"]}).compute(RowTable.from_rows(rows))
+    result = algorithm(AT_GRPO, **{"group": ["uid", "obs"]}).compute(RowTable.from_rows(rows))
     assert result.members(0).tolist() == [0, 2]
 
 
@@ -345,49 +343,49 @@ def test_bad_rows_raise_one_line_errors(rows: Rows, message: list[str]) -> None:
 
 
 def test_missing_components_raise_with_the_nearest() -> None:
-    mix = GRPO.with_options({"weights": {"teem": 1.0}})
+    mix = algorithm(GRPO, **{"weights": {"teem": 1.0}})
     with pytest.raises(MarlError, match=r"reward component 'teem': did you mean 'team'"):
         mix.compute(RowTable.from_rows(good()))
     with pytest.raises(MarlError, match=r"'q0_1_0' lacks reward 'role', which other rows of agent 'a' have"):
-        AT_GRPO.with_options({"alpha": 1.0}).compute(RowTable.from_rows(changed(rewards={"team": 1.0})))
+        algorithm(AT_GRPO, alpha=1.0).compute(RowTable.from_rows(changed(rewards={"team": 1.0})))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alhpa": 1.0}, ["'x.alhpa'", "did you mean 'alpha'"]),
-        ({"group": "trun"}, ["unknown group 'trun'", "did you mean 'turn'"]),
-        ({"group": ["uid", 3]}, ["'group'", "3"]),
-        ({"singleton": "zeros"}, ["x: ", "singleton policy 'zeros'", "did you mean 'zero'"]),
-        ({"std": "unbaised"}, ["scale 'unbaised'", "did you mean 'unbiased'"]),
-        ({"baseline": "maen"}, ["baseline 'maen'", "did you mean 'mean'"]),
-        ({"credit": "nona"}, ["credit 'nona'", "did you mean 'none'"]),
-        ({"advantage": "joints"}, ["advantage 'joints'", "did you mean 'joint'"]),
+        ({"alpha": 1.0}, ["unknown key 'x.alpha'", "write 'x.rewards.alpha'"]),
+        ({"group": "turn"}, ["unknown key 'x.group'", "write 'x.advantage.group'"]),
+        ({"rewards": {"alhpa": 1.0}}, ["'x.rewards.alhpa'", "did you mean 'alpha'"]),
+        ({"advantage": {"group": "trun"}}, ["'x.advantage.group'", "'trun'", "did you mean 'turn'"]),
+        ({"advantage": {"group": ["uid", 3]}}, ["'group'", "3"]),
+        ({"advantage": {"singleton": "zeros"}}, ["singleton policy 'zeros'", "did you mean 'zero'"]),
+        ({"advantage": {"std": "unbaised"}}, ["scale 'unbaised'", "did you mean 'unbiased'"]),
+        ({"credit": "nona"}, ["unknown credit 'nona'"]),
+        ({"credit": "weights"}, ["unknown credit 'weights'"]),
+        ({"credit": "marl_verl.algo.rewards:Mix"}, ["'marl_verl.algo.rewards:Mix' is no credit"]),
+        ({"credit": "marl_verl.algo.rewards:Mux"}, ["cannot import 'marl_verl.algo.rewards:Mux'"]),
         ({"rewards": "alhpa"}, ["reward mix 'alhpa'", "did you mean 'alpha'"]),
         ({"gamma": 0.5}, ["unknown key 'x.gamma'"]),
-        ({"returns": "discounted", "gamma": 2.0}, ["'gamma'", "2.0"]),
-        ({"overlong": {"L": 4}}, ["'overlong.C' is missing"]),
-        ({"overlong": {"L": 4, "D": 2}}, ["'overlong.D'"]),
-        ({"overlong": {"L": 4, "C": 5}}, ["L=4", "C=5"]),
-        ({"scale_group": ["agent", "agent"]}, ["'scale_group'", "'agent' twice"]),
-        ({"returns": "imediate"}, ["did you mean 'immediate'"]),
-        ({"sample": "rows"}, ["did you mean 'row'"]),
-        ({"alpha": "half"}, ["'x.alpha'", "'half'"]),
-        ({"norm_by_std": 1}, ["'x.norm_by_std'"]),
-        ({"eps": -1.0}, ["'eps'", "-1.0"]),
+        ({"advantage": {"returns": {"name": "discounted", "gamma": 2.0}}}, ["x.advantage.returns: 'gamma'", "2.0"]),
+        ({"advantage": {"overlong": {"L": 4}}}, ["overlong.C' is missing"]),
+        ({"advantage": {"overlong": {"L": 4, "C": 5}}}, ["L=4", "C=5"]),
+        ({"advantage": {"scale_group": ["agent", "agent"]}}, ["'scale_group'", "'agent' twice"]),
+        ({"advantage": {"norm_by_std": 1}}, ["'x.advantage.norm_by_std'"]),
+        ({"advantage": {"eps": -1.0}}, ["'eps'", "-1.0"]),
+        ({"advantage": 3}, ["'x.advantage' must be the name of a part"]),
         ({"sampler": 3}, ["'x.sampler'"]),
     ],
 )
 def test_bad_options_raise(options: dict[str, Any], message: list[str]) -> None:
     with pytest.raises(MarlError) as error:
-        AT_GRPO.with_options(options, where="x", find=find)
+        algorithm_named("at-grpo", options, "x")
     for part in message:
         assert part in str(error.value)
 
 
 def test_a_group_column_that_does_not_exist() -> None:
     with pytest.raises(MarlError, match=r"unknown column 'agnet': did you mean 'agent'"):
-        advantage(AT_GRPO.with_options({"group": ["uid", "agnet"]}), good())
+        advantage(algorithm(AT_GRPO, **{"group": ["uid", "agnet"]}), good())
 
 
 def test_bad_mixes() -> None:
@@ -402,76 +400,30 @@ def test_bad_mixes() -> None:
 # Options
 
 
-def test_options_are_flat_and_change_a_copy() -> None:
+def test_options_change_a_copy_and_come_back_from_json() -> None:
     before = AT_GRPO.options()
-    assert before == {
-        "sampler": "greedy-tree",
-        "rewards": "alpha",
-        "alpha": None,
-        "credit": "none",
-        "advantage": "filtered",
-        "filter_method": "none",
-        "filter_ratio": 0.0,
-        "returns": "immediate",
-        "overlong": None,
-        "sample": "row",
-        "group": ["uid", "turn", "agent", "slot"],
-        "baseline": "mean",
-        "norm_by_std": True,
-        "std": "unbiased",
-        "eps": 1e-6,
-        "scale_group": None,
-        "singleton": "zero",
-        "loss": "ppo-clip",
-        "metrics": ["at-turns", "at-chosen"],
-        "columns": [],
+    assert before["rewards"] == {"name": "marl_verl_at_grpo.algorithm:AlphaMix", "alpha": None}
+    changed_ = algorithm(
+        AT_GRPO, group=["uid", "agent"], alpha=2, sampler="independent", returns="discounted", gamma=0.5
+    )
+    assert changed_.options() == before | {
+        "sampler": "independent",
+        "rewards": before["rewards"] | {"alpha": 2},
+        "advantage": before["advantage"] | {"group": ["uid", "agent"], "returns": {"name": "discounted", "gamma": 0.5}},
     }
-    json.dumps(before)
-    assert AT_GRPO.describe().startswith("group (uid, turn, agent, slot), sampler greedy-tree, ")
-    changed_ = AT_GRPO.with_options({"group": ["uid", "agent"], "alpha": 2, "sampler": "independent"})
-    assert changed_.options() == before | {"group": ["uid", "agent"], "alpha": 2, "sampler": "independent"}
     assert AT_GRPO.options() == before
-    assert AT_GRPO.with_options(AT_GRPO.options()) == AT_GRPO
-    assert AT_GRPO.with_options(None) == AT_GRPO
-    assert AT_GRPO.with_options({"sampler": None, "loss": None}) == AT_GRPO
-
-
-def test_parts_are_replaced_by_name_and_bring_their_options() -> None:
-    other = AT_GRPO.with_options({"returns": "discounted", "gamma": 0.5, "group": "siblings"}, find=find)
-    assert other.options() | AT_GRPO.options() == AT_GRPO.options() | {"gamma": 0.5}
-    assert other.options()["returns"] == "discounted"
-    assert other.options()["group"] == ["uid", "parent", "agent", "slot"]
-    # a value that both parts have stays
-    assert other.with_options({"returns": "path_sum"}, find=find).options()["gamma"] == 0.5
-    weighted = AT_GRPO.with_options({"rewards": "weights", "weights": {"team": 2.0}}, find=find)
-    assert weighted.options()["weights"] == {"team": 2.0}
-    assert "alpha" not in weighted.options()
-    joint = AT_GRPO.with_options({"advantage": "joint", "mode": "rloo"}, find=find)
-    assert joint.options()["mode"] == "rloo"
-    assert "singleton" not in joint.options()
-    assert AT_GRPO.with_options({"std": "population"}).options()["std"] == "population"
-    with pytest.raises(MarlError, match=r"'x.returns' cannot be changed to 'shaped' without the plugins"):
-        AT_GRPO.with_options({"returns": "shaped"}, where="x")
+    assert AT_GRPO.with_options({"sampler": None, "loss": None}) == AT_GRPO.with_options(None) == AT_GRPO
+    # a new part begins with its own defaults
+    assert algorithm(changed_, returns="path_sum").options()["advantage"]["returns"] == {"name": "path_sum", "gamma": 1}
 
 
 def test_an_algorithm_comes_back_from_its_options() -> None:
-    for name in plugins.load().names("algorithms"):
-        algorithm = find("algorithms", name)
-        options = json.loads(json.dumps(algorithm.options()))
-        assert algorithm.with_options(options, find=find) == algorithm
-        for other in plugins.load().names("algorithms"):  # whatever preset one starts from
-            assert find("algorithms", other).with_options(options, find=find) == algorithm
-
-
-def test_two_parts_with_the_same_option_are_refused() -> None:
-    import dataclasses
-
-    @dataclasses.dataclass(frozen=True)
-    class Clash(Mix):
-        eps: float = 0.0
-
-    with pytest.raises(MarlError, match="'eps' is in rewards and in advantage"):
-        Algorithm("independent", Clash(), "none", Advantage(), "ppo-clip")
+    names = plugins.load().names("algorithms")
+    for name in names:
+        method = algorithm(name)
+        options = json.loads(json.dumps(method.options()))
+        for other in names:  # whatever preset one starts from
+            assert algorithm_named(other, options, "x") == method
 
 
 def test_sessions_of_two_tasks_with_one_number_are_two_samples() -> None:
@@ -483,5 +435,5 @@ def test_sessions_of_two_tasks_with_one_number_are_two_samples() -> None:
 
 def test_the_overlong_penalty_grows_to_one_and_no_further() -> None:
     rows = [{**row("q", i, 0, 0, "a", team=0.0), "length": length} for i, length in enumerate((4, 5, 8, 40))]
-    alone = Advantage(overlong={"L": 8, "C": 4}, baseline="none", norm_by_std=False)
+    alone = Advantage(overlong=Overlong(8, 4), baseline=NoBaseline(), norm_by_std=False)
     assert Algorithm(advantage=alone).compute(RowTable.from_rows(rows)).advantage.tolist() == [0.0, -0.25, -1.0, -1.0]

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.algo.advantage import Advantage, AdvantageResult, Baseline, Estimator, FloatArray, Returns, RowTable
+from marl_verl.algo.advantage import (
+    Advantage,
+    AdvantageResult,
+    Baseline,
+    Estimator,
+    FloatArray,
+    LeaveOneOut,
+    Returns,
+    RowTable,
+)
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
@@ -51,7 +60,7 @@ def test_an_advantage_by_itself_is_one_of_the_sum_of_components() -> None:
 @pytest.mark.parametrize("name", ["my-rloo", "tool", "grpo"])
 def test_a_component_may_belong_to_some_agents_only(name: str, of_role: str) -> None:
     """README's algorithm, also where one agent has a role reward; a tool that no agent has called."""
-    leave_one_out = Advantage(group=("uid", "agent"), baseline="leave-one-out", norm_by_std=False)
+    leave_one_out = Advantage(group=("uid", "agent"), baseline=LeaveOneOut(), norm_by_std=False)
     method = {
         "my-rloo": Algorithm(rewards=Mix(team=1.0, role=0.5), advantage=leave_one_out),
         "tool": Algorithm(rewards=Mix(team=1.0, role=0.5, tool=1.0), advantage=leave_one_out),
@@ -173,7 +182,7 @@ def test_padding_that_counts_fails() -> None:
             return dataclasses.replace(found, group=np.abs(found.group))
 
     with pytest.raises(AssertionError, match="a padding row is in a group"):
-        check_algorithm(Counts("independent", Mix(), "none", Advantage(), "ppo-clip"), ROWS)
+        check_algorithm(Counts(), ROWS)
 
 
 def test_rows_outside_the_reach_must_not_matter() -> None:

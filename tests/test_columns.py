@@ -61,9 +61,8 @@ class PerToken(Advantage):
 def known(monkeypatch: pytest.MonkeyPatch) -> plugins.Plugins:
     @plugins.hookimpl
     def marl_register(registry: plugins.Registry) -> None:
-        registry.columns("nll", nll)
-        registry.algorithm("weighted", Algorithm(advantage=Weighted(), columns=("nll",)))
-        registry.algorithm("per-token", Algorithm(advantage=PerToken(), columns=("nll",)))
+        registry.algorithm("weighted", Algorithm(advantage=Weighted(), columns=(nll,)))
+        registry.algorithm("per-token", Algorithm(advantage=PerToken(), columns=(nll,)))
 
     found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
     monkeypatch.setattr(plugins, "load", lambda: found)
@@ -145,6 +144,14 @@ def test_an_exception_and_a_name_used_twice_name_the_plugin() -> None:
         add_columns({"'bad' of mine 1": fails}, sampled())
     with pytest.raises(MarlError, match=r"returns column 'nll', a name that rows have already"):
         add_columns({"'one' of mine 1": nll, "'two' of mine 1": nll}, sampled())
+
+
+def test_a_column_function_is_named_by_its_path() -> None:
+    method = algorithm_named("grpo", {"columns": [f"{__name__}:nll"]}, "options")
+    assert method.columns == (nll,)
+    assert columns_of(method) == {f"'{__name__}:nll'": nll}
+    with pytest.raises(MarlError, match="unknown column function 'nil'"):
+        algorithm_named("grpo", {"columns": ["nil"]}, "options")
 
 
 def test_a_weight_multiplies_the_advantage_and_is_shown(known: plugins.Plugins) -> None:
@@ -230,7 +237,7 @@ def test_advantages_of_tokens_are_checked() -> None:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> plugins.Plugins:
+def two() -> Algorithm:
     @dataclass(frozen=True)
     class First(TableCredit):
         """a = factor."""
@@ -253,38 +260,28 @@ def two(monkeypatch: pytest.MonkeyPatch) -> plugins.Plugins:
         def compute(self, table: RowTable) -> FloatArray:
             return self.factor * table.component("a")
 
-    @plugins.hookimpl
-    def marl_register(registry: plugins.Registry) -> None:
-        registry.credit("first-credit", First)
-        registry.credit("second-credit", Second)
-        registry.algorithm("two", Algorithm(credit=["first-credit", Second()]))
-
-    found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
-    monkeypatch.setattr(plugins, "load", lambda: found)
-    return found
+    return Algorithm(credit=(First(), Second()))
 
 
-def test_several_credits_are_applied_in_order(two: plugins.Plugins) -> None:
-    method = algorithm_named("two", {}, "options")
-    assert method.options()["credit"] == ["first-credit", "second-credit"]
+def test_several_credits_are_applied_in_order(two: Algorithm) -> None:
     table = RowTable.from_rows([{**each, "rewards": {}} for each in rows(sampled())])
-    assert [method.credited(table).rewards[name].tolist() for name in "ab"] == [[2.0, 2.0], [6.0, 6.0]]
-    once = method.credited(table)
-    assert method.credited(once) is once
-    assert np.array_equal(method.compute(once).advantage, method.compute(table).advantage)
-    stored, fresh = (step_document("two", method, rows, method.compute(rows), 1) for rows in (once, table))
+    assert [two.credited(table).rewards[name].tolist() for name in "ab"] == [[2.0, 2.0], [6.0, 6.0]]
+    once = two.credited(table)
+    assert two.credited(once) is once
+    assert np.array_equal(two.compute(once).advantage, two.compute(table).advantage)
+    stored, fresh = (step_document("two", two, rows, two.compute(rows), 1) for rows in (once, table))
     assert stored == fresh
     assert stored["rows"][0]["rewards"].keys() == {"team"}
-    options = {"credit_first_credit_factor": 5.0, "credit_second_credit_factor": 0.5}
-    changed = algorithm_named("two", options, "options")
+    options = {"credit": [{"name": "first-credit", "factor": 5.0}, {"name": "second-credit", "factor": 0.5}]}
+    changed = two.with_options(options)
     assert changed.credited(table).rewards["b"].tolist() == [2.5, 2.5]
-    assert changed.with_options(changed.options(), find=two.get) == changed
-    assert "credit (first-credit, second-credit)" in changed.describe()
-    listed = algorithm_named("grpo", {"credit": ["first-credit", "second-credit"], **options}, "options")
-    assert listed.credited(table).rewards["b"].tolist() == [2.5, 2.5]
-    one = algorithm_named("two", {"credit": "first-credit", "credit_factor": 7.0}, "options")
+    assert changed.with_options(changed.options()) == changed
+    one = two.with_options({"credit": {"name": "first-credit", "factor": 7.0}})
     assert one.credited(table).rewards["a"].tolist() == [7.0, 7.0]
-    assert algorithm_named("two", {"credit": []}, "options").credit.name == "none"
+    assert two.with_options({"credit": []}).credit == ()
+    reverse = two.with_options({"credit": ["second-credit", "first-credit"]})
+    with pytest.raises(MarlError, match="unknown reward component 'a'"):
+        reverse.credited(table)
 
 
 def test_a_row_of_another_form_is_an_error() -> None:

@@ -43,7 +43,7 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
             "marl.policies.one.actor.optim.lr=1e-4",
             "marl.agents.asker.sampling.temperature=0.5",
             "marl.algorithm.name=at-grpo",
-            "marl.algorithm.options.alpha=0.5",
+            "marl.algorithm.options.rewards.alpha=0.5",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2",
             "+marl.agents.extra={policy: one}",
             "trainer.total_training_steps=7",
@@ -52,7 +52,7 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     )
     assert config.marl.policies.one == {"tiny": {}, "frozen": True, "actor": {"optim": {"lr": 1e-4}}}
     assert config.marl.agents.asker == {"policy": "two", "sampling": {"temperature": 0.5}}
-    assert config.marl.algorithm.options == {"alpha": 0.5}
+    assert config.marl.algorithm.options == {"rewards": {"alpha": 0.5}}
     assert config.marl.agents.extra.policy == "one"
     marl: Any = OmegaConf.to_container(config.marl)
     whole = resolve(config, read_team(marl))

@@ -171,8 +171,8 @@ def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> 
 @pytest.mark.slow
 def test_without_the_option_there_is_none(composed: DictConfig) -> None:
     assert scope(composed, "marl.algorithm.name=grpo") is None
-    assert scope(composed, "marl.algorithm.name=grpo", "marl.algorithm.options.returns=gae") == "policy"
-    assert scope(composed, "marl.critic.scope=team", "marl.algorithm.options.critic=team") == "team"
+    assert scope(composed, "marl.algorithm.name=grpo", "marl.algorithm.options.advantage.returns=gae") == "policy"
+    assert scope(composed, "marl.critic.scope=team", "marl.algorithm.options.advantage.returns.critic=team") == "team"
     assert "algorithm 'grpo' uses no critic" in refused(
         composed, "marl.algorithm.name=grpo", "marl.critic.optim={lr: 1e-3}"
     )

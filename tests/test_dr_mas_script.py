@@ -54,7 +54,9 @@ def test_a_policy_for_each_agent() -> None:
     assert marl["task"]["name"] == marl["workflow"]["name"] == "dr-mas-math"
     assert (marl["task"]["train_file"], marl["workflow"]["options"]) == ("train.parquet", {"rounds": 4})
     assert marl["algorithm"]["name"] == "dr-mas"
-    assert marl["algorithm"]["options"] == {"rewards": "penalty", "penalty": 0.3}
+    assert marl["algorithm"]["options"] == {
+        "rewards": {"name": "marl_verl_dr_mas.algorithm:PenaltyMix", "penalty": 0.3}
+    }
     assert (marl["sampler"]["options"], marl["validation"]["options"]) == ({"episodes": 6}, {"episodes": 2})
     assert marl["run"] == {"seed": 3}
     assert recipe["actor_rollout_ref"]["actor"] == {"ppo_mini_batch_size": 9}  # 60 / 9: 7 updates
@@ -75,11 +77,11 @@ def test_agents_with_the_same_model_share_it() -> None:
     ("line", "key", "value"),
     [
         ("algorithm.group_by_agent_id=False", "algorithm.name", "grpo-trajectory-mean"),
-        ("algorithm.adv_estimator=rloo", "algorithm.options.baseline", "leave-one-out"),
-        ("algorithm.adv_estimator=rloo", "algorithm.options.norm_by_std", False),
-        ("algorithm.norm_adv_by_std_in_grpo=False", "algorithm.options.norm_by_std", False),
+        ("algorithm.adv_estimator=rloo", "algorithm.options.advantage.baseline", "leave-one-out"),
+        ("algorithm.adv_estimator=rloo", "algorithm.options.advantage.norm_by_std", False),
+        ("algorithm.norm_adv_by_std_in_grpo=False", "algorithm.options.advantage.norm_by_std", False),
         ("algorithm.adv_estimator=gae algorithm.group_by_agent_id=False", "algorithm.name", "ippo"),
-        (f"{ACTOR}.use_invalid_action_penalty=False", "algorithm.options.penalty", 0.0),
+        (f"{ACTOR}.use_invalid_action_penalty=False", "algorithm.options.rewards.penalty", 0.0),
         ("algorithm.filter_groups.enable=True", "sampler.filter.no_variance", True),
         (f"{ACTOR}.use_adaptive_ppo_mini_batch_size=False", "run.seed", 3),
     ],

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from marl_verl import explain, hookimpl, plugins
-from marl_verl.algo.advantage import Advantage, AdvantageResult, Estimator, RowTable
+from marl_verl.algo.advantage import AdvantageResult, Estimator, RowTable
 from marl_verl.algo.advantage.rows import FloatArray
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.credit import TableCredit
-from marl_verl.algo.rewards import Mix
 from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.run.run_dir import RunDir
+from marl_verl.testing.rows import algorithm
 from tests import batches
 
 ROOT = Path(__file__).parents[1]
@@ -271,7 +271,7 @@ SECOND = row("q", 1, 0, team=0.0)
 TREE = {**row("q", 0, 0, team=1.0), "node": "n0", "parent": "n9"}
 MISTAKES = [
     (pair(algorithm="grop"), "unknown algorithm 'grop': did you mean 'grpo'?"),
-    (pair(groop=["uid"]), "unknown key 'options.groop': did you mean 'group'?"),
+    (pair(groop=["uid"]), "unknown key 'options.groop'"),
     (document({**row("q", 0, 0, team=1.0), "paddng": True}), "unknown column 'paddng': did you mean 'padding'?"),
     (document(row("q", 0, 0, team=float("nan")), SECOND), "reward 'team' of row 'q_0_0' (agent 'a', task 'q') is nan"),
     (document(SECOND, without(SECOND, "agent")), "rows[1] lacks 'agent'"),
@@ -354,8 +354,8 @@ class DifferenceRewards(TableCredit):
 class _Plugin:
     @hookimpl
     def marl_register(self, registry: Any) -> None:
-        registry.algorithm("mine", Algorithm("independent", Mix(), DifferenceRewards(), Advantage(), "ppo-clip"))
-        registry.algorithm("odd", Algorithm("independent", Mix(), "none", _Odd(), "ppo-clip"))
+        registry.algorithm("mine", Algorithm(credit=(DifferenceRewards(),)))
+        registry.algorithm("odd", Algorithm(advantage=_Odd()))
         registry.algorithm("no-algorithm", _Odd)
 
 
@@ -365,8 +365,8 @@ def test_algorithms_of_plugins(printed: Command, refused: Command, monkeypatch: 
     rows = [row("q", s, 0, team=float(s), default=0.25) for s in range(2)]
     text = printed(document(*rows, algorithm="mine"))
     assert "credit     difference  D_i = G(z) - G(z with i's default action)." in text
-    for algorithm, message in (("odd", "'the detour' of row 'q_0_0' is nan"), ("no-algorithm", "must be an Algorithm")):
-        Path("rows.json").write_text(json.dumps(document(*rows, algorithm=algorithm)))
+    for name, message in (("odd", "'the detour' of row 'q_0_0' is nan"), ("no-algorithm", "must be an Algorithm")):
+        Path("rows.json").write_text(json.dumps(document(*rows, algorithm=name)))
         assert message in refused("rows.json", "--json")
 
 
@@ -377,8 +377,8 @@ def stored(folder: Path, step: int, given: Document | None = None) -> Document:
     """Store a step as the trainer does."""
     given = given or pair(algorithm="at-grpo")
     name = given["algorithm"]
-    algorithm, table = algorithm_named(name, given["options"], "options"), RowTable.from_rows(given["rows"])
-    document = step_document(name, algorithm, table, algorithm.compute(table), step)
+    method, table = algorithm(name, **given["options"]), RowTable.from_rows(given["rows"])
+    document = step_document(name, method, table, method.compute(table), step)
     folder.mkdir(exist_ok=True)
     RunDir(folder).rows(step, document)
     return document
@@ -406,16 +406,16 @@ def test_options_survive_being_stored(name: str) -> None:
         {"rewards": "weights", "weights": {"team": 2}},
         {"credit": "c3"},
         {"credit": "step-groups"},
-        {"advantage": "joint", "mode": "rloo"},
+        {"advantage": "marl_verl_magrpo.algorithm:JointAdvantage", "mode": "rloo"},
     ):
         try:
-            algorithm = algorithm_named(name, options, "options")
+            method = algorithm(name, **options)
         except MarlError:
             continue  # these do not go with this algorithm
         tried += 1
-        again = algorithm_named(name, json.loads(json.dumps(algorithm.options())), "options")
-        assert again == algorithm
-        assert again.options() == algorithm.options()
+        again = algorithm_named(name, json.loads(json.dumps(method.options())), "options")
+        assert again == method
+        assert again.options() == method.options()
     assert tried >= 4
 
 

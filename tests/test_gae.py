@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_magrpo.algorithm import JointAdvantage
 
-from marl_verl.algo.advantage import Advantage, RowTable
+from marl_verl.algo.advantage import Advantage, Discounted, RowTable
 from marl_verl.algo.advantage.estimator import Rows as Kind
 from marl_verl.algo.advantage.returns import GAE
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explain import Explanation, derive
-from tests.batches import FIT, Rows, algorithm, find, row
+from tests.batches import FIT, Rows, algorithm, row
 
 UNIT = st.floats(0, 1)
 
@@ -63,7 +63,7 @@ def test_its_two_ends(rows: Rows, gamma: float) -> None:
     """lam = 1: the discounted return minus the value. lam = 0: the TD error."""
     table = RowTable.from_rows(rows)
     reward = np.array([sum(each["rewards"].values()) for each in rows])
-    back = find("returns", "discounted")(gamma=gamma).compute(table, reward)
+    back = Discounted(gamma=gamma).compute(table, reward)
     np.testing.assert_allclose(gae(rows, gamma, 1.0), back - table.values, rtol=1e-12, atol=1e-12)
     stages = dict(GAE(gamma=gamma, lam=0.0).stages(table, reward))
     np.testing.assert_array_equal(stages["returns: gae"], stages["TD error"])

@@ -22,9 +22,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage import Advantage, RowTable
 from marl_verl.algo.algorithms.losses import Loss
-from marl_verl.algo.core_parts import CORE_PARTS
 from marl_verl.cli.main import COMMANDS, _parse, main, registered
 from marl_verl.plugins import KINDS, Plugins, Registry
 from marl_verl.run.describe import describe
@@ -149,8 +148,10 @@ def team(known: Plugins) -> tuple[Any, ScriptedPolicy]:
     return known.get("workflows", "second-opinion")(), ScriptedPolicy(dict.fromkeys(("solver", "checker"), say))
 
 
-def grpo(known: Plugins, **options: Any) -> Any:
-    return known.get("algorithms", "grpo").with_options(options, "options", known.get)
+def parts_of(known: Plugins, name: str, rows: Any = None, reach: Any = "group") -> tuple[Any, Any]:
+    """(an algorithm of the page, its result on rows)."""
+    method = known.get("algorithms", name)
+    return method, None if rows is None else check_algorithm(method, rows, reach=reach)
 
 
 def tasks(known: Plugins) -> None:
@@ -199,36 +200,29 @@ def samplers(known: Plugins) -> None:
 
 
 def credits(known: Plugins) -> None:
+    [per_token] = parts_of(known, "per-token")[0].credit
     table = RowTable.from_rows([{**ROWS[0], "rewards": {"team": 3.0}, "length": 4}])
-    assert known.get("credits", "per-token")().compute(table).tolist() == [0.75]
+    assert per_token.compute(table).tolist() == [0.75]
     workflow, policy = team(known)
-    episode, *_ = check_credit(known.get("credits", "progress")(), workflow, TASK, policy, known.get("tasks", "sums")())
-    assert [turn.rewards["credit"] for turn in episode.turns] == [0.0, 0.0, 1.0]
-    without, sums = known.get("credits", "without")(), known.get("tasks", "sums")()
-    episode, *_ = check_credit(without, workflow, TASK, policy, sums)
-    assert [turn.rewards["without"] for turn in episode.turns] == [0.0, 0.0, 1.0]
+    for credit in parts_of(known, "progress")[0].credit:
+        episode, *_ = check_credit(credit, workflow, TASK, policy, known.get("tasks", "sums")())
+        assert [turn.rewards[credit.component] for turn in episode.turns] == [0.0, 0.0, 1.0]
 
 
-def mixes(known: Plugins) -> None:
-    rows = [{**ROWS[0], "index": i, "rewards": {"team": 2.0, "role": float(i)}} for i in range(2)]
-    assert known.get("mixes", "gated")().compute(RowTable.from_rows(rows)).tolist() == [0.0, 2.0]
-
-
-def returns(known: Plugins) -> None:
-    rows = [{**ROWS[0], "index": i, "length": i} for i in range(3)]
-    discounted = known.get("returns", "length-discounted")(gamma=0.5)
-    assert discounted.compute(RowTable.from_rows(rows), np.ones(3)).tolist() == [1.0, 0.5, 0.25]
+def mixes_and_returns(known: Plugins) -> None:
+    rows = [{**ROWS[0], "index": i, "length": i, "rewards": {"team": 2.0, "role": 1.0 * i}} for i in range(2)]
+    method, result = parts_of(known, "gated", rows)
+    assert result.reward.tolist() == [0.0, 2.0]
+    assert result.ret[1] == 2.0 * method.advantage.returns.gamma
 
 
 def advantages(known: Plugins) -> None:
-    worst = known.get("advantages", "above-worst")
-    assert worst.baseline.compute(VALUE, GROUP).tolist() == [1.0, 5.0, 1.0]
-    assert worst.std.compute(VALUE, GROUP).tolist() == [1.0, 0.0]
-    result = check_algorithm(grpo(known, advantage="above-worst"), ROWS)
+    method, result = parts_of(known, "above-worst", ROWS)
+    assert method.advantage.baseline.compute(VALUE, GROUP).tolist() == [1.0, 5.0, 1.0]
+    assert method.advantage.std.compute(VALUE, GROUP).tolist() == [1.0, 0.0]
     assert result.group_by == ("uid", "policy")
     assert result.advantage.min() == 0.0
-    assert check_algorithm(known.get("advantages", "centred"), ROWS, reach="batch").advantage.sum() == pytest.approx(0)
-    assert check_algorithm(known.get("advantages", "per-role"), ROWS).group_by == ("uid", "agent")
+    assert parts_of(known, "centred", ROWS, "batch")[1].advantage.sum() == pytest.approx(0)
 
 
 def losses(known: Plugins) -> None:
@@ -238,29 +232,25 @@ def losses(known: Plugins) -> None:
     known.entry("losses", "smooth-clip")  # `test_my_loss` of the page is run below
 
 
-def metrics(known: Plugins) -> None:
-    found = known.get("metrics", "opinions").of_sample(
-        SimpleNamespace(episodes=[SimpleNamespace(answer=a) for a in "aab"])
-    )
-    assert found == {"team/opinions": 2.0}
-
-
-def columns(known: Plugins) -> None:
+def metrics_and_columns(known: Plugins) -> None:
+    method = known.get("algorithms", "entropy-weighted")
+    [opinions], [function] = method.metrics, method.columns
+    answers = SimpleNamespace(episodes=[SimpleNamespace(answer=a) for a in "aab"])
+    assert opinions.of_sample(answers) == {"team/opinions": 2.0}
     workflow, policy = team(known)
     sample = check_sampler(known.get("samplers", "until")(episodes=2), workflow, TASK, policy)
-    function = known.get("columns", "nll")
     rows = []
     for turn in sample.turns:
         turn.action = replace(turn.action, log_probs=[-1.0 - turn.index] * turn.length)
         turn.columns, turn.team_reward = function(turn, None), float(turn.index)
         rows.append(row_of(turn))
-    plain = check_algorithm(grpo(known), rows, reach="batch")
-    weighted = check_algorithm(grpo(known, advantage="entropy-weighted"), rows, reach="batch")
+    plain = check_algorithm(Advantage(), rows, reach="batch")
+    weighted = check_algorithm(method, rows, reach="batch")
     nll = np.array([1.0 + turn.index for turn in sample.turns])
     assert weighted.advantage.tolist() == pytest.approx((plain.advantage * nll / nll.mean()).tolist())
     assert plain.advantage.any()
     rows = [{**row, "columns": {"token-nll": [0.1, 0.9, 0.2, 0.3, 0.1]}, "length": 5} for row in rows]
-    forked = check_algorithm(grpo(known, advantage="forking-tokens"), rows)
+    forked = parts_of(known, "forking-tokens", rows)[1]
     assert [forked.of_tokens(0, 5).tolist()] == [[0.0, forked.advantage[0], 0.0, 0.0, 0.0]]
 
 
@@ -272,7 +262,9 @@ def scripts(known: Plugins) -> None:
 def algorithms(known: Plugins) -> None:
     result = check_algorithm(known.get("algorithms", "role-grpo"), ROWS)
     assert result.reward.tolist() == [r["rewards"]["team"] + r["rewards"]["role"] / 2 for r in ROWS]
-    assert known.get("algorithms", "five-names").options()["credit"] == "step-groups"
+    assert [credit.name for credit in known.get("algorithms", "step-grpo").credit] == ["step-groups"]
+    for check in (credits, mixes_and_returns, advantages, metrics_and_columns):
+        check(known)
     assert check_algorithm(known.get("algorithms", "brief-grpo"), ROWS).group_by == ("uid", "agent")
 
 
@@ -297,13 +289,7 @@ USES: dict[str, Callable[[Plugins], None]] = {
     "registry.workflow": workflows,
     "registry.reward": rewards,
     "registry.sampler": samplers,
-    "registry.credit": credits,
-    "registry.mix": mixes,
-    "registry.returns": returns,
-    "registry.advantage": advantages,
     "registry.loss": losses,
-    "registry.metric": metrics,
-    "registry.columns": columns,
     "registry.script": scripts,
     "registry.algorithm": algorithms,
     "registry.command": a_command,
@@ -313,16 +299,6 @@ USES: dict[str, Callable[[Plugins], None]] = {
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_example_does_what_it_says(section: str, known: Plugins) -> None:
     USES[section](known)
-
-
-def test_the_names_by_which_parts_go_are_the_core_s() -> None:
-    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-    argument = {"mixes": "rewards", "credits": "credit", "advantages": "advantage", "groups": "group"}
-    argument |= {"baselines": "baseline", "scales": "std"}
-    for kind, names in CORE_PARTS.items():
-        line = re.search(rf"^\| `{argument.get(kind, kind)}`[^|]*\| ([^|]*) \|", text, re.MULTILINE)
-        assert line
-        assert re.findall(r"`([\w-]+)`", line[1]) == list(names)
 
 
 def test_the_observers_saw_it(shown: dict[str, types.ModuleType], known: Plugins) -> None:

@@ -16,6 +16,7 @@ from marl_verl.algo.advantage import (
     Estimator,
     FloatArray,
     IntArray,
+    Mean,
     Returns,
     RowTable,
     Scale,
@@ -77,14 +78,14 @@ class GivenEstimator(Estimator):
 class ByName(Estimator):
     """A baseline by name in a field that takes an object."""
 
-    baseline: Baseline = "mean"  # type: ignore[assignment]
+    baseline: Baseline = Mean()
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Algorithm(rewards=GivenMix()),
-        lambda: Algorithm(credit=GivenCredit()),
+        lambda: Algorithm(credit=(GivenCredit(),)),
         lambda: Advantage(returns=GivenReturns()),
         lambda: Advantage(baseline=GivenBaseline()),
         lambda: Advantage(std=GivenScale()),
@@ -94,7 +95,11 @@ class ByName(Estimator):
 def test_a_part_that_does_not_return_one_number_per_row(make: Callable[[], Any], value: Any) -> None:
     GIVEN["value"] = value
     part = make()
-    name = next(type(each).__name__ for each in (part, *vars(part).values()) if type(each).__name__.startswith("Given"))
+    name = next(
+        type(each).__name__
+        for each in (part, *vars(part).values(), *getattr(part, "credit", ()))
+        if type(each).__name__.startswith("Given")
+    )
     with pytest.raises(
         MarlError, match=rf"`{name}\.compute` of 'given-\w+' must return an array of [13] numbers, got "
     ):
@@ -150,8 +155,11 @@ TWO = talkers(0, ("solver", "verifier"))
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: check_algorithm(ByName(), ROWS), r"'baseline' of ByName is the name 'mean', not a Baseline: write "),
-        (lambda: Algorithm(metrics="joint-turns"), r"'metrics' must be a list of names, got 'joint-turns'"),
+        (
+            lambda: check_algorithm(ByName("mean"), ROWS),  # type: ignore[arg-type]
+            r"'baseline' of by-name must be a part such as Mean\(\), got 'm",
+        ),
+        (lambda: Algorithm(metrics="joint-turns"), "'metrics' of an algorithm must be a tuple, got 'joint-turns'"),
         (lambda: Mix("team"), "'weights' must be a mapping or null, got 'team'"),
         (lambda: Mix(["team"]), "'weights' must be a mapping or null, got"),
     ],

@@ -64,7 +64,6 @@ def test_the_builtin_parts_come_through_the_hooks() -> None:
     for kind, name in (
         ("algorithms", "grpo"),
         ("algorithms", "gigpo"),
-        ("credits", "none"),
         ("rewards", "valid-answer"),
     ):
         assert found.get(kind, name) is found.get(kind, name)
@@ -473,8 +472,8 @@ def test_the_command_shows_a_part(install: Install, capsys: pytest.CaptureFixtur
     assert re.search(r" candidates +8 +a whole number >= 1( and <= \d+)?\n", sampler)
     algorithm = show(capsys, "sharp")
     assert algorithm.startswith("sharp   marl-verl-sharp ")  # the plugin of that name, then its parts
-    assert re.search(r" credit_unit +agent +one of 'agent', 'act'\n", algorithm)
-    assert re.search(r" baseline +mean +one of mean, leave-one-out, max, none\n", algorithm)
+    assert re.search(r" credit\.unit +agent +one of 'agent', 'act'\n", algorithm)
+    assert re.search(r" advantage\.baseline +mean +Baseline\n", algorithm)
     assert "broken: task 'rubik' of puzzles 1.2" in show(capsys, "rubik")
     task, workflow = json.loads(show(capsys, "inventory", "--json"))
     assert (task["kind"], workflow["kind"]) == ("task", "workflow")

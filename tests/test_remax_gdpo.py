@@ -21,6 +21,7 @@ from marl_verl.algo.sampling.base import GREEDY
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.config.parts import algorithm_named
 from marl_verl.config.reward_function import FunctionScored, check_score
 from marl_verl.config.verl_script import translate
 from marl_verl.episode import Action, Team, Workflow
@@ -29,6 +30,7 @@ from marl_verl.errors import MarlError
 from marl_verl.plugins.one_file import reward_files
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling
+from marl_verl.testing.rows import algorithm
 
 TASK = Task("t", "question")
 AGENTS = {"solver": AgentConfig("solver", "p", sampling=Sampling(temperature=0.7)), "judge": AgentConfig("judge", "p")}
@@ -161,7 +163,7 @@ def reference(made: list[dict[str, Any]], weights: list[float], scaled: bool) ->
 @pytest.mark.parametrize(("count", "weights", "scaled"), [(20, None, True), (12, [2.0, 0.5], True), (20, None, False)])
 def test_gdpo_is_its_equation(count: int, weights: list[float] | None, scaled: bool) -> None:
     made, _ = rows(count, 3)
-    method = GDPO.with_options({"keys": ["x", "y"], "key_weights": weights, "norm_by_std": scaled})
+    method = algorithm(GDPO, **{"keys": ["x", "y"], "key_weights": weights, "norm_by_std": scaled})
     found = method.compute(RowTable.from_rows(made)).advantage
     np.testing.assert_allclose(found, reference(made, weights or [1.0, 1.0], scaled), rtol=1e-9)
 
@@ -169,7 +171,7 @@ def test_gdpo_is_its_equation(count: int, weights: list[float] | None, scaled: b
 def test_gdpo_whitens_each_policy_by_itself() -> None:
     made, _ = rows(20, 4)
     others = [{**row, "uid": f"{row['uid']}x", "policy": "other"} for row in rows(15, 5)[0]]
-    method = GDPO.with_options({"keys": ["x", "y"]})
+    method = algorithm(GDPO, **{"keys": ["x", "y"]})
     found = method.compute(RowTable.from_rows(made + others)).advantage
     np.testing.assert_allclose(found[:20], method.compute(RowTable.from_rows(made)).advantage)
 
@@ -202,7 +204,7 @@ def test_both_are_those_of_stock_verl(seed: int) -> None:
     stock, _ = core_algos.compute_gdpo_outcome_advantage(
         scores, mask, index, config=config, non_tensor_batch=parts, batch=batch
     )
-    method = GDPO.with_options({"keys": ["x", "y"], "key_weights": weights})
+    method = algorithm(GDPO, **{"keys": ["x", "y"], "key_weights": weights})
     found = method.compute(RowTable.from_rows(made)).advantage
     np.testing.assert_allclose(found, stock[:, 0].numpy(), atol=1e-5)
 
@@ -248,7 +250,7 @@ def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_pat
                 "reward.reward_manager.name=gdpo",
             ],
             "gdpo",
-            {"keys": ["a", "b"], "key_weights": [1.0, 2.0], "norm_by_std": False},
+            {"advantage": {"keys": ["a", "b"], "key_weights": [1.0, 2.0], "norm_by_std": False}},
         ),
     ],
 )
@@ -256,7 +258,7 @@ def test_lines_of_a_verl_script(lines: list[str], name: str, options: dict[str, 
     marl = translate([*lines, "actor_rollout_ref.rollout.n=4"]).recipe["marl"]
     assert marl["algorithm"] == {"name": name, "options": options}
     assert marl["sampler"]["options"] == {"episodes": 4}
-    assert {"remax": REMAX, "gdpo": GDPO}[name].with_options(options).options()["loss"] == "ppo-clip"
+    assert algorithm_named(name, options, "options").loss == "ppo-clip"
 
 
 @pytest.mark.parametrize(
@@ -265,4 +267,4 @@ def test_lines_of_a_verl_script(lines: list[str], name: str, options: dict[str, 
 )
 def test_wrong_keys_of_gdpo_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(MarlError, match=message):
-        GDPO.with_options(options)
+        algorithm(GDPO, **options)

@@ -18,13 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config import schema
-from marl_verl.config.parts import algorithm_named
 from marl_verl.config.task_choice import (
     check_task_choice,
     curriculum_of,
     filter_of,
 )
 from marl_verl.errors import MarlError
+from marl_verl.testing.rows import algorithm
 from marl_verl.trainer.curriculum import FILE, Curriculum
 from marl_verl.trainer.filtering import Signal
 
@@ -40,7 +40,7 @@ def row(uid: str, session: int, index: int, reward: float, **own: Any) -> dict[s
 
 
 def computed(table: RowTable, name: str = "grpo", **options: Any) -> AdvantageResult:
-    return algorithm_named(name, options, "options").compute(table)
+    return algorithm(name, **options).compute(table)
 
 
 # -- the filter --------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Stack:
             def __init__(self) -> None:
                 self.config, self.global_steps = config, 1
                 self.filter, self.curriculum, self.past = filter_of(config), None, None
-                self.algorithm: Algorithm = algorithm_named("grpo", {}, "options")
+                self.algorithm: Algorithm = algorithm("grpo")
                 self.memory = AdvantageMemory(self.algorithm)
                 self.policies: Any = SimpleNamespace(learning={"a"}, sleep=lambda: None)
                 self.records: Any = SimpleNamespace(
@@ -308,11 +308,11 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
 
 
 def test_settings_that_do_not_go_together() -> None:
-    grpo = algorithm_named("grpo", {}, "options")
+    grpo = algorithm("grpo")
     check_task_choice(choices(mode="async"), grpo)
     for check, message in (
         (
-            lambda: check_task_choice(choices(), algorithm_named("ippo", {}, "options")),
+            lambda: check_task_choice(choices(), algorithm("ippo")),
             "'marl.sampler.filter' has no effect, because the advantages come from a critic",
         ),
         (

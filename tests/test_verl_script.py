@@ -146,7 +146,7 @@ def test_a_ppo_script_has_a_critic(monkeypatch: pytest.MonkeyPatch, place: Path)
     gpus(monkeypatch)
     plan = planned(GRPO, *PPO.split())
     assert plan.team.algorithm.name == "ippo"
-    assert plan.team.algorithm.options == {"lam": 0.95}
+    assert plan.team.algorithm.options == {"advantage": {"returns": {"lam": 0.95}}}
     assert plan.config.marl.sampler.options.episodes == 5
     critic = plan.resolved.critics.solver.critic
     assert (critic.optim.lr, critic.ppo_micro_batch_size_per_gpu, critic.model.path) == (1e-5, 4, "model")
@@ -213,7 +213,10 @@ def test_policies_follow_from_the_agents() -> None:
 def test_verls_own_defaults_hold() -> None:
     made = recipe()
     defaults = yaml.safe_load((verl_configs() / "_generated_ppo_trainer.yaml").read_text())
-    assert made["marl"]["algorithm"] == {"name": "ippo", "options": {"lam": defaults["algorithm"]["lam"]}}
+    assert made["marl"]["algorithm"] == {
+        "name": "ippo",
+        "options": {"advantage": {"returns": {"lam": defaults["algorithm"]["lam"]}}},
+    }
     assert made["marl"]["sampler"]["options"]["episodes"] == 1
     assert made["data"]["train_batch_size"] == defaults["data"]["train_batch_size"]
     for key in ("total_epochs", "total_training_steps", "save_freq", "test_freq"):
@@ -309,12 +312,12 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
             "+reward_model.reward_kwargs.overlong_buffer_cfg.len=4096 +reward_model.reward_kwargs.max_resp_len=20480 "
             "+reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5 "
             "+reward_model.reward_kwargs.overlong_buffer_cfg.log=True",
-            {"marl.algorithm.options.overlong": {"L": 20480, "C": 4096, "factor": 0.5}},
+            {"marl.algorithm.options.advantage.overlong": {"L": 20480, "C": 4096, "factor": 0.5}},
         ),
         (
             "reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=128 "
             "data.max_response_length=512",
-            {"marl.algorithm.options.overlong": {"L": 512, "C": 128}, "data.max_response_length": "512"},
+            {"marl.algorithm.options.advantage.overlong": {"L": 512, "C": 128}, "data.max_response_length": "512"},
         ),
         ("reward.reward_kwargs.overlong_buffer_cfg.enable=False reward.reward_kwargs.max_resp_len=9", {}),
         (

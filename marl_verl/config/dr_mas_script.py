@@ -118,17 +118,18 @@ def _set_algorithm(script: Translation) -> None:
     estimator, by_agent = "algorithm.adv_estimator", "algorithm.group_by_agent_id"
     used, coefficient = (f"{ACTOR}.{name}" for name in ("use_invalid_action_penalty", "invalid_action_penalty_coef"))
     penalty = script.values.get(coefficient, 0.1) if script.values.get(used, True) else 0.0
-    options: dict[str, Any] = {"rewards": "penalty", "penalty": penalty}
+    options: dict[str, Any] = {"rewards": {"name": "marl_verl_dr_mas.algorithm:PenaltyMix", "penalty": penalty}}
+    advantage: dict[str, Any] = {}
     for key in (used, coefficient):
-        script.note(key, f"marl.algorithm.options.penalty={penalty}")
+        script.note(key, f"marl.algorithm.options.rewards.penalty={penalty}")
     if (name := str(script.values.get(estimator, "gae"))) == "gigpo":
         for key in [key for key in script.values if key.startswith((estimator, "algorithm.gigpo.", "algorithm.gamma"))]:
             script.refuse(key, NO_STEP)
     if name in ("grpo", "rloo", "gigpo"):
         algorithm = "dr-mas" if script.values.get(by_agent) else "grpo-trajectory-mean"
         norm = "algorithm.norm_adv_by_std_in_grpo"
-        options |= {"baseline": "leave-one-out"} if name == "rloo" else {}
-        options |= {"norm_by_std": False} if name == "rloo" or script.values.get(norm) is False else {}
+        advantage |= {"baseline": "leave-one-out"} if name == "rloo" else {}
+        advantage |= {"norm_by_std": False} if name == "rloo" or script.values.get(norm) is False else {}
         script.put("marl.algorithm.name", algorithm)
         for key in (estimator, by_agent, norm):
             script.note(key, f"marl.algorithm.name={algorithm}")
@@ -136,4 +137,4 @@ def _set_algorithm(script: Translation) -> None:
         script.refuse(by_agent, f"groups of an agent's rows: set {estimator}=grpo or rloo")
     else:
         script.drop(by_agent)
-    script.put("marl.algorithm.options", options)
+    script.put("marl.algorithm.options", {**options, **({"advantage": advantage} if advantage else {})})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
-from marl_verl.algo.advantage.part import Part
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit.base import Credit, ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
@@ -26,6 +25,7 @@ from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError
+from marl_verl.options import Part
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
@@ -60,11 +60,7 @@ def check_sides(
     if not sides:
         return
     parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{names[each]}'", found[each]) for each in found]
-    parts += [(f"credit '{each.name}'", each) for each in algorithm.credit.each]
-    nested = (getattr(algorithm.advantage, field.name) for field in fields(algorithm.advantage))  # type: ignore[arg-type]
-    for part in (algorithm.advantage, *nested):
-        if isinstance(part, Part):
-            parts.append((f"{part.kind.removesuffix('s')} '{part.name}'", part))
+    parts += [(f"{part.kind} '{part.name}'", part) for part in algorithm.parts()]
     for what, each in parts:
         if each.one_side is not None:
             raise MarlError(f"{what} needs agents of one side, but the team has {_listed(sides)}: {each.one_side}")
@@ -76,17 +72,16 @@ def _listed(sides: Sequence[str]) -> str:
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     """MarlError if credit or advantage is incompatible with the rows that the sampler makes."""
-    credit: Any = algorithm.credit
     # a credit that replaces component `team` is not an increment
-    incremental = sampler.incremental and "team" not in credit.consumed()
+    incremental = sampler.incremental and not any("team" in credit.consumed() for credit in algorithm.credit)
     rows = Rows(sampler.branches, sampler.crossed, incremental, sampler.greedy)
     if (why := algorithm.advantage.incompatibility(rows)) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
         pair = f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}'"
         raise MarlError(f"{pair}: {why}{hint}")
-    for each in credit.each:
-        _check_credit(each, sampler, algorithm, team)
+    for credit in algorithm.credit:
+        _check_credit(credit, sampler, algorithm, team)
 
 
 def _check_credit(credit: Credit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
@@ -100,10 +95,10 @@ def _check_credit(credit: Credit, sampler: Sampler, algorithm: Algorithm, team: 
     try:
         credit.check(list(team.agents))
     except MarlError as error:
-        raise MarlError(f"marl.algorithm.options.{error}") from error
+        raise MarlError(f"marl.algorithm.options.credit: {error}") from error
     if credit.repeated and algorithm.advantage.sums_turns:
         what = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
-        remedy = "use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
+        remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
         raise MarlError(f"{what}: {remedy}")
 
 

@@ -1,15 +1,20 @@
 """Look up the registered parts that a config or a file names."""
 
 import dataclasses
-from collections.abc import Mapping
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from marl_verl import plugins
-from marl_verl.algo.algorithms import Algorithm, Loss, Metric
+from marl_verl.algo import advantage, credit, rewards
+from marl_verl.algo.advantage import compare
+from marl_verl.algo.algorithms import Algorithm, Loss, gdpo, gigpo, remax
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.turn_columns import ColumnFunction
-from marl_verl.errors import MarlError
-from marl_verl.options import build
+from marl_verl.errors import MarlError, unknown
+from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins import KINDS
 from marl_verl.team import Named, TeamConfig
 
@@ -26,21 +31,77 @@ def part(kind: str, name: str, base: type | None) -> Any:
     return found
 
 
+CORE = tuple(module.__name__ for module in (rewards, credit, advantage, compare, gigpo, remax, gdpo))
+"""Modules whose parts have short names in every config."""
+
+
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
-    """Return a registered algorithm with options; `where` is their config key. MarlError for an invalid option."""
+    """Return a registered algorithm with options; `where` is their config key.
+
+    A part is named by its short name where it is one of marl-verl, or the module that has the algorithm or one of its
+    parts defines or imports it; and everywhere as "package.module:Class". MarlError for an invalid option.
+    """
     known = plugins.load()
-    found = known.get("algorithms", name)
-    if not isinstance(found, Algorithm):
-        raise MarlError(f"algorithm '{name}' must be an Algorithm, got {found!r:.80}")
-    return found.with_options(options, where=where, find=known.get)
+    algorithm = known.get("algorithms", name)
+    if not isinstance(algorithm, Algorithm):
+        raise MarlError(f"algorithm '{name}' must be an Algorithm, got {algorithm!r:.80}")
+    target = known.entry("algorithms", name).target
+    return algorithm.with_options(options, where, finder(algorithm, str(target).partition(":")[0]))
+
+
+def finder(algorithm: Algorithm, home: str = "") -> Find:
+    """Resolves names of parts for an algorithm; `home`: the module that has it."""
+    modules = dict.fromkeys((home, *(type(part).__module__ for part in algorithm.parts()), *CORE))
+    return lambda base, name, where: _find(base, name, where, [module for module in modules if module in sys.modules])
+
+
+def with_flat(algorithm: Algorithm, options: Mapping[str, Any], where: str) -> Algorithm:
+    """The algorithm with options, of which those of its parts may also stand alone, as in files of marl-verl 0.1:
+    {"returns": "discounted", "gamma": 0.9}. MarlError as `algorithm_named`."""
+    # names of parts come first: they decide which other options there are
+    for option in sorted(options, key=lambda name: (not hasattr(algorithm, name), not isinstance(options[name], str))):
+        path = [option] if hasattr(algorithm, option) else (paths(algorithm, option) or [option])[0].split(".")
+        value = options[option]
+        for key in reversed(path[1:]):
+            value = {key: value}
+        algorithm = algorithm.with_options({path[0]: value}, where, finder(algorithm))
+    return algorithm
+
+
+def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]) -> Any:
+    """The part, or function if `base` is None, with a short name in one of the modules, or at "package.module:Class".
+
+    MarlError if there is none.
+    """
+    kind = "column function" if base is None else base.kind
+    if ":" in name:
+        part = imported(name, where)
+        if not (callable(part) if base is None else issubclass(part if isinstance(part, type) else type(part), base)):
+            raise MarlError(f"'{where}': '{name}' is no {kind}, but {part!r:.80}")
+        return part
+    values = [value for module in modules for value in vars(sys.modules[module]).values()]
+    if base is None:
+        parts: dict[str, Any] = {value.__name__: value for value in values if inspect.isfunction(value)}
+    else:
+        classes = [value for value in reversed(values) if isinstance(value, type) and issubclass(value, base)]
+        parts = {part.name: part for part in classes if dataclasses.is_dataclass(part)}
+    if name not in parts:
+        raise MarlError(f"'{where}': {unknown(kind, name, parts)} A part of another package: package.module:Class.")
+    return parts[name]
+
+
+def imported(path: str, where: str) -> Any:
+    """The object at "package.module:attribute". MarlError if it cannot be imported."""
+    try:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise MarlError(f"'{where}': cannot import '{path}': {error}") from error
 
 
 def algorithm_of(team: TeamConfig) -> Algorithm:
-    """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for named parts."""
+    """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for its loss."""
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
     loss_named(algorithm.loss)
-    metrics_of(algorithm)
-    columns_of(algorithm)
     return algorithm
 
 
@@ -58,26 +119,9 @@ def loss_named(name: str) -> Loss:
     return Loss.of(found, name, entry.settings)
 
 
-def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
-    """Return the metrics of an algorithm. MarlError for an unknown name, or a target that is not a `Metric`."""
-    known = plugins.load()
-    found = []
-    for name in algorithm.metrics:
-        target = known.get("metrics", name)
-        metric = target() if isinstance(target, type) else target
-        if not isinstance(metric, Metric):
-            source = known.entry("metrics", name).source
-            raise MarlError(f"metric '{name}' of {source} must be a Metric, got {target!r:.80}")
-        found.append(metric)
-    return tuple(found)
-
-
 def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:
-    """Return the column functions of an algorithm by name and source. MarlError for an unknown name, or no function."""
-    known = plugins.load()
-    return {
-        f"'{name}' of {known.entry('columns', name).source}": part("columns", name, None) for name in algorithm.columns
-    }
+    """The column functions of an algorithm by name."""
+    return {f"'{function.__module__}:{function.__qualname__}'": function for function in algorithm.columns}
 
 
 def sampler_names(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, str]:

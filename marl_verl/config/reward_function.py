@@ -121,7 +121,7 @@ def check_score(task_set: TaskSet, task: Task, parts: Sequence[str] = ()) -> Non
     try:
         score_parts(value, parts)
     except MarlError as error:
-        raise MarlError(f"{label}: {error} (marl.algorithm.options.keys)") from error
+        raise MarlError(f"{label}: {error} (marl.algorithm.options.advantage.keys)") from error
     for number in value.values() if isinstance(value, Mapping) else [value]:
         finite(number, label, task_set.score.__qualname__)
 

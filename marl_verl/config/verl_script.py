@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.dr_mas_script import add_dr_mas
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
@@ -45,21 +47,22 @@ ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpg": ("grpo", {"scale_group": "batch", "std": "nonzero", "eps": 0.0}),
     "remax": ("remax", {}),
     "gdpo": ("gdpo", {}),
-    "gae": ("ippo", {"lam": 1.0}),  # verl's default
+    "gae": ("ippo", {"returns.lam": 1.0}),  # verl's default
 }
-"""`algorithm.adv_estimator` -> (marl.algorithm.name, its options); docs/from-verl.md says where they differ."""
+"""`algorithm.adv_estimator` -> (marl.algorithm.name, options of its advantage); docs/from-verl.md says where they
+differ."""
 WITHOUT = dict.fromkeys(("opo", "optimal_token_baseline", "tir_optimal_token_baseline"), "rloo") | {
     "grpo_passk": "grpo"
 }
 """Estimators of verl that marl-verl does not have -> the nearest one that it has."""
 READ: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "gamma": ("gamma", ("gae",)),
-    "lam": ("lam", ("gae",)),
+    "gamma": ("returns.gamma", ("gae",)),
+    "lam": ("returns.lam", ("gae",)),
     "norm_adv_by_std_in_grpo": ("norm_by_std", ("grpo", "gdpo")),
     "gdpo_reward_keys": ("keys", ("gdpo",)),
     "gdpo_reward_weights": ("key_weights", ("gdpo",)),
 }
-"""Key of `algorithm` -> (option, estimators that read it)."""
+"""Key of `algorithm` -> (option of the advantage, estimators that read it)."""
 KL_SETTINGS = ("kl_penalty", "kl_ctrl.type", "kl_ctrl.horizon", "kl_ctrl.target_kl")
 BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
 MOVED: Mapping[str, str] = {
@@ -209,7 +212,10 @@ def _set_algorithm(script: Translation) -> bool:
                 options[option] = script.take(where)
             elif not (setting == "gamma" and estimator == "reinforce_plus_plus"):  # which reads it, and is refused
                 script.drop(where)
-    section |= {"name": name, "options": {**options, **section.get("options", {})}}
+    nested = OmegaConf.create()
+    for option, value in options.items():
+        OmegaConf.update(nested, f"advantage.{option}", value)
+    section |= {"name": name, "options": OmegaConf.to_container(OmegaConf.merge(nested, section.get("options", {})))}
     if script.get(f"{ACTOR}.policy_loss.loss_mode") != "vanilla":
         script.put("marl.algorithm.options.loss", "verl")
     return critic
@@ -228,7 +234,7 @@ def _set_reward(script: Translation) -> None:
         overlong: dict[str, float] = {"L": int(script.number(limit)), "C": int(script.number(length))}
         if script.values.get(factor) not in (None, 1):
             overlong["factor"] = script.number(factor)
-        script.become(enable, "marl.algorithm.options.overlong", overlong)
+        script.become(enable, "marl.algorithm.options.advantage.overlong", overlong)
         for key in (length, factor, longest):
             script.take(key)
     groups = "algorithm.filter_groups"

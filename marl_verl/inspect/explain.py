@@ -17,7 +17,7 @@ import numpy as np
 from marl_verl.algo.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import leave_one_out, shapley
-from marl_verl.config.parts import algorithm_named
+from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.run_files import about
@@ -46,7 +46,7 @@ def derive(document: object) -> Explanation | Games:
         if stored.options:
             raise MarlError(f"unknown key 'options.{next(iter(stored.options))}': '{GAMES}' has no options")
         return Games([Game.of(row, f"row {i}") for i, row in enumerate(stored.rows)])
-    algorithm = algorithm_named(stored.algorithm, stored.options, "options")
+    algorithm = with_flat(algorithm_named(stored.algorithm, {}, "options"), stored.options, "options")
     table = RowTable.from_rows(stored.rows, declared=stored.components)
     return Explanation(stored.algorithm, algorithm, table, algorithm.compute(table))
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, group_ids
-from marl_verl.algo.advantage.part import Part, flat
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, nearest
@@ -19,6 +18,7 @@ from marl_verl.inspect.episodes import holds_episodes
 from marl_verl.inspect.explain import Document, Explanation, Record, derive
 from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
+from marl_verl.options import Part
 from marl_verl.run.packing import unpacked
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
@@ -66,7 +66,7 @@ class ExplainedRows(list[Record]):
     @property
     def credits(self) -> list[str]:
         """The reward components that the algorithm's credits add."""
-        credits = self._derived.algorithm.credit.each if isinstance(self._derived, Explanation) else ()
+        credits = self._derived.algorithm.credit if isinstance(self._derived, Explanation) else ()
         return [credit.component for credit in credits if isinstance(credit, TableCredit | ReplayCredit)]
 
     def row(self, key: str) -> Record:
@@ -109,7 +109,8 @@ class ExplainedRows(list[Record]):
         lines = [f"row {cell(record['key'])} of agent {cell(record['agent'])}"]
         if record["padding"]:
             return [*lines, "  padding: it only fills a batch, enters no statistic, and has advantage 0"]
-        options = ", ".join(f"{name} {value}" for name, value in flat(explanation.algorithm.rewards).items())
+        rewards = explanation.algorithm.rewards
+        options = ", ".join(f"{field.name} {getattr(rewards, field.name)}" for field in dataclasses.fields(rewards))  # type: ignore[arg-type]
         way = [[f"  column: {name}", _values(value)] for name, value in record.get("columns", {}).items()]
         for transform in record["transforms"]:
             mixed = options and transform["name"].startswith("mix: ")
@@ -159,10 +160,9 @@ def _header(explanation: Explanation) -> list[str]:
     """The algorithm's options, formulas and groups."""
     algorithm, result = explanation.algorithm, explanation.result
     parts = [*_with_parts("rewards", algorithm.rewards), *_with_parts("advantage", algorithm.advantage)]
-    credits = [credit for credit in algorithm.credit.each if credit.name != "none"]
-    parts = [*(("credit", credit) for credit in credits), *parts]
+    parts = [*(("credit", credit) for credit in algorithm.credit), *parts]
     scaled = bool((result.scale != 1).any())
-    formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts if part.kind != "scales" or scaled]
+    formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts if part.kind != "scale" or scaled]
     padding = int(explanation.table.padding.sum())
     groups: dict[int, tuple[set[int], set[float]]] = {}  # the samples and the returns in each
     for row in np.flatnonzero(result.group >= 0).tolist():

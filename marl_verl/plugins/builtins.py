@@ -1,6 +1,5 @@
 """The built-in parts, registered lazily through the same hook as those of plugins."""
 
-from marl_verl.algo.core_parts import CORE_PARTS
 from marl_verl.plugins.registry import Registry, hookimpl
 
 
@@ -28,7 +27,3 @@ def marl_register(registry: Registry) -> None:
     registry.algorithm("gdpo", "marl_verl.algo.algorithms.gdpo:GDPO")
     registry.algorithm("ippo", "marl_verl.algo.algorithms.presets:IPPO")
     registry.algorithm("mappo", "marl_verl.algo.algorithms.presets:MAPPO")
-    methods = {"mixes": registry.mix, "credits": registry.credit, "returns": registry.returns}
-    for kind, register in {**methods, "advantages": registry.advantage}.items():
-        for name, target in CORE_PARTS[kind].items():
-            register(name, target)

@@ -12,7 +12,7 @@ docs/plugins.md has an example of each hook and of each method of the registry.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,8 @@ from marl_verl.errors import MarlError
 if TYPE_CHECKING:
     from random import Random
 
-    from marl_verl.algo.advantage import Estimator, Returns
-    from marl_verl.algo.algorithms import Algorithm, Loss, Metric
+    from marl_verl.algo.algorithms import Algorithm, Loss
     from marl_verl.algo.algorithms.losses import LossFunction
-    from marl_verl.algo.credit import Credit
-    from marl_verl.algo.rewards import RewardMix
     from marl_verl.algo.sampling import Sampler
     from marl_verl.episode import Episode, Message, Turn, Workflow
     from marl_verl.tasks import Task, TaskSet
@@ -37,13 +34,7 @@ KINDS: Mapping[str, str] = {
     "workflows": "workflow",
     "rewards": "reward",
     "samplers": "sampler",
-    "credits": "credit",
-    "mixes": "reward mix",
-    "returns": "return",
-    "advantages": "advantage",
     "losses": "loss",
-    "metrics": "metric",
-    "columns": "column function",
     "scripts": "script",
     "algorithms": "algorithm",
     "commands": "command",
@@ -131,22 +122,6 @@ class Registry:
         """Register a sampler: its async `sample(context)` makes the episodes of one task."""
         self._add("samplers", name, target)
 
-    def credit(self, name: str, target: type[Credit] | Credit | str) -> None:
-        """Register a credit: a `TableCredit`, computed from a batch, or a `ReplayCredit`, which replays episodes."""
-        self._add("credits", name, target)
-
-    def mix(self, name: str, target: type[RewardMix] | RewardMix | str) -> None:
-        """Register a reward mix: its `compute(table)` returns one reward per row [n], from the row's components."""
-        self._add("mixes", name, target)
-
-    def returns(self, name: str, target: type[Returns] | Returns | str) -> None:
-        """Register a return: its `compute(table, reward)` returns one return per row [n]."""
-        self._add("returns", name, target)
-
-    def advantage(self, name: str, target: type[Estimator] | Estimator | str) -> None:
-        """Register an advantage: its `compute(table, reward)` returns one advantage per row [n]."""
-        self._add("advantages", name, target)
-
     def loss(
         self,
         name: str,
@@ -159,16 +134,6 @@ class Registry:
         """Register a loss: one of verl's policy losses with its settings, or a function with these settings."""
         settings = {"actor": actor, "correction": correction, "one_update": one_update}
         self._add("losses", name, target, {key: value for key, value in settings.items() if value})
-
-    def metric(self, name: str, target: type[Metric] | Metric | str) -> None:
-        """Register a metric: of a step's rows, or of one task's sample."""
-        self._add("metrics", name, target)
-
-    def columns(
-        self, name: str, target: Callable[[Turn, Episode], Mapping[str, float | Sequence[float]]] | str
-    ) -> None:
-        """Register a column function: (turn, episode) -> {column: a number, or a number per response token}."""
-        self._add("columns", name, target)
 
     def script(self, name: str, target: Callable[[list[Message], Random], str | Awaitable[str]] | str) -> None:
         """Register a script: (messages, random) -> the text of an action. A policy with this `script` acts by it."""

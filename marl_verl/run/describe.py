@@ -37,12 +37,11 @@ def describe(plan: Plan) -> str:
     algorithm = algorithm_of(team)
     samplers = named_samplers(algorithm, marl_section(config))
     group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()
-    settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
     words = {"train": "training", "test": "held-out"}
     counts = ", ".join(f"{len(plan.tasks[split])} {words[split]}" for split in plan.tasks) or "not loaded"
     lines += [
         f"  task    {_task(team)} ({counts}), workflow {team.workflow.name}",
-        f"  learn   {team.algorithm.name}: {settings}",
+        f"  learn   {team.algorithm.name}: {algorithm.describe()}",
         *([f"  groups  rows with the same {', '.join(group)}"] if group else []),
         f"  sample  {_sampling(samplers['sampler'])}",
         f"  test    {_once(config.actor_rollout_ref.rollout.val_kwargs)}, and by {_sampling(samplers['validation'])}",

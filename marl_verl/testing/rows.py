@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.config.parts import algorithm_named
+from marl_verl.config.parts import algorithm_named, with_flat
 
 __all__ = ["AGENTS", "VALUES", "Rows", "algorithm", "episodes", "joint_trees", "keep", "row", "trees"]
 
@@ -20,9 +20,10 @@ AGENTS = ("planner", "solver", "verifier")
 VALUES = st.integers(-8, 8).map(lambda number: number / 4)
 
 
-def algorithm(name: str, **options: Any) -> Algorithm:
-    """A registered algorithm with options as in config."""
-    return algorithm_named(name, options, "options")
+def algorithm(base: str | Algorithm, **options: Any) -> Algorithm:
+    """An algorithm, or the registered one of that name, with options as in config; those of its parts also by their
+    names alone: `algorithm("grpo", returns="discounted", gamma=0.5)`."""
+    return with_flat(algorithm_named(base, {}, "options") if isinstance(base, str) else base, options, "options")
 
 
 def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: float) -> dict[str, Any]:

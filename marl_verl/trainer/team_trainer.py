@@ -34,7 +34,7 @@ from marl_verl.algo.advantage.concat import concat
 from marl_verl.backend.verl.batches import PARTITION
 from marl_verl.backend.verl.memory import AdvantageMemory
 from marl_verl.backend.verl.rollout.worker import Done, Report
-from marl_verl.config.parts import algorithm_of, metrics_of
+from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import team_of
 from marl_verl.config.task_choice import curriculum_of, filter_of
 from marl_verl.events import emit, timed
@@ -230,7 +230,7 @@ class TeamTrainer(PPOTrainer):
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Store how a step's advantages were computed. Returns the step's metrics of team and agents."""
         self.records.rows(self.global_steps, table, result)
-        values = team_metrics(table, result, self.reports, metrics_of(self.algorithm))
+        values = team_metrics(table, result, self.reports, self.algorithm.metrics)
         if self.filter is not None and self.drawn:
             values |= {"filter/refill_rounds": float(self.refills), "filter/tasks": float(len(self.drawn))}
         for part in (self.curriculum, self.past):

@@ -3,6 +3,7 @@
 import random
 
 from marl_verl import Advantage, Algorithm, Mix, Task, TaskSet, Workflow, hookimpl
+from marl_verl.algo.advantage import LeaveOneOut
 
 DIGITS = "0123456789"
 
@@ -60,7 +61,7 @@ def holds_it(task, turn, episode):  # a role reward: whether the agent holds the
 # A = r - mean r of the agent's other turns on the same task, where r = team + 0.2 role
 MY_RLOO = Algorithm(
     rewards=Mix(team=1.0, role=0.2),
-    advantage=Advantage(group=("uid", "agent"), baseline="leave-one-out", norm_by_std=False),
+    advantage=Advantage(group=("uid", "agent"), baseline=LeaveOneOut(), norm_by_std=False),
 )
 
 

@@ -22,7 +22,7 @@ RECIPE = ROOT / "recipes" / "frameworks" / "openai_agents.yaml"
 
 def test_every_framework_trains(tmp_path: Path) -> None:
     recipe: Any = OmegaConf.load(RECIPE)
-    recipe.marl.algorithm = {"name": "grpo", "options": {"credit": "counterfactual"}}
+    recipe.marl.algorithm = {"name": "grpo", "options": {"credit": "marl_verl_sharp.counterfactual:Counterfactual"}}
     recipe.marl.sampler = {"options": {"episodes": 2}}
     recipe.marl.plugins = [str(Path(__file__).with_name("all_frameworks.py"))]
     recipe.marl.task = {"name": "mixed-digits", "train_size": 64, "test_size": 5}

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
-from marl_verl.algo.advantage.part import Part
 from marl_verl.errors import MarlError
+from marl_verl.options import Part
 
 SINGLETONS = ("zero", "raw", "batch")
 MODERATE = 1e100
@@ -28,7 +28,7 @@ def check_eps(eps: float) -> None:
 class Baseline(Part):
     """b in A = R - b."""
 
-    kind: ClassVar[str] = "baselines"
+    kind: ClassVar[str] = "baseline"
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         """One baseline per sample [S]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
@@ -79,7 +79,7 @@ class NoBaseline(Baseline):
 class Scale(Part):
     """sigma in A = (R - b) / (sigma + eps)."""
 
-    kind: ClassVar[str] = "scales"
+    kind: ClassVar[str] = "scale"
     of_returns: ClassVar[bool] = False  # also with `scale_group`, where other scales are of R - b
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:

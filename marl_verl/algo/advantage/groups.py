@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, first_true
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.errors import MarlError
+from marl_verl.options import Names
 
 SAMPLES = ("row", "session_mean")
 BATCH: tuple[str, ...] = ()
@@ -18,6 +20,13 @@ AGENT = ("uid", "agent")
 TURN = ("uid", "turn", "agent", "slot")
 SIBLINGS = ("uid", "parent", "agent", "slot")
 OBSERVATION = ("uid", "obs")
+GROUPS = {
+    **{"batch": BATCH, "task": TASK, "agent": AGENT},
+    **{"turn": TURN, "siblings": SIBLINGS, "observation": OBSERVATION},
+}
+"""Names of groups in config."""
+Group = Annotated[tuple[str, ...], Names(GROUPS)]
+"""The columns that define a group; in config also one of the names."""
 
 
 def check_columns(option: str, columns: object) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine
 from marl_verl.algo.advantage.groups import check_shared
-from marl_verl.algo.advantage.part import Part
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
+from marl_verl.options import Part
 
 Scope = Literal["policy", "team"]
 """Input of a critic: the agent's observation, one critic per policy; or the joint observation, one critic per team."""

@@ -217,7 +217,7 @@ class RowTable:
         return [f"{self.uid.names[uid]}_{session}_{index}" for uid, session, index in rows]
 
     def column(self, name: str) -> FloatArray:
-        """[n] a column that a column function computed (`registry.columns`). MarlError with the nearest name for an
+        """[n] a column that a column function computed (`Algorithm.columns`). MarlError with the nearest name for an
         unknown column, or with the first row that lacks it; `numbers` has NaN for such rows."""
         if name not in self.numbers:
             raise unknown("column", name, self.numbers)

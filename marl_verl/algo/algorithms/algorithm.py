@@ -3,90 +3,111 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, first_true, numbers_of
-from marl_verl.algo.advantage.estimator import Estimator, Memory
-from marl_verl.algo.advantage.part import Find, PartField, changed, check_known, flat, replaced
+from marl_verl.algo.advantage.estimator import Advantage, Estimator, Memory
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.credit.base import Credit, CreditField, ReplayCredit, TableCredit
-from marl_verl.algo.rewards.mix import RewardMix, check_finite
+from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
+from marl_verl.algo.rewards.mix import Mix, RewardMix, check_finite
 from marl_verl.algo.sampling import Sample
+from marl_verl.algo.sampling.turn_columns import ColumnFunction
 from marl_verl.errors import MarlError, shown
-from marl_verl.options import check_type
+from marl_verl.options import Find, Part, changed, config_of
 from marl_verl.team import AgentConfig
 
-NAMES = ("sampler", "loss")
-"""Parts that are registered names, resolved by the rollout worker and the trainer."""
-LISTS = ("metrics", "columns")
-"""Lists of registered names."""
-PARTS = {"rewards": "", "credit": "credit_", "advantage": ""}
-"""Part -> prefix of its options."""
+
+@dataclasses.dataclass(frozen=True)
+class Metric(Part):
+    """Base of metrics; override one or both methods.
+
+    The values are written to metrics.jsonl under the names that the methods return.
+    """
+
+    kind: ClassVar[str] = "metric"
+
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
+        """Metrics of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
+
+        Called in the driver process, after the advantages of a step are computed.
+        """
+        return {}
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Metrics of one task, from its sample (including texts); a step reports their mean over its tasks.
+
+        Called in the rollout worker's process. A task without a name does not enter the mean of that name.
+        """
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """A method for training a team.
+    """A method for training a team: `Algorithm(rewards=Mix(team=1.0), advantage=Advantage(group=AGENT))`.
 
-    Every part is a name or an object: `Algorithm(advantage="group-in-group", rewards=Mix(team=1.0))`. Sampler, loss and
-    metrics are names only, since each process of a run resolves them.
-
-    The options are the names of the parts and, flat, the fields of the parts: `returns`, `gamma`, `group`, ...; those
-    of the credit have the prefix `credit_`. Two parts with an option of the same name are an error.
+    The options of a recipe (`marl.algorithm.options`) are its attributes, and those of its parts below them.
 
     Attributes:
-        sampler: registered sampler.
-        rewards: mix, reward components -> reward; "weights" sums all components.
-        credit: computed from the rows, or by replaying episodes while sampling; "none" for no credit. A list of credits
-            is applied in order; the options of each then begin with `credit_NAME_`.
+        sampler: name of a registered sampler; each process of a run resolves it.
+        rewards: mix, reward components -> reward; the default sums all components.
+        credit: credits, computed from the rows or by replaying episodes while sampling; applied in order.
         advantage: reward -> advantage.
-        loss: registered loss.
-        metrics: registered metrics that a run reports in addition to the default ones.
-        columns: registered column functions, which add numbers to every turn (`RowTable.column`).
+        loss: name of a registered loss.
+        metrics: what a run reports in addition to the default metrics.
+        columns: functions that add numbers to every turn (`RowTable.column`).
+
+    Raises:
+        MarlError: an attribute of another type, or two credits that set one component.
     """
 
     sampler: str = "independent"
-    rewards: PartField[RewardMix] = PartField("mixes", "weights")
-    credit: CreditField = CreditField("credits", "none")
-    advantage: PartField[Estimator] = PartField("advantages", "advantage")
+    rewards: RewardMix = Mix()
+    credit: tuple[Credit, ...] = ()
+    advantage: Estimator = Advantage()
     loss: str = "ppo-clip"
-    metrics: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    columns: tuple[ColumnFunction, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in NAMES:
-            if not isinstance(getattr(self, name), str):
-                raise MarlError(f"'{name}' must be a registered name, got {getattr(self, name)!r:.80}")
-        for name in LISTS:
-            if isinstance(given := getattr(self, name), str):
-                raise MarlError(f"'{name}' must be a list of names, got {given!r}. Write ({given!r},).")
-        seen = dict.fromkeys((*NAMES, *PARTS, *LISTS), "the algorithm")
-        for part in PARTS:
-            for name in self._flat(part):
-                if name in seen:
-                    raise MarlError(f"option '{name}' is in {seen[name]} and in {part}: rename one")
-                seen[name] = part
+        kinds = {"sampler": str, "rewards": RewardMix, "advantage": Estimator, "loss": str}
+        lists: dict[str, Any] = {"credit": Credit, "metrics": Metric, "columns": Callable}
+        for name in lists:
+            if not isinstance(getattr(self, name), tuple):
+                raise MarlError(f"'{name}' of an algorithm must be a tuple, got {shown(getattr(self, name))}")
+        values = [(name, getattr(self, name), kind) for name, kind in kinds.items()]
+        values += [(name, value, kind) for name, kind in lists.items() for value in getattr(self, name)]
+        for name, value, kind in values:
+            if not isinstance(value, kind):
+                raise MarlError(f"'{name}' of an algorithm must be a {kind.__name__}, got {shown(value)}")
+        for part in self.parts():
+            for name, default in vars(type(part)).items():
+                if isinstance(default, Part) and not isinstance(value := getattr(part, name), Part):
+                    raise MarlError(f"'{name}' of {part.name} must be a part such as {default!r}, got {shown(value)}")
+        components = [credit.component for credit in self.replay_credits]
+        for component in components:
+            if components.count(component) > 1:
+                raise MarlError(f"two credits set component '{component}': set another `component` of one of them")
 
     def options(self) -> dict[str, Any]:
-        """Every option with its value, flat, as a run logs and stores it."""
-        found: dict[str, Any] = {"sampler": self.sampler}
-        for name in PARTS:
-            part = getattr(self, name)
-            names = [each.name for each in _each(part)]
-            found |= {name: names[0] if len(names) == 1 else names, **self._flat(name)}
-        return {**found, "loss": self.loss, **{name: list(getattr(self, name)) for name in LISTS}}
+        """Every option with its value, as JSON values that `with_options` reads."""
+        options: dict[str, Any] = config_of(self)
+        return options
+
+    def parts(self) -> Iterator[Part]:
+        """The parts, and the parts of parts."""
+        waiting = [self.rewards, *self.credit, self.advantage, *self.metrics]
+        for part in waiting:
+            yield part
+            values = (getattr(part, field.name) for field in dataclasses.fields(part))  # type: ignore[arg-type]
+            waiting += [value for value in values if isinstance(value, Part)]
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
-        shown = []
-        options = {name: value for name, value in self.options().items() if name != "columns" or value}
-        for name, value in sorted(options.items(), key=lambda option: option[0] != "group"):
-            shown.append(f"{name} ({', '.join(map(str, value))})" if isinstance(value, list) else f"{name} {value}")
-        return ", ".join(shown)
+        return ", ".join(sorted(_words(self), key=lambda words: not words.startswith("group (")))
 
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
@@ -94,36 +115,15 @@ class Algorithm:
         """A copy with some options changed, as given in config.
 
         Args:
-            options: option -> value; lists are accepted for tuples, null keeps the algorithm's sampler or loss.
+            options: option -> value; null keeps the algorithm's sampler or loss.
             where: config key of the options, e.g. "marl.algorithm.options", as a prefix of error messages.
-            find: resolves the names of parts; None for the core's names only.
+            find: resolves the names of parts; None for those of the algorithm only.
 
         Raises:
             MarlError: unknown option or part (with the nearest name), wrong type, or a value that the part rejects.
         """
-        given = {name: value for name, value in (options or {}).items() if name not in NAMES or value is not None}
-        for name in given:
-            if not isinstance(name, str):
-                raise MarlError(f"option {name!r} in '{where}' is not a text")
-        kinds: dict[str, Any] = {**dict.fromkeys((*NAMES, *PARTS), str), **dict.fromkeys(LISTS, list | tuple)}
-        for name, kind in {**kinds, "credit": str | list | tuple}.items():
-            if name in given:
-                check_type(given[name], kind, f"{where}.{name}")
-        new: dict[str, Any] = {name: given.get(name, getattr(self, name)) for name in NAMES}
-        new |= {name: tuple(given.get(name, getattr(self, name))) for name in LISTS}
-        for name, prefix in PARTS.items():
-            old = {each.name: each for each in _each(getattr(self, name))}
-            wanted = given.get(name, list(old))
-            parts = []
-            for each, its in _prefixes([wanted] if isinstance(wanted, str) else list(wanted), prefix):
-                check_type(each, str, f"{where}.{name}")
-                part = replaced(old.get(each, next(iter(old.values()))), each, find, f"{where}.{name}")
-                mine = {option.removeprefix(its): value for option, value in given.items() if option.startswith(its)}
-                parts.append(changed(part, mine, find, f"{where}.{its}" if its else where))
-            new[name] = parts[0] if len(parts) == 1 else parts
-        algorithm = dataclasses.replace(self, **new)
-        check_known(given, algorithm.options(), where)
-        return algorithm
+        kept = {name for name in ("sampler", "loss") if (options or {}).get(name, "") is None}
+        return changed(self, {name: value for name, value in (options or {}).items() if name not in kept}, where, find)
 
     def compute(self, table: RowTable) -> AdvantageResult:
         """Compute the advantage of every row: credit, mix the components, estimate advantages.
@@ -189,7 +189,7 @@ class Algorithm:
     @property
     def replay_credits(self) -> tuple[ReplayCredit, ...]:
         """The credits that replay episodes in the rollout worker, in order."""
-        return tuple(credit for credit in self.credit.each if isinstance(credit, ReplayCredit))
+        return tuple(credit for credit in self.credit if isinstance(credit, ReplayCredit))
 
     def credited(self, table: RowTable) -> RowTable:
         """The `placed` table with the component of a credit that is computed from rows; itself if it has it already.
@@ -197,7 +197,10 @@ class Algorithm:
         if table.credited:
             return table
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `compute` raises, with the row
-            return dataclasses.replace(self.credit.apply(self.placed(table)), credited=True)
+            table = self.placed(table)
+            for credit in self.credit:
+                table = credit.apply(table)
+        return dataclasses.replace(table, credited=True)
 
     def placed(self, table: RowTable) -> RowTable:
         """The table with the team reward of each episode as component "team" of its rows `Estimator.team_rows`, and 0
@@ -212,30 +215,26 @@ class Algorithm:
                 counts[rows] = self.advantage.team_rows(table.take(rows))
         return table.with_team(counts)
 
-    def _flat(self, part: str) -> dict[str, Any]:
-        each = _each(getattr(self, part))
-        prefixes = [prefix for _, prefix in _prefixes([one.name for one in each], PARTS[part])]
-        options = [(prefix, flat(one)) for prefix, one in zip(prefixes, each, strict=True)]
-        return {prefix + name: option for prefix, its in options for name, option in its.items()}
 
-
-def _each(part: Any) -> tuple[Any, ...]:
-    """The parts of a field: one, or several credits."""
-    return part.each if isinstance(part, Credit) else (part,)
-
-
-def _prefixes(names: Sequence[str], prefix: str) -> list[tuple[str, str]]:
-    """(name, prefix of its options); several credits have one each, since their options may have the same names."""
-    if len(names) < 2:
-        return [(name, prefix) for name in names]
-    return [(name, f"{prefix}{str(name).replace('-', '_')}_") for name in names]
+def _words(part: Any) -> Iterator[str]:
+    """Each option with its value, those of a nested part behind its name."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        nested = [value] if isinstance(value, Part) else value if isinstance(value, tuple) else []
+        for inner in nested:
+            if isinstance(inner, Part):
+                yield f"{field.name} {inner.name}"
+                yield from _words(inner)
+        if value not in (None, ()) and not (nested and isinstance(nested[0], Part)):
+            plain = config_of(value)
+            yield f"{field.name} {'(' + ', '.join(map(str, plain)) + ')' if isinstance(plain, list) else plain}"
 
 
 def step_document(
     name: str, algorithm: Algorithm, table: RowTable, result: AdvantageResult, step: int
 ) -> dict[str, Any]:
     """The document of a step that a run stores and `marl-verl explain` reads; `explain` recomputes `result` from it."""
-    computed = {credit.component for credit in algorithm.credit.each if isinstance(credit, TableCredit)}
+    computed = {credit.component for credit in algorithm.credit if isinstance(credit, TableCredit)}
     return {
         "algorithm": name,
         "options": algorithm.options(),
@@ -245,29 +244,6 @@ def step_document(
         "advantage": result.advantage.tolist(),
         **({} if result.tokens is None else {"tokens": [values.tolist() for values in result.tokens]}),
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """Base of metrics; override one or both methods.
-
-    An algorithm names its metrics (`Algorithm.metrics`); `marl.algorithm.options.metrics: [amplification]` sets others.
-    The values are written to metrics.jsonl under the names that the methods return.
-    """
-
-    def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
-        """Metrics of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
-
-        Called in the driver process, after the advantages of a step are computed.
-        """
-        return {}
-
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Metrics of one task, from its sample (including texts); a step reports their mean over its tasks.
-
-        Called in the rollout worker's process. A task without a name does not enter the mean of that name.
-        """
-        return {}
 
 
 def _checked(result: Any, table: RowTable, what: str) -> AdvantageResult:

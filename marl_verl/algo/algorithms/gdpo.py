@@ -10,8 +10,7 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, combine
 from marl_verl.algo.advantage.compare import Mean, Unbiased, check_eps, compare
 from marl_verl.algo.advantage.estimator import Estimator, Rows
-from marl_verl.algo.advantage.groups import check_columns, group_ids
-from marl_verl.algo.advantage.part import PartField
+from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
@@ -39,7 +38,7 @@ class Decoupled(Estimator):
     name: ClassVar[str] = "decoupled"
     keys: list[str] | tuple[str, ...] = ("team",)
     key_weights: list[float] | tuple[float, ...] | None = None
-    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    group: Group = TASK
     norm_by_std: bool = True
     eps: float = 1e-6
 

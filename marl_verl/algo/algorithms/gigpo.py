@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, group_mean
-from marl_verl.algo.advantage.compare import Mean, Scale, check_eps, compare
+from marl_verl.algo.advantage.compare import Mean, Scale, Unbiased, check_eps, compare
 from marl_verl.algo.advantage.estimator import Estimator, Rows
-from marl_verl.algo.advantage.groups import check_columns, check_shared, group_ids, sample_ids
-from marl_verl.algo.advantage.part import PartField
+from marl_verl.algo.advantage.groups import TASK, Group, check_columns, check_shared, group_ids, sample_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import check_gamma
 from marl_verl.algo.advantage.rows import RowTable
@@ -39,13 +38,13 @@ class GroupInGroup(Estimator):
 
     name: ClassVar[str] = "group-in-group"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
-    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    group: Group = TASK
     group_by_agent: bool = False
     mode: Mode = "mean_norm"
     step_w: float = 1.0
     gamma: float = 0.95
     step: str = "step"
-    std: PartField[Scale] = PartField("scales", "unbiased")
+    std: Scale = Unbiased()
     eps: float = 1e-6
     episode_singleton: Literal["zero", "raw"] = "raw"
     step_singleton: Literal["zero", "raw"] = "zero"
@@ -85,5 +84,5 @@ class GroupInGroup(Estimator):
         return AdvantageResult.of(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
 
 
-GIGPO = Algorithm(advantage="group-in-group")
+GIGPO = Algorithm(advantage=GroupInGroup())
 """A = A_episode + A_step: episodes of a task against each other, and steps from one observation against each other."""

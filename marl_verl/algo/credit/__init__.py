@@ -3,9 +3,9 @@
 Credits that mask agents come with the plugin `marl-verl-sharp`.
 """
 
-from marl_verl.algo.credit.base import Credit, NoCredit, ReplayCredit, TableCredit
+from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
 from marl_verl.algo.credit.shapley import MOST_PLAYERS, coalitions, leave_one_out, shapley
 from marl_verl.algo.credit.table import C3, StepGroups
 
-__all__ = ["C3", "Credit", "NoCredit", "ReplayCredit", "StepGroups", "TableCredit"]
+__all__ = ["C3", "Credit", "ReplayCredit", "StepGroups", "TableCredit"]
 __all__ += ["MOST_PLAYERS", "coalitions", "leave_one_out", "shapley"]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from marl_verl.algo.advantage.columns import FloatArray, numbers_of
-from marl_verl.algo.advantage.part import Part, PartField, named
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
+from marl_verl.options import Part
 
 TAKEN = ("team", "role", "tool")
 """Components that are set while sampling; a credit must not have one of these names."""
@@ -23,12 +23,7 @@ TAKEN = ("team", "role", "tool")
 class Credit(Part):
     """Base of `TableCredit`, computed from the rows of a batch, and `ReplayCredit`, computed by replaying episodes."""
 
-    kind: ClassVar[str] = "credits"
-
-    @property
-    def each(self) -> tuple[Credit, ...]:
-        """The credits, in the order in which they are applied."""
-        return (self,)
+    kind: ClassVar[str] = "credit"
 
     def incompatibility(self, branches: bool) -> str | None:
         """Why the credit is incompatible with sessions (`branches` false) or trees; None if it is compatible."""
@@ -60,13 +55,6 @@ class TableCredit(Credit):
         """The table with the credit. MarlError if rows already have a component of that name."""
         credit = numbers_of(self.compute(table), len(table), self.described)
         return table.with_component(self.component, credit).setting_aside(self.consumed())
-
-
-@dataclass(frozen=True)
-class NoCredit(Credit):
-    """No credit assignment: every turn keeps its reward components."""
-
-    name: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True)
@@ -103,50 +91,6 @@ class ReplayCredit(Credit):
             AttemptFailed, WorkflowError: a replay failed, so that the episode cannot be credited.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `async def assign(self, context, episode)`")
-
-
-@dataclass(frozen=True)
-class SeveralCredits(Credit):
-    """Several credits, applied in order: each sees the components of those before it."""
-
-    name: ClassVar[str] = "several"
-    parts: tuple[Credit, ...]
-
-    def __post_init__(self) -> None:
-        names = [part.name for part in self.parts]
-        for name in names:
-            if names.count(name) > 1:
-                raise MarlError(f"credit '{name}' is listed twice")
-        replayed = [part.component for part in self.parts if isinstance(part, ReplayCredit)]
-        for component in replayed:
-            if replayed.count(component) > 1:
-                raise MarlError(f"two credits set component '{component}': set another `component` of one of them")
-
-    @property
-    def each(self) -> tuple[Credit, ...]:
-        return self.parts
-
-    def consumed(self) -> tuple[str, ...]:
-        return tuple(name for part in self.parts for name in part.consumed())
-
-    def apply(self, table: RowTable) -> RowTable:
-        for part in self.parts:
-            table = part.apply(table)
-        return table
-
-
-class CreditField(PartField[Credit]):
-    """A field that takes a credit, its name, or a list of credits and names."""
-
-    def __set__(self, part: object, value: Any) -> None:
-        if isinstance(value, list | tuple):
-            credits = tuple(named(self.kind, one) if isinstance(one, str) else one for one in value)
-            if wrong := [one for one in credits if isinstance(one, type) or getattr(one, "kind", "") != self.kind]:
-                raise MarlError(
-                    f"'{self.name}' must be a list of {self.kind} or their names, got {wrong[0]!r:.80} in it"
-                )
-            value = credits[0] if len(credits) == 1 else SeveralCredits(credits) if credits else NoCredit()
-        super().__set__(part, value)
 
 
 async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sample) -> None:

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, first_true
-from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, check_eps, compare
-from marl_verl.algo.advantage.groups import SIBLINGS, group_ids
-from marl_verl.algo.advantage.part import PartField
+from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, check_eps, compare
+from marl_verl.algo.advantage.groups import SIBLINGS, TASK, Group, group_ids
 from marl_verl.algo.advantage.returns import check_gamma, sum_joint_turns
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import deepest_first
@@ -78,9 +77,9 @@ class StepGroups(TableCredit):
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
     step: str = "step"
     gamma: float = 0.95
-    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    group: Group = TASK
     mode: Mode = "mean_norm"
-    std: PartField[Scale] = PartField("scales", "unbiased")
+    std: Scale = Unbiased()
     eps: float = 1e-6
     singleton: Literal["zero", "raw"] = "zero"
 

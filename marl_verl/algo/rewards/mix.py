@@ -9,11 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, first_true
-from marl_verl.algo.advantage.part import Part
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, shown
-from marl_verl.options import check_type
+from marl_verl.options import Part, check_type
 from marl_verl.tasks import quick
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig
@@ -22,7 +21,7 @@ from marl_verl.team import AgentConfig
 class RewardMix(Part):
     """Combines the reward components of a row. A frozen dataclass, whose fields are its options."""
 
-    kind: ClassVar[str] = "mixes"
+    kind: ClassVar[str] = "reward mix"
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that are set while sampling a team with this mix."""

@@ -21,7 +21,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_of, sampler_names
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.plugins import KINDS
+from marl_verl.plugins.lookup import top_of
 from marl_verl.team import PolicyConfig, TeamConfig
 
 Nested = dict[str, Any]
@@ -108,6 +108,8 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     used = {e.source for kind, name in _names(team, algorithm_of(team), marl) for e in known.find(kind, name)}
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first
+    packages = {top_of(type(part).__module__) for part in algorithm_of(team).parts()}
+    used |= {source for source in known.loaded if top_of(source.target) in packages}
     ordered = sorted(used, key=lambda source: source.distribution)
     return {source.distribution: {"version": source.version, "content": known.content(source)} for source in ordered}
 
@@ -118,10 +120,6 @@ def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tup
     yield from (("samplers", name) for name in sampler_names(algorithm, marl).values())
     yield from (("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None)
     yield from (("losses", policy.loss or algorithm.loss) for policy in team.policies.values())
-    # the algorithm's options may name parts under any key
-    for value in algorithm.options().values():
-        if isinstance(value, str):
-            yield from ((kind, value) for kind in KINDS)
 
 
 def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:

@@ -12,5 +12,4 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("my-method-call-out", "my_method.team:CallOut")
     registry.reward("my-method-digits", "my_method.team:digits_right")
     registry.sampler("my-method-saving", "my_method.method:Saving")
-    registry.credit("my-method-steps", "my_method.method:StepForward")
     registry.algorithm("my-method", "my_method.method:ALGORITHM")

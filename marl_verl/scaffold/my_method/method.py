@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from marl_verl import Episode
-from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray
+from marl_verl.algo.advantage import TURN, Advantage, Baseline, FloatArray, IntArray
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.rewards import Mix
@@ -83,11 +83,10 @@ class Median(Baseline):
         return median[group]
 
 
-# each part is an object or a registered name
 ALGORITHM = Algorithm(
     sampler="my-method-saving",
     rewards=Mix(team=1.0, role=0.5, credit=0.5),
-    credit=StepForward(),
-    advantage=Advantage(returns="immediate", group="turn", baseline=Median(), singleton="zero"),
+    credit=(StepForward(),),
+    advantage=Advantage(group=TURN, baseline=Median(), singleton="zero"),
     loss="ppo-clip",
 )

@@ -10,6 +10,7 @@ from marl_verl.algo.advantage import TURN, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import RewardMix, total, weighted
 from marl_verl_at_grpo.filtered import FilteredAdvantage
+from marl_verl_at_grpo.metrics import Chosen, Turns
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,9 @@ class AlphaMix(RewardMix):
 AT_GRPO = Algorithm(
     sampler="greedy-tree",
     rewards=AlphaMix(alpha=None),
-    credit="none",
     advantage=FilteredAdvantage(sample="row", group=TURN, singleton="zero"),
     loss="ppo-clip",
-    metrics=("at-turns", "at-chosen"),
+    metrics=(Turns(), Chosen()),
 )
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 

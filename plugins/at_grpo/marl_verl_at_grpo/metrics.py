@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from marl_verl.algo.algorithms import Metric
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Turns(Metric):
     """`team/turns`: mean number of turns over a task's episodes. In the paper it falls over training."""
+
+    name: ClassVar[str] = "at-turns"
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         """An episode's turns are the largest number of acts of any of its agents."""
@@ -30,6 +32,8 @@ class Chosen(Metric):
     Zero if all candidates have the same reward: then the act gives no learning signal. Only for turns with a node. The
     reward is the sum of the components.
     """
+
+    name: ClassVar[str] = "at-chosen"
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         """Candidates are the turns of one agent, turn and slot under one parent."""

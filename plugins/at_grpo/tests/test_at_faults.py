@@ -23,10 +23,10 @@ from marl_verl_games.tiny_workflows import PlannerExecutor
 from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent, Sample, Sampler
-from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Episode, Journal, Turn
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 from marl_verl.testing.algorithm import row_of as row
+from marl_verl.testing.rows import algorithm
 
 K = 8
 TASKS = TinyPlanPath()
@@ -54,7 +54,7 @@ def problems() -> list[Task]:
 
 @pytest.fixture(scope="module")
 def trees(problems: list[Task]) -> list[Sample]:
-    mix = algorithm_named("at-grpo", OPTIONS, "test").rewards
+    mix = algorithm("at-grpo", **OPTIONS).rewards
     return [sampled(task, GreedyTree(K), mix) for task in problems]
 
 
@@ -64,7 +64,7 @@ def table(samples: list[Sample]) -> RowTable:
 
 def test_a_group_is_one_problem_one_turn_one_agent_and_one_state(trees: list[Sample]) -> None:
     turns = [turn for sample in trees for turn in sample.turns]
-    found = algorithm_named("at-grpo", OPTIONS, "test").compute(table(trees))
+    found = algorithm("at-grpo", **OPTIONS).compute(table(trees))
     for one in range(len(turns)):
         group = [turns[other] for other in found.members(one)]
         assert len(group) == K
@@ -110,9 +110,9 @@ def shown_to(turn: Turn) -> str:
 
 
 def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
-    method = algorithm_named("at-grpo", OPTIONS, "test")
-    grpo = algorithm_named("grpo", {"rewards": "alpha", **OPTIONS}, "test")
-    sessions = algorithm_named("at-grpo-sessions", OPTIONS, "test")
+    method = algorithm("at-grpo", **OPTIONS)
+    grpo = algorithm("grpo", **{"rewards": "marl_verl_at_grpo.algorithm:AlphaMix", **OPTIONS})
+    sessions = algorithm("at-grpo-sessions", **OPTIONS)
     assert [each.sampler for each in (method, grpo, sessions)] == ["greedy-tree", "independent", "independent"]
     rows = table([sampled(task, Independent(K)) for task in problems])
     blind, split = grpo.compute(rows), sessions.compute(rows)
@@ -125,7 +125,7 @@ def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
 def test_without_the_tree_a_group_mixes_states_and_with_it_never(problems: list[Task], trees: list[Sample]) -> None:
     def mixed(samples: list[Sample], name: str) -> bool:
         turns = [turn for sample in samples for turn in sample.turns]
-        found = algorithm_named(name, OPTIONS, "test").compute(table(samples))
+        found = algorithm(name, **OPTIONS).compute(table(samples))
         return any(len({shown_to(turns[other]) for other in found.members(one)}) > 1 for one in range(len(turns)))
 
     assert mixed([sampled(task, Independent(K)) for task in problems], "at-grpo-sessions")
@@ -134,7 +134,7 @@ def test_without_the_tree_a_group_mixes_states_and_with_it_never(problems: list[
 
 def test_alpha_weighs_the_team_against_the_role() -> None:
     def mixed(alpha: float) -> list[float]:
-        found = algorithm_named("at-grpo", {"alpha": alpha}, "test").compute(table([made()]))
+        found = algorithm("at-grpo", **{"alpha": alpha}).compute(table([made()]))
         return [round(value, 6) for value in found.reward.tolist()]
 
     assert mixed(1.0) == [1.5, 1.0]

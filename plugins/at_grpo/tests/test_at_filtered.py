@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
+from marl_verl.testing.rows import algorithm
 
 REWARDS = {"a": [(0.0, 1.0), (2.0, 4.0), (9.0, 9.0), (5.0, 6.0)], "b": [(50.0, 60.0), (70.0, 71.0)]}
 ROWS = [
@@ -29,8 +29,7 @@ ROWS = [
 def filtered(**options: object) -> list[str]:
     """The groups with an advantage of 0 in all rows that have another one without the filter."""
     with_filter, without = (
-        algorithm_named("at-grpo-sessions", each, "test").compute(RowTable.from_rows(ROWS)).advantage
-        for each in (options, {})
+        algorithm("at-grpo-sessions", **each).compute(RowTable.from_rows(ROWS)).advantage for each in (options, {})
     )
     assert np.all((with_filter == without) | (with_filter == 0))
     return sorted(
@@ -60,4 +59,4 @@ def test_groups_without_spread_are_first_by_std() -> None:
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(MarlError, match=message):
-        algorithm_named("at-grpo", options, "test")
+        algorithm("at-grpo", **options)

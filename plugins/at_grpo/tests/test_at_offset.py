@@ -15,7 +15,11 @@ OFFSETS = st.dictionaries(
 
 
 def advantages(name: str, rows: Rows) -> FloatArray:
-    return algorithm(name, rewards="alpha", alpha=1.0).compute(RowTable.from_rows(rows)).advantage
+    return (
+        algorithm(name, rewards="marl_verl_at_grpo.algorithm:AlphaMix", alpha=1.0)
+        .compute(RowTable.from_rows(rows))
+        .advantage
+    )
 
 
 @given(rows=episodes().map(lambda rows: keep(rows, team="team", role="role")), offsets=OFFSETS)

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 
 from marl_verl import Task, plugins
 from marl_verl.algo.advantage import RowTable
-from marl_verl.config.parts import algorithm_named
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.testing.rows import algorithm
 
 HERE = Path(__file__).parents[1]
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -47,11 +47,11 @@ def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
     known = plugins.load()
     mine = {
         name
-        for kind in ("tasks", "workflows", "rewards", "samplers", "mixes", "metrics", "algorithms")
+        for kind in ("tasks", "workflows", "rewards", "samplers", "algorithms")
         for name in known.names(kind)
         if known.entry(kind, name).distribution == "marl-verl-at-grpo"
     }
-    assert {"at-grpo", "greedy-tree", "alpha", "at-plan-path-tiny"} <= mine
+    assert {"at-grpo", "greedy-tree", "at-plan-path-tiny"} <= mine
     assert mine <= set(re.findall(r"`([\w-]+)`", README))
 
 
@@ -60,6 +60,6 @@ def test_the_equation_shown_is_what_is_computed() -> None:
         {"uid": "q", "session": 0, "index": k, "turn": 0, "agent": "a", "length": 1, "rewards": {"team": t, "role": r}}
         for k, (t, r) in enumerate([(1.0, 0.5), (0.0, 1.0), (0.0, 0.0)])
     ]
-    found = algorithm_named("at-grpo", {"alpha": 1.0}, "test").compute(RowTable.from_rows(rows))
+    found = algorithm("at-grpo", **{"alpha": 1.0}).compute(RowTable.from_rows(rows))
     mixed = np.array([1.5, 1.0, 0.0])
     np.testing.assert_allclose(found.advantage, (mixed - mixed.mean()) / (mixed.std(ddof=1) + 1e-6))

@@ -14,13 +14,13 @@ from marl_verl_at_grpo.greedy_tree import GreedyTree
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Sample
-from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Limits, Team, Turn, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.algorithm import row_of as row
+from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, Solo, own_words, talkers, workflows
 
 
@@ -139,7 +139,7 @@ def test_role_rewards_and_the_mix_decide_who_goes_on() -> None:
         {"team": 2, "role": 0},
     ]
     assert [turn.parent for turn in found.turns[3:]] == ["0-0"] * 3
-    mix = algorithm_named("at-grpo", {"alpha": 6.0}, "test").rewards
+    mix = algorithm("at-grpo", **{"alpha": 6.0}).rewards
     found, _ = tree(CoderTester(proposes=True), rewards={"coder": brief, "tester": brief}, mix=mix)
     assert [turn.parent for turn in found.turns[3:]] == ["0-2"] * 3  # 6 * 2 + 0 against 6 * 0 + 10
 
@@ -289,8 +289,7 @@ def test_on_sequential_workflows_siblings_are_the_rows_of_one_task_turn_and_agen
         return
     table = RowTable.from_rows([row(turn) for turn in found.turns])
     turn, siblings = (
-        algorithm_named("at-grpo", {"group": ["uid", column, "agent"]}, "test").compute(table)
-        for column in ("turn", "parent")
+        algorithm("at-grpo", **{"group": ["uid", column, "agent"]}).compute(table) for column in ("turn", "parent")
     )
     np.testing.assert_array_equal(turn.advantage, siblings.advantage)
     for one in range(len(table)):

@@ -16,4 +16,3 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("coder-tester", "marl_verl_code.coder_tester:CoderTester")
     registry.reward("code-coder", "marl_verl_code.coder_tester:coder_reward")
     registry.reward("code-tester", "marl_verl_code.coder_tester:tester_reward")
-    registry.metric("cooperation", "marl_verl_code.cooperation:Cooperation")

@@ -10,6 +10,7 @@ from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.errors import MarlError
+from marl_verl_dr_mas.amplification import Amplification, SecondMoment
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,9 @@ class PenaltyMix(RewardMix):
 DR_MAS = Algorithm(
     sampler="independent",
     rewards=PenaltyMix(penalty=0.1),
-    credit="none",
     advantage=Advantage(sample="row", group=AGENT, singleton="raw"),
     loss="ppo-clip",
-    metrics=("amplification", "second-moment"),
+    metrics=(Amplification(), SecondMoment()),
 )
 """A = (s - mean_k) / (std_k + 1e-6), mean and std over all rows of agent k in the task.
 

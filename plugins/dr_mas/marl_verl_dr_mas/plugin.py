@@ -15,7 +15,4 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("dr-mas-search", "marl_verl_search.routed:SearchTeam")
     registry.workflow("dr-mas-search-alone", "marl_verl_search.routed:SearchAlone")
     registry.reward("second-guess-verdict", "marl_verl_dr_mas.second_guess:second_guess_verdict")
-    registry.mix("penalty", "marl_verl_dr_mas.algorithm:PenaltyMix")
-    registry.metric("amplification", "marl_verl_dr_mas.amplification:Amplification")
-    registry.metric("second-moment", "marl_verl_dr_mas.amplification:SecondMoment")
     registry.algorithm("dr-mas", "marl_verl_dr_mas.algorithm:DR_MAS")

@@ -11,9 +11,8 @@ from marl_verl_dr_mas.amplification import Amplification, Factor, SecondMoment, 
 
 from marl_verl.algo.advantage import TASK, Advantage, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.rewards import Mix
 
-GRPO = Algorithm("independent", Mix(), "none", Advantage(group=TASK, singleton="raw"), "ppo-clip")
+GRPO = Algorithm(advantage=Advantage(group=TASK, singleton="raw"))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-4, 4)), min_size=1, max_size=30))

@@ -15,7 +15,12 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.testing import check_algorithm
 from marl_verl.testing.rows import Rows, algorithm, episodes, row
 
-PENALTY: dict[str, Any] = {"rewards": "penalty", "weights": {"team": 0.1, "role": 5.0}, "penalty": 0.1}
+MIX = "marl_verl_dr_mas.algorithm:PenaltyMix"
+PENALTY: dict[str, Any] = {
+    "rewards": MIX,
+    "weights": {"team": 0.1, "role": 5.0},
+    "penalty": 0.1,
+}
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
@@ -41,7 +46,7 @@ def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -
     assert compute(algorithm("dr-mas", penalty=0.25), rows).reward.tolist() == [1.0, 0.75]
     assert advantage(algorithm("dr-mas"), rows)[0] > 0.5
     assert not advantage(algorithm("grpo"), rows).any()
-    assert advantage(algorithm("grpo", rewards="penalty"), rows)[0] > 0.5  # its baselines take it too
+    assert advantage(algorithm("grpo", rewards=MIX), rows)[0] > 0.5  # its baselines take it too
 
 
 def test_weights_are_of_components() -> None:
@@ -58,7 +63,7 @@ def test_weights_are_of_components() -> None:
         ({"penalty": -0.1}, "'penalty' must be >= 0, got -0.1"),
         ({"weights": {}}, "'weights' is empty"),
         ({"weights": {"team": "much"}}, "'weights.team' must be a number, got 'much'"),
-        ({"penality": 0.1}, "unknown key 'options.penality': did you mean 'penalty'"),
+        ({"penality": 0.1}, "unknown key 'options.penality'"),
     ],
 )
 def test_invalid_penalty_options_raise(options: dict[str, Any], message: str) -> None:
@@ -115,7 +120,7 @@ def test_the_authors_baseline_gives_all_rows_of_an_episode_one_advantage() -> No
 
 def test_own_mean_and_a_common_std_leaves_the_solver_a_tiny_signal() -> None:
     rows = guesses([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, -1.0, -1.0])
-    half = advantage(algorithm("dr-mas", **{**PENALTY, "rewards": "penalty"}, scale_group="task"), rows)
+    half = advantage(algorithm("dr-mas", **PENALTY, scale_group="task"), rows)
     assert half[::2].sum() == pytest.approx(0.0)
     assert np.ptp(half[::2]) < 0.05
     assert np.ptp(half[1::2]) > 1.5

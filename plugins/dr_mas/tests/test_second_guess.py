@@ -29,6 +29,7 @@ from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.options import build
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
+from marl_verl.testing.rows import algorithm
 
 TASKS = SecondGuessTasks()
 TASK = Task("t", "boxes 3 7 1 9", {"boxes": ["3", "7", "1", "9"], "things": ["sand", "rust", "gold", "straw"]})
@@ -216,7 +217,7 @@ def test_weights_make_rewards_of_very_different_size() -> None:
         }
         for turn in turns
     ]
-    result = DR_MAS.with_options({"weights": {"team": 0.1, "role": 5.0}}).compute(RowTable.from_rows(rows))
+    result = algorithm(DR_MAS, **{"weights": {"team": 0.1, "role": 5.0}}).compute(RowTable.from_rows(rows))
     assert result.reward.tolist() == [0.0, -5.0, 0.1, 5.1] * 2
     # by itself each agent is normalised to the same size
     assert result.advantage[:4] == pytest.approx([-0.866, -0.866, 0.866, 0.866], abs=1e-3)

@@ -14,7 +14,6 @@ def marl_register(registry: Registry) -> None:
     registry.task("sudoku", "marl_verl_games.sudoku:SudokuTasks")
     registry.task("cover", "marl_verl_games.cover:Cover")
     registry.workflow("cover", "marl_verl_games.cover:CoverTogether")
-    registry.metric("role-difference", "marl_verl_games.cover:RoleDifference")
     registry.workflow("game-planner-executor", "marl_verl_games.game_workflows:GamePlannerExecutor")
     registry.workflow("game-player", "marl_verl_games.game_workflows:GamePlayer")
     registry.workflow("plan-path-tiny", "marl_verl_games.tiny_workflows:PlannerExecutor")

@@ -9,19 +9,24 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.algo.advantage import (
+    SIBLINGS,
+    TURN,
     AdvantageResult,
     Baseline,
     FloatArray,
+    Group,
     GroupEstimator,
     LeaveOneOut,
     Max,
     Mean,
     NoBaseline,
-    PartField,
+    PathSum,
+    Population,
     Returns,
     Rows,
     RowTable,
     Scale,
+    TreeMean,
     check_columns,
     group_ids,
     group_mean,
@@ -50,12 +55,12 @@ class JointAdvantage(GroupEstimator):
     """
 
     name: ClassVar[str] = "joint"
-    returns: PartField[Returns] = PartField("returns", "path_sum")
+    returns: Returns = PathSum()
     joint_mode: Literal["aligned", "cross"] = "aligned"
-    group: PartField[tuple[str, ...]] = PartField("groups", "turn")
+    group: Group = TURN
     mode: Literal["mean", "raw", "max", "rloo"] = "mean"
     normalize: bool = False
-    std: PartField[Scale] = PartField("scales", "population")
+    std: Scale = Population()
     min_std: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -95,9 +100,7 @@ class JointAdvantage(GroupEstimator):
 
 MAGRPO = Algorithm(
     sampler="joint-tree",
-    rewards="weights",
-    credit="none",
-    advantage=JointAdvantage(returns="tree_mean", group="siblings"),
+    advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS),
     loss="reinforce",
 )
 """A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.

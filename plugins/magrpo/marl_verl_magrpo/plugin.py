@@ -10,7 +10,5 @@ def marl_register(registry: Registry) -> None:
     registry.task("rendezvous", "marl_verl_magrpo.rendezvous:Rendezvous")
     registry.workflow("rendezvous", "marl_verl_magrpo.rendezvous:Meet")
     registry.sampler("joint-tree", "marl_verl_magrpo.joint_tree:JointTree")
-    registry.advantage("joint", "marl_verl_magrpo.algorithm:JointAdvantage")
-    registry.metric("joint-turns", "marl_verl_magrpo.joint_turns:JointTurns")
     registry.algorithm("magrpo", "marl_verl_magrpo.algorithm:MAGRPO")
     registry.algorithm("magrpo-sessions", "marl_verl_magrpo.algorithm:MAGRPO_SESSIONS")

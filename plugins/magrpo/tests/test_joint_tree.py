@@ -19,13 +19,13 @@ from marl_verl_magrpo.joint_tree import JointTree, Size
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.sampling import Sample
-from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl.testing.algorithm import row_of as row
+from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import (
     TASK,
     Call,
@@ -250,7 +250,7 @@ def by_hand(found: Sample, gamma: float) -> dict[str, float]:
 
 
 def magrpo(found: Sample, **options: Any) -> AdvantageResult:
-    method = algorithm_named("magrpo", {"returns": "tree_mean", **options}, "test")
+    method = algorithm("magrpo", **{"returns": "tree_mean", **options})
     return method.compute(RowTable.from_rows([row(turn) for turn in found.turns]))
 
 

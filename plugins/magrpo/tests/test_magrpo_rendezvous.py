@@ -14,11 +14,11 @@ from marl_verl_magrpo.rendezvous import Meet, Rendezvous, joint_reward, place_of
 from marl_verl import MarlError, Task
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.sampling import Sample
-from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act
 from marl_verl.options import build
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_algorithm, check_sampler, check_workflow, shown
 from marl_verl.testing.algorithm import row_of as row
+from marl_verl.testing.rows import algorithm
 
 PLACE = Task("p", "meet at c f 4 2", {"letters": ["c", "f"], "digits": ["4", "2"]})
 TASKS = Rendezvous()
@@ -52,7 +52,7 @@ def sampled(joint_actions: int = 2, **options: Any) -> Sample:
 
 def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[RowTable, AdvantageResult]:
     table = RowTable.from_rows([row(turn) for turn in sample.turns])
-    return table, algorithm_named(name, options, "algorithm").compute(table)
+    return table, algorithm(name, **options).compute(table)
 
 
 # the task
@@ -186,7 +186,7 @@ def test_the_sampler_keeps_its_promises_on_it(joint: str) -> None:
     sample = check_sampler(sampler, Meet(), PLACE, BRANCHING, tasks=TASKS)
     assert len(sample.turns) == {"aligned": 2 * (2 + 4), "cross": 2 * 2 + 4 * 2 * 2}[joint]
     rows = [row(turn) for turn in sample.turns]
-    check_algorithm(algorithm_named("magrpo", {"joint_mode": joint}, "algorithm"), rows, reach="task")
+    check_algorithm(algorithm("magrpo", **{"joint_mode": joint}), rows, reach="task")
 
 
 def test_the_tree_credits_sending_by_its_later_reward() -> None:

@@ -19,6 +19,7 @@ from marl_verl.episode import Act, Team, Workflow
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.algorithm import row_of as row
+from marl_verl.testing.rows import algorithm
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards" / "magrpo_shifted_returns.json"
 CASES = {case["name"]: case for case in json.loads(GOLDEN.read_text())["cases"]}
@@ -73,7 +74,7 @@ def tree(inputs: dict[str, Any]) -> RowTable:
 def values(table: RowTable, inputs: dict[str, Any]) -> list[tuple[Any, ...]]:
     """(agent, turn, what identifies the row, return, advantage) of the rows, sorted."""
     options = {name: inputs[name] for name in ("gamma", "mode", "normalize")} | {"joint_mode": inputs["joint"]}
-    result = MAGRPO.with_options(options).compute(table)
+    result = algorithm(MAGRPO, **options).compute(table)
     assert result.advantage.dtype == np.float64
     team = table.rewards["team"]
     return sorted(
@@ -87,7 +88,7 @@ def test_returns_and_advantages_are_the_authors(name: str) -> None:
     case = CASES[name]
     inputs, expected, stored = case["inputs"], case["expected"], RowTable.from_rows(case["rows"])
     options = {name: inputs[name] for name in ("gamma", "mode", "normalize")} | {"joint_mode": inputs["joint"]}
-    result = MAGRPO.with_options(options).compute(stored)
+    result = algorithm(MAGRPO, **options).compute(stored)
     np.testing.assert_allclose(result.ret, expected["returns"], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(result.advantage, expected["advantages"], rtol=1e-6, atol=1e-6)
     sampled = values(tree(inputs), inputs)
@@ -114,7 +115,7 @@ def test_with_a_shift_an_earlier_solution_never_has_the_lower_advantage(later: l
     late = dict(zip((f"1.{path}" for path in ("0.0", "0.1", "1.0", "1.1")), later, strict=True))
     rewards = {"0": 2.5, "1": 2.5, **early, "1.0": 3.0, "1.1": 2.5, **late}
     table = tree(inputs | {"rewards": rewards})
-    result = MAGRPO.with_options({"gamma": gamma}).compute(table)
+    result = algorithm(MAGRPO, **{"gamma": gamma}).compute(table)
     at = {table.node.value(i): result.advantage[i] for i in range(len(table))}
     assert at["0"] > at["1"]
     assert "0.0.0" not in at

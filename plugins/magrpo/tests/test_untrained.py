@@ -13,13 +13,13 @@ from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import BestOf, Independent, Sample, Sampler
-from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl.testing.algorithm import row_of as row
+from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import Hashed
 
 Q = Task("q", "write:")
@@ -134,7 +134,7 @@ class Levels(TaskSet):
 
 def test_an_expert_discounts_nothing_and_is_in_no_group() -> None:
     sample, _ = sampled(JointTree(4), Edited(), tasks=Levels())
-    result = algorithm_named("magrpo", {"gamma": 0.9}, "").compute(RowTable.from_rows([row(t) for t in sample.turns]))
+    result = algorithm("magrpo", **{"gamma": 0.9}).compute(RowTable.from_rows([row(t) for t in sample.turns]))
     assert {
         round(float(ret), 9) for ret, turn in zip(result.ret, sample.turns, strict=True) if turn.parent is None
     } == {4.6}
@@ -232,7 +232,7 @@ def test_turns_of_an_untrained_opponent_are_compared_with_none() -> None:
     sample = asyncio.run(Independent(3).sample(context))
     rows = [{**row(turn), "untrained": turn.agent == "expert"} for turn in sample.turns]
     table = RowTable.from_rows(rows)
-    result = algorithm_named("grpo", {}, "").compute(table)
+    result = algorithm("grpo").compute(table)
     sizes = {table.agent.value(at): len(result.members(at)) for at in range(len(table))}
     assert sizes == {"one": 6, "expert": 1}
     assert {float(r) for r, turn in zip(result.reward, sample.turns, strict=True) if turn.agent == "expert"} == {-1.0}

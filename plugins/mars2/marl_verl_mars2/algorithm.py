@@ -12,6 +12,7 @@ from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, O
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
+from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,11 @@ class Shaped(Returns):
         return reward + self.gamma * (reward - base)
 
 
-METRICS = ("semantic-diversity", "algorithmic-diversity", "style-diversity", "refinement")
+METRICS = (SemanticDiversity(), AlgorithmicDiversity(), StyleDiversity(), Refinement())
 
 MARS2 = Algorithm(
     sampler="tree-search",
     rewards=Mix(),
-    credit="none",
     advantage=Advantage(returns=Shaped(), group=TASK, eps=1e-9, singleton="zero"),
     loss="ppo-clip",
     metrics=METRICS,

@@ -12,9 +12,9 @@ from marl_verl.algo.advantage import (
     AdvantageResult,
     FloatArray,
     GroupEstimator,
+    Immediate,
     IntArray,
     Memory,
-    PartField,
     Returns,
     RowTable,
     check_columns,
@@ -55,7 +55,7 @@ class RoleConditioned(GroupEstimator):
     """
 
     name: ClassVar[str] = "role-conditioned"
-    returns: PartField[Returns] = PartField("returns", "immediate")
+    returns: Returns = Immediate()
     alpha: float = 0.95
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
     game: str = ""

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
 from omegaconf import OmegaConf
 
-from marl_verl import MarlError, plugins
+from marl_verl import MarlError
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.backend.verl.memory import AdvantageMemory
+from marl_verl.config.parts import algorithm_named
 from marl_verl.config.schedule import check_schedule
 from marl_verl.inspect.explain import derive
 from marl_verl.testing import check_algorithm
@@ -138,9 +139,8 @@ def test_the_kit_accepts_it_and_recipes_name_it() -> None:
     check_algorithm(
         RoleConditioned(), [{**each, "uid": uid} for uid in ("p", "q") for each in rows(FIRST)], reach="batch"
     )
-    named = Algorithm().with_options(
-        {"advantage": "role-conditioned", "alpha": 0.5, "role": ["agent"]}, find=plugins.load().get
-    )
+    options = {"name": "marl_verl_self_play.role_conditioned:RoleConditioned", "alpha": 0.5, "role": ["agent"]}
+    named = algorithm_named("grpo", {"advantage": options}, "options")
     assert named.advantage == RoleConditioned(alpha=0.5)
     with pytest.raises(MarlError, match="'alpha' must be from 0 to below 1, got 1"):
         RoleConditioned(alpha=1.0)

@@ -12,7 +12,8 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
 from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_sharp.worker_calls import worker_calls
+from marl_verl_sharp.sampled_shapley import SampledShapley as SampledShapley  # has a short name in a recipe
+from marl_verl_sharp.worker_calls import WorkerCalls, worker_calls
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class SharpMix(RewardMix):
     has `broadcast`, it is `team`. With w_marginal 0 no mc is needed: credit "none" then saves the replays. Source:
     SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 
-    An mc on the planner's own rows is ignored. So add a planner of another name to `credit_without`, to avoid needless
-    replays. A worker in `credit_without` has no mc, which is an error.
+    An mc on the planner's own rows is ignored. So add a planner of another name to `credit.without`, to avoid needless
+    replays. A worker in `credit.without` has no mc, which is an error.
 
     Attributes:
         w_broadcast, w_marginal, w_tool: weights of the three sources.
@@ -80,10 +81,10 @@ class SharpMix(RewardMix):
 SHARP = Algorithm(
     sampler="independent",
     rewards=SharpMix(),
-    credit=Counterfactual(component="mc", without=("planner",)),
+    credit=(Counterfactual(component="mc", without=("planner",)),),
     advantage=Advantage(sample="session_mean", group=AGENT, singleton="zero"),
     loss="ppo-clip",
-    metrics=("worker-calls",),
+    metrics=(WorkerCalls(),),
 )
 """A = (R_k - mean_k) / (std_k + 1e-6), mean and std over the episodes of the task in which agent k acted.
 

@@ -63,9 +63,9 @@ class MaskingCredit(ReplayCredit):
         for option in ("only", "without"):
             for name in getattr(self, option):
                 if name not in agents:
-                    raise MarlError(f"credit_{option}: {unknown('agent', name, agents)}")
+                    raise MarlError(f"'{option}': {unknown('agent', name, agents)}")
         if not self.players(agents):
-            left_out = f"credit_only={list(self.only)} and credit_without={list(self.without)}"
+            left_out = f"only={list(self.only)} and without={list(self.without)}"
             raise MarlError(f"credit '{self.name}' has no agent to credit: {left_out} exclude all agents of the team")
 
     def players(self, agents: Sequence[str]) -> tuple[str, ...]:

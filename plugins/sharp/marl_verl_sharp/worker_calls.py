@@ -44,6 +44,3 @@ class WorkerCalls(Metric):
             "worker_calls/harmful": float((credit < 0).mean()),
             "worker_calls/credit": float(credit.mean()),
         }
-
-
-WORKER_CALLS = WorkerCalls()

@@ -92,15 +92,15 @@ def test_two_hops_take_two_rounds_and_everybody_sees_its_part_only() -> None:
 
 def test_its_sampling_and_credits_keep_what_the_kit_asks() -> None:
     check_sampler(Independent(2), PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), tasks=TASKS)
-    assert isinstance(SHARP.credit, Counterfactual)
-    check_credit(SHARP.credit, PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), TASKS)
+    assert isinstance(SHARP.replay_credits[0], Counterfactual)
+    check_credit(SHARP.replay_credits[0], PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), TASKS)
 
 
 def test_the_worker_that_was_not_needed_is_idle() -> None:
     episode, context = played(TALK)
-    assert isinstance(SHARP.credit, Counterfactual)
-    assert SHARP.credit.placeholder == NOTHING  # a masked worker reports as one that has nothing to report
-    asyncio.run(SHARP.credit.assign(context, episode))
+    assert isinstance(SHARP.replay_credits[0], Counterfactual)
+    assert SHARP.replay_credits[0].placeholder == NOTHING  # a masked worker reports as one that has nothing to report
+    asyncio.run(SHARP.replay_credits[0].assign(context, episode))
     found = {turn.agent: turn.rewards.get("mc") for turn in episode.turns}
     assert found == {"planner": None, "one": 1.0, "two": 0.0, "three": 1.0}
     assert {turn.agent: turn.rewards.get("tool") for turn in episode.turns}["one"] == 1.0
@@ -116,7 +116,7 @@ def test_a_worker_whose_report_misleads_the_planner_is_harmful() -> None:
     policy = {**TALK, "planner": misled, "two": bridge}
     episode, context = played(policy)
     assert (episode.answer, episode.score) == ("1887", 0.0)
-    asyncio.run(SHARP.credit.assign(context, episode))  # type: ignore[union-attr]
+    asyncio.run(SHARP.replay_credits[0].assign(context, episode))
     found = {turn.agent: turn.rewards.get("mc") for turn in episode.turns}
     assert found == {"planner": None, "three": 0.0, "two": -1.0}
 

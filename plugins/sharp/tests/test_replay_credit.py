@@ -400,10 +400,10 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
         (lambda: SampledShapley(truncation=-0.1), "'truncation' must be 0 or more, got -0.1"),
         (
             lambda: Counterfactual(without=("planer",)).check(["planner", "worker"]),
-            "credit_without: unknown agent 'planer': did you mean 'planner'",
+            "'without': unknown agent 'planer': did you mean 'planner'",
         ),
-        (lambda: SampledShapley(only=("solver",)).check(["a"]), "credit_only: unknown agent 'solver': valid: a"),
-        (lambda: Counterfactual(only=("a",), without=("a",)).check(["a", "b"]), "has no agent to credit: credit_only="),
+        (lambda: SampledShapley(only=("solver",)).check(["a"]), "'only': unknown agent 'solver': valid: a"),
+        (lambda: Counterfactual(only=("a",), without=("a",)).check(["a", "b"]), "has no agent to credit: only="),
     ],
 )
 def test_options_that_do_not_fit(make: Callable[[], Any], message: str) -> None:
@@ -411,14 +411,13 @@ def test_options_that_do_not_fit(make: Callable[[], Any], message: str) -> None:
         make()
 
 
-def test_they_are_found_by_name_with_flat_options() -> None:
-    assert algorithm("grpo", credit="counterfactual").credit == Counterfactual()
-    options = {"credit": "shapley", "credit_exact_up_to": 3, "credit_mode": "rescore", "credit_only": ["a"]}
-    credit = algorithm("grpo", **options).credit
+def test_they_are_found_by_name_with_their_options() -> None:
+    path = "marl_verl_sharp.counterfactual:Counterfactual"
+    assert algorithm("grpo", credit=path).credit == (Counterfactual(),)
+    options = {"name": "shapley", "exact_up_to": 3, "mode": "rescore", "only": ["a"]}
+    [credit] = algorithm("sharp", credit=options).credit
     assert credit == SampledShapley(exact_up_to=3, mode="rescore", only=("a",))
-    assert credit.players(["a", "b"]) == ("a",)
-    assert algorithm("sharp").options()["credit"] == "counterfactual"
-    with pytest.raises(MarlError, match="credit_placeholder' must be text"):
+    with pytest.raises(MarlError, match=r"credit\.placeholder' must be text"):
         algorithm("sharp", credit_placeholder=3)
 
 
@@ -527,11 +526,11 @@ def researchers() -> ScriptedPolicy:
 
 
 def test_sharp_from_a_team_that_worked() -> None:
-    assert isinstance(SHARP.credit, Counterfactual)
-    SHARP.credit.check(("planner", "searcher", "reader"))
+    assert isinstance(SHARP.replay_credits[0], Counterfactual)
+    SHARP.replay_credits[0].check(("planner", "searcher", "reader"))
     context = ScriptedContext(Research(), TASK, researchers(), tasks=Facts(), mix=SHARP.rewards)
     sample = sampled(context, 2)
-    asyncio.run(with_credit(SHARP.credit, context, sample))
+    asyncio.run(with_credit(SHARP.replay_credits[0], context, sample))
     one, two = sample.episodes
     assert (one.score, two.score) == (0.75, 0.0)
     # without the searcher: silver and lead, 0.25; without the reader: gold, 0.5
@@ -559,9 +558,9 @@ def test_sharp_from_a_team_that_worked() -> None:
 
 
 def test_the_planner_of_sharp_needs_no_credit_and_its_workers_do() -> None:
-    credit = algorithm("sharp", planner="boss").credit
+    [credit] = algorithm("sharp", planner="boss").credit
     assert isinstance(credit, Counterfactual)
-    with pytest.raises(MarlError, match="credit_without: unknown agent 'planner': valid: boss, worker"):
+    with pytest.raises(MarlError, match="'without': unknown agent 'planner': valid: boss, worker"):
         credit.check(["boss", "worker"])
     rows: list[dict[str, Any]] = [
         {

@@ -225,16 +225,16 @@ def test_the_credits_keep_what_credits_promise(credit: ReplayCredit) -> None:
 
 
 def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
-    assert isinstance(SHARP.credit, Counterfactual)
-    assert credits(SHARP.credit, team(WISE)) == {
+    assert isinstance(SHARP.credit[0], Counterfactual)
+    assert credits(SHARP.credit[0], team(WISE)) == {
         READER: 1.0,
         IDLER: 0.0,
         GOSSIP: 0.0,
     }  # the gossip's report has no effect
-    assert credits(SHARP.credit, team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
+    assert credits(SHARP.credit[0], team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     silent = team(CREDULOUS, gossip=NOTHING)
-    assert credits(SHARP.credit, silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
-    assert credits(SHARP.credit, team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
+    assert credits(SHARP.credit[0], silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
+    assert credits(SHARP.credit[0], team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
 
 
 def test_a_masked_run_samples_only_the_planner_again() -> None:
@@ -243,7 +243,7 @@ def test_a_masked_run_samples_only_the_planner_again() -> None:
     async def go() -> int:
         (episode,) = (await Independent(1).sample(context)).episodes
         context.asked.clear()
-        return await SHARP.credit.assign(context, episode)  # type: ignore[union-attr]
+        return await SHARP.replay_credits[0].assign(context, episode)
 
     tokens = asyncio.run(go())
     assert sorted((act.agent, act.slot, who) for _, act, who in context.asked) == [
@@ -252,9 +252,12 @@ def test_a_masked_run_samples_only_the_planner_again() -> None:
     assert tokens == sum(len(action.response_ids) for action in context.given[-3:])
 
 
+SHAPLEY = {"name": "shapley", "component": "mc", "without": [PLANNER]}
+
+
 def test_the_modes_and_shapley_differ_where_they_should() -> None:
     def of(**options: Any) -> ReplayCredit:
-        credit = algorithm("sharp", **options).credit
+        [credit] = algorithm("sharp", **options).credit
         assert isinstance(credit, ReplayCredit)
         return credit
 
@@ -263,8 +266,8 @@ def test_the_modes_and_shapley_differ_where_they_should() -> None:
     assert credits(of(credit_mode="full"), team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     # without the gossip the reader is worth 1, with it 0; without the reader the gossip costs nothing
     shares = {READER: 0.5, IDLER: 0.0, GOSSIP: -0.5}
-    assert credits(of(credit="shapley"), team(CREDULOUS)) == pytest.approx(shares)
-    sampled = of(credit="shapley", credit_exact_up_to=0, credit_permutations=200)
+    assert credits(of(credit=SHAPLEY), team(CREDULOUS)) == pytest.approx(shares)
+    sampled = of(credit=SHAPLEY | {"exact_up_to": 0, "permutations": 200})
     assert credits(sampled, team(CREDULOUS)) == pytest.approx(shares, abs=0.12)
 
 
@@ -318,7 +321,7 @@ def test_the_three_rewards_by_hand() -> None:
 
 
 def test_broadcast_only_cannot_tell_the_gossips_fault_from_the_readers() -> None:
-    method = algorithm("sharp", w_marginal=0.0, w_tool=0.0, credit="none")
+    method = algorithm("sharp", w_marginal=0.0, w_tool=0.0, credit=[])
     rows, agents = table(method, *SESSIONS)
     result = method.compute(rows)
     for agent in (PLANNER, *WORKERS):
@@ -352,6 +355,6 @@ def test_the_share_of_useful_idle_and_harmful_calls() -> None:
         "worker_calls/harmful": 1 / 12,
         "worker_calls/credit": 1 / 12,
     }
-    method = algorithm("sharp", w_marginal=0.0, credit="none")
+    method = algorithm("sharp", w_marginal=0.0, credit=[])
     rows, _ = table(method, *SESSIONS)
     assert WorkerCalls().of_rows(rows, method.compute(rows)) == {}

@@ -112,7 +112,7 @@ DR_MAS_EQUAL = normalisations(
     "dr-mas-equal",
     "Dr. MAS: rewards on one scale",
     "The same team, in which both agents are rewarded with 0 or 1, and the verifier with -1 or 1 in addition.",
-    ["marl.algorithm.options.weights.team=1.0", "marl.algorithm.options.weights.role=1.0"],
+    ["marl.algorithm.options.rewards.weights.team=1.0", "marl.algorithm.options.rewards.weights.role=1.0"],
 )
 
 DR_MAS_RARE = Claim(

@@ -36,7 +36,7 @@ def ratio(what: str, agent: str, weights: Mapping[str, float] | None = None) -> 
     def of_run(run: Run) -> float:
         turns, gradient = _gradients(run.folder, agent)
         options = run.config.marl.algorithm.options
-        given = {"penalty": options.penalty, "weights": weights or dict(options.weights)}
+        given = {"penalty": options.rewards.penalty, "weights": weights or dict(options.rewards.weights)}
         rows = [i for i, turn in enumerate(turns) if turn.agent == agent]
         own, everyone = advantages(turns, given)
         return ratios(own[rows], everyone[rows], gradient)[what]
@@ -60,8 +60,10 @@ def advantages(turns: Sequence[Turn], rewards: Mapping[str, Any]) -> tuple[Float
         rewards: the options penalty and weights of `dr-mas`.
     """
     table = RowTable.from_rows([row(turn) for turn in turns])
-    own = algorithm_named("dr-mas", rewards, "options").compute(table)
-    everyone = algorithm_named("grpo", {"rewards": "penalty", **rewards}, "options").compute(table)
+    own = algorithm_named("dr-mas", {"rewards": rewards}, "options").compute(table)
+    everyone = algorithm_named(
+        "grpo", {"rewards": {"name": "marl_verl_dr_mas.algorithm:PenaltyMix", **rewards}}, "options"
+    ).compute(table)
     return own.advantage, everyone.advantage
 
 

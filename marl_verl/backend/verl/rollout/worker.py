@@ -35,7 +35,7 @@ from marl_verl.backend.verl.rollout.endpoint import EndpointClient, KeyedEndpoin
 from marl_verl.backend.verl.rollout.rows import Row, turn_rows
 from marl_verl.backend.verl.rollout.scripted import ScriptClient
 from marl_verl.config.hardware import cpu_run
-from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, samplers_of
+from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal, Limits
 from marl_verl.episode.communication import read_lengths
@@ -117,7 +117,7 @@ def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
         samplers["sampler"],
         samplers["validation"],
         algorithm.replay_credits,
-        metrics_of(algorithm),
+        algorithm.metrics,
         columns_of(algorithm),
         algorithm.components(team.agents),
     )
