@@ -161,7 +161,7 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
     given = [key for key, value in section.items() if value is not None]
     if (wish is None and given) or scope not in (None, wish):
         has = f"needs a critic of scope '{wish}'" if wish else "uses no critic"
-        remedy = "leave marl.critic out, or choose marl.algorithm.name=ippo, mappo or options.returns=gae"
+        remedy = "leave marl.critic out, or choose marl.algorithm.name=ippo, mappo or options.advantage.returns=gae"
         raise MarlError(f"'marl.critic.{given[0]}' is set, but algorithm '{name}' {has}: {remedy}")
     path = (section.get("model") or {}).get("path")
     if path and "${" not in str(path) and located(path) == path:
