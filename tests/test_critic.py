@@ -19,7 +19,7 @@ from marl_verl.backend.verl.rollout.rows import turn_rows
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.engine import check_critic_rows
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.resolve import check_critic, made_critic, resolve
+from marl_verl.config.resolve import check_critic, resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
@@ -216,22 +216,6 @@ def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
 )
 def test_incompatible_settings_are_rejected_before_the_run(composed: DictConfig, override: str, message: str) -> None:
     assert message in refused(composed, override)
-
-
-@pytest.mark.slow
-def test_a_tiny_critic(composed: DictConfig) -> None:
-    def made(*overrides: str) -> Any:
-        config = with_overrides(composed, overrides)
-        return made_critic(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
-
-    assert made() is None
-    key, tiny = made("marl.critic.tiny={hidden: 32}", "marl.run.seed=7")
-    assert key == "tiny"
-    assert (tiny.task, tiny.agents, tiny.hidden, tiny.seed) == ("inventory", ["holder", "asker"], 32, 7)
-    with pytest.raises(MarlError, match=r"both marl.critic.tiny and marl.critic.model.path"):
-        made("marl.critic.tiny={}", "marl.critic.model.path=/some")
-    with pytest.raises(MarlError, match=r"unknown key 'marl.critic.tiny.hiden': did you mean 'hidden'"):
-        made("marl.critic.tiny={hiden: 32}")
 
 
 # All critics of a run: whose rows go where

@@ -107,10 +107,12 @@ def test_collect_puts_the_rows_that_are_learnt_from_and_returns_all(monkeypatch:
     rows = turn_rows(episodes(), step=5, learning={"learner"})
 
     async def collect(*uids: str) -> worker.Done:
-        made._rows, made._tables = {"u": list(rows), "w": []}, {"u": RowTable.of(episodes(), (), TRAINED)}
-        made._reports = {}
+        made._sampled = {}
         for uid in uids:
-            made._report(uid).set_result(worker.Report(uid, uid))
+            sampled = worker.Sampled(worker.Report(uid, uid))
+            if uid == "u":
+                sampled.rows, sampled.table = list(rows), RowTable.of(episodes(), (), TRAINED)
+            made._outcome(uid).set_result(sampled)
         return await made.collect(list(uids))
 
     done = asyncio.run(collect("u", "v", "w"))

@@ -26,14 +26,13 @@ from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.concat import concat
 from marl_verl.backend.verl.batches import PARTITION, put_advantages, read_tensors, write_tensors
 from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
 from marl_verl.backend.verl.rollout.worker import Done, Report
 from marl_verl.config.schedule import settings_of
 from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
-from marl_verl.trainer.schedule import Schedule
+from marl_verl.trainer.schedule import Schedule, in_key_order
 
 Task = dict[str, Any]
 """A row of `TeamTrainer.next_tasks`, and `batch`, the number of its data batch, from 1."""
@@ -109,7 +108,7 @@ class Asynchronous(Schedule):
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
         """Sample and learn until `train_batch_size` more tasks are finished."""
-        trainer, reports, tables = self.trainer, list[Report](), list[RowTable]()
+        trainer, finished, reports = self.trainer, list[Done](), list[Report]()
         with trainer.phase("sampling and learning"):
             while len(reports) < self._size and not (reports and reports[-1].error):
                 self._learn()
@@ -118,17 +117,16 @@ class Asynchronous(Schedule):
                     self._wait()
                 with timed(timing_raw, "advantage"):
                     while self._arrived and len(reports) < self._size:
-                        done = self._arrived.popleft()
-                        reports += done.reports
+                        finished.append(self._arrived.popleft())
+                        reports += finished[-1].reports
                         self._dispatch.done(reports[-1].uid)
-                        if done.table is not None:  # else every attempt failed
-                            tables.append(done.table)
-                            self._buffer(done, done.table)
+                        if finished[-1].keys:  # else every attempt failed
+                            self._buffer(*in_key_order(finished[-1:]))
                         self._learn()  # start updates without waiting for the rest of the finished tasks
             trainer.store_reports(reports)
             if trainer.global_steps >= trainer.total_training_steps:
                 self._finish()  # include the remaining updates in the last step's metrics and weights
-        table = trainer.algorithm.credited(concat(tables))
+        table = trainer.algorithm.credited(in_key_order(finished)[1])
         # advantages do not depend on other tasks (`check_schedule`)
         result = trainer.algorithm.compute(table)
         metrics.update(trainer.store_rows(table, result))
@@ -162,9 +160,8 @@ class Asynchronous(Schedule):
         """How many tasks may be in flight: those that the update of the slowest policy lacks, and those ahead of it."""
         return self._ahead + min((learner.missing for learner in self.learners.values()), default=self._size)
 
-    def _buffer(self, done: Done, table: RowTable) -> None:
+    def _buffer(self, batch: KVBatchMeta, table: RowTable) -> None:
         """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""
-        batch = KVBatchMeta(partition_id=PARTITION, keys=done.keys, tags=done.tags)
         result = self.trainer.algorithm.compute(table)
         put_advantages(batch, result, self.learners)
         signal = self.trainer.signal(table, result)

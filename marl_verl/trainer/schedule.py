@@ -10,7 +10,9 @@ from typing import Any
 from transfer_queue import KVBatchMeta
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.backend.verl.batches import part_of, put_advantages
+from marl_verl.algo.advantage.concat import concat
+from marl_verl.backend.verl.batches import PARTITION, part_of, put_advantages
+from marl_verl.backend.verl.rollout.worker import Done
 from marl_verl.events import timed
 from marl_verl.threads import in_thread
 
@@ -85,6 +87,14 @@ class Synchronous(Schedule):
     def versions(self) -> dict[str, int]:
         """The current step as version of every policy."""
         return dict.fromkeys(self.policies.runtimes, int(self.trainer.global_steps))
+
+
+def in_key_order(done: Sequence[Done]) -> tuple[KVBatchMeta, RowTable]:
+    """The rows of finished tasks, and their table, both in key order. MarlError without rows."""
+    table = concat([share.table for share in done if share.table is not None])
+    tags = {key: tag for share in done for key, tag in zip(share.keys, share.tags, strict=True)}
+    keys = table.keys()
+    return KVBatchMeta(partition_id=PARTITION, keys=keys, tags=[tags[key] for key in keys]), table
 
 
 def stored(batch: KVBatchMeta, updated: Sequence[KVBatchMeta], learning: Collection[str]) -> KVBatchMeta:

@@ -30,7 +30,6 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.advantage.concat import concat
 from marl_verl.backend.verl.batches import PARTITION
 from marl_verl.backend.verl.memory import AdvantageMemory
 from marl_verl.backend.verl.rollout.worker import Done, Report
@@ -49,7 +48,7 @@ from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.policies import Policies
-from marl_verl.trainer.schedule import Schedule, Synchronous
+from marl_verl.trainer.schedule import Schedule, Synchronous, in_key_order
 from marl_verl.trainer.validation import play, validation_metrics
 
 
@@ -182,10 +181,7 @@ class TeamTrainer(PPOTrainer):
                 part.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         self.policies.sleep()
-        table = concat([share.table for share in done if share.table is not None])
-        tags = {key: tag for share in done for key, tag in zip(share.keys, share.tags, strict=True)}
-        keys = table.keys()
-        return KVBatchMeta(partition_id=PARTITION, keys=keys, tags=[tags[key] for key in keys]), table
+        return in_key_order(done)
 
     def _sample(self, count: int) -> list[Done]:
         """Sample further tasks of the step and wait. With past versions, in a round for each snapshot."""
@@ -209,10 +205,10 @@ class TeamTrainer(PPOTrainer):
 
     def _useful_tasks(self, done: list[Done]) -> int:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
-        tables = [share.table for share in done if share.table is not None]
-        if not tables:
+        if not any(share.keys for share in done):
             return 0
-        table = self.memory.recall(self.algorithm.credited(concat(tables)), keep=False)
+        _, table = in_key_order(done)
+        table = self.memory.recall(self.algorithm.credited(table), keep=False)
         signal = self.signal(table, self.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 

@@ -13,7 +13,7 @@ import pytest
 from marl_verl_tiny.pretrained import SMOLLM2
 
 from marl_verl.testing.real import command
-from tests.e2e.conftest import Finished, long, train
+from tests.e2e.conftest import Finished, train
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]  # recipes/quickstart/pretrained.yaml is `make demo-pretrained`
 PLUGIN = """
@@ -113,10 +113,3 @@ def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, po
     served, before = _differences(tmp_path / policy, acts), _differences(SMOLLM2.folder(), acts)
     assert served < 0.15  # bfloat16 against float32: 0.05 in transformers alone
     assert before > 2 * served  # the update changed the weights
-
-
-@long  # test_eval.py evaluates a run
-def test_the_trained_team_is_evaluated(run: Finished, tmp_path: Path) -> None:
-    command("eval", str(run.folder), "--tasks", "2", "--greedy-only", "--output", str(tmp_path / "numbers.json"))
-    numbers = json.loads((tmp_path / "numbers.json").read_text())
-    assert (numbers["step"], numbers["eval_tasks"]) == (2, 2)

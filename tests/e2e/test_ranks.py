@@ -127,17 +127,6 @@ def test_another_number_of_ranks_is_refused(ranks: Finished) -> None:
 
 
 @long
-def test_one_rank_server_and_worker_give_the_same_steps(ranks: Finished, recipe: Path, tmp_path: Path) -> None:
-    alone = ("trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.agent.num_workers=1")
-    done = train(tmp_path / "run", *SHORTER, *alone, recipe=recipe)
-    assert done.code == 0, done.output
-    lines = done.lines("train/success")
-    assert len(lines) == 2
-    for one, two in zip(lines, ranks.lines("train/success"), strict=False):
-        same(one, two)
-
-
-@long
 def test_a_resumed_run_repeats_the_step(ranks: Finished, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(ranks.folder, folder)

@@ -58,11 +58,11 @@ def test_the_run_directory_is_complete(whole: Whole) -> None:
 
 def test_its_episodes_are_replayed(whole: Whole) -> None:
     folder = whole.run.folder
-    for source in (["--run", str(folder)], [str(folder / "journals" / "step_00008.jsonl")]):
-        listed = re.search(r"\bs8t00000_0_\S+", command("replay", *source))
-        assert listed
-        shown = json.loads(command("replay", *source, "--episode", listed[0], "--json"))
-    lines = map(json.loads, (folder / "journals" / "step_00008.jsonl").read_text().splitlines()[1:])
+    listed = re.search(r"\bs8t00000_0_\S+", command("replay", "--run", str(folder)))
+    assert listed
+    journal = folder / "journals" / "step_00008.jsonl"
+    shown = json.loads(command("replay", str(journal), "--episode", listed[0], "--json"))
+    lines = map(json.loads, journal.read_text().splitlines()[1:])
     assert shown["replay"]["score"] == next(line["score"] for line in lines if line.get("id") == listed[0])
 
 

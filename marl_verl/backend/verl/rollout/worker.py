@@ -77,6 +77,15 @@ class Report:
     error: str | None = None  # message if the sampler itself failed
 
 
+@dataclass
+class Sampled:
+    """A task's report, its rows, none of a validation, and their table."""
+
+    report: Report
+    rows: list[Row] = field(default_factory=list)
+    table: RowTable | None = None
+
+
 @dataclass(frozen=True)
 class Done:
     """Finished tasks: their reports, and the key and tag of each of their rows. A validation has no rows.
@@ -173,9 +182,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self.learning = {name for name, policy in team.policies.items() if policy.trained}
         self.joint = JointEncoder.of(config, self.parts.task_context.agents)
         self.observers = plugins.load().hook
-        self._reports: dict[str, asyncio.Future[Report]] = {}
-        self._rows: dict[str, list[Row]] = {}
-        self._tables: dict[str, RowTable] = {}
+        self._sampled: dict[str, asyncio.Future[Sampled]] = {}  # uid -> what came of the task
         # the asynchronous schedule receives single tasks, and holds requests while a policy's weights change
         self._streams = marl["schedule"]["mode"] == "async"
         self._finished: asyncio.Queue[str] = asyncio.Queue()
@@ -200,16 +207,17 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
     async def collect(self, uids: list[str]) -> Done:
         """Wait for tasks, and write the tensors of their rows."""
-        reports = [await self._report(uid) for uid in uids]
-        rows = [row for uid in uids for row in self._rows.pop(uid, [])]
-        tables = [self._tables.pop(uid) for uid in uids if uid in self._tables]
+        tasks = [await self._outcome(uid) for uid in uids]
         for uid in uids:
-            del self._reports[uid]
+            del self._sampled[uid]
+        rows = [row for task in tasks for row in task.rows]
         if learnt := [row for row in rows if row.fields is not None]:
             fields = list_of_dict_to_tensordict([row.fields for row in learnt])
             keys, tags = [row.key for row in learnt], [row.tag for row in learnt]
             await tq.async_kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
-        return Done(reports, [row.key for row in rows], [row.tag for row in rows], concat(tables) if tables else None)
+        tables = [task.table for task in tasks if task.table is not None]
+        table = concat(tables) if tables else None
+        return Done([task.report for task in tasks], [row.key for row in rows], [row.tag for row in rows], table)
 
     async def finished(self) -> list[Done]:
         """Wait until a training task is finished; all finished ones, each alone. Call it once at a time."""
@@ -224,33 +232,34 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     async def open_gate(self, policy: str) -> None:
         self._gates[policy].open()
 
-    def _report(self, uid: str) -> asyncio.Future[Report]:
-        if uid not in self._reports:
-            self._reports[uid] = asyncio.get_running_loop().create_future()
-        return self._reports[uid]
+    def _outcome(self, uid: str) -> asyncio.Future[Sampled]:
+        if uid not in self._sampled:
+            self._sampled[uid] = asyncio.get_running_loop().create_future()
+        return self._sampled[uid]
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
-        """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
-        report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
-        limits = self.config.marl.rollout  # without a limit of calls, they run in the loop
+        """Sample one task and keep its rows. Always ends with a report, even if marl-verl itself fails."""
+        sampled = Sampled(Report(uid=str(prompt["uid"]), task=str(prompt["task"])))
+        report, limits = sampled.report, self.config.marl.rollout
+        # without a limit of calls, they run in the loop
         if None not in (limits.step_seconds, limits.call_seconds) and not self._watched:
             self._watched = True
             end_if_blocked(asyncio.get_running_loop(), float(limits.step_seconds))
         try:
-            await self._report_on(prompt, sampling_params, trajectory, report)
+            await self._play(prompt, sampling_params, trajectory, sampled)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             logger.exception("sampling task %s failed", report.task)
             report.error = f"{type(error).__name__}: {message_of(error)}"
-        self._report(report.uid).set_result(report)
+        self._outcome(report.uid).set_result(sampled)
         if self._streams and not trajectory["validate"]:
             self._finished.put_nowait(report.uid)
 
-    async def _report_on(
-        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], report: Report
+    async def _play(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], sampled: Sampled
     ) -> None:
-        task, uid = Task(**json.loads(prompt["task"])), report.uid
+        task, report, uid = Task(**json.loads(prompt["task"])), sampled.report, sampled.report.uid
         report.task, report.set = task.id, task.data.get(SET)
         validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl
         # verl passes validation parameters; in training each policy and agent has its own
@@ -273,11 +282,11 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         if not validate:
             for metric in self.samplers.metrics:
                 report.metrics.update(metric.of_sample(sample))
-            self._rows[uid] = turn_rows(sample.turns, step, self.learning)
+            sampled.rows = turn_rows(sample.turns, step, self.learning)
             if sample.turns:
-                self._tables[uid] = RowTable.of(sample.turns, self.samplers.components, self.learning)
+                sampled.table = RowTable.of(sample.turns, self.samplers.components, self.learning)
             if self.joint is not None:
-                add_joint_observations(self._rows[uid], sample.episodes, self.joint)
+                add_joint_observations(sampled.rows, sample.episodes, self.joint)
 
     async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
