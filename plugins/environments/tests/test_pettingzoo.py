@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pettingzoo")
 
-from marl_verl_environments.pettingzoo import PettingZoo, PettingZooGame, PettingZooTasks, as_text
+from marl_verl_environments.pettingzoo import PettingZoo, PettingZooTasks
 from pettingzoo.classic import rps_v2
 
 from marl_verl import Task, plugins
@@ -86,16 +86,3 @@ def test_the_kit_accepts_the_task_set_and_samplers_replay_a_game() -> None:
 def test_an_environment_that_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(MarlError, match=said):
         build(PettingZooTasks, options, "marl.task.options")
-
-
-def test_another_number_of_players_is_refused() -> None:
-    with pytest.raises(MarlError, match="has 2 players; the team has 3 seats"):
-        PettingZooGame(TICTACTOE, {}, 1, 3)
-
-
-def test_observations_as_text() -> None:
-    import numpy as np
-
-    assert as_text("you see 2") == "you see 2"
-    assert as_text(np.int64(3)) == "3"
-    assert as_text({"a": np.array([True, False])}) == '{"a": [1, 0]}'

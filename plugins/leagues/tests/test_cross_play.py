@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_leagues.cross_play import chosen_steps, elo_result, pair, pairing_result
+from marl_verl_leagues.cross_play import chosen_steps, pair, pairing_result
 from marl_verl_leagues.matrix import matrix
 from rich.console import Console
 
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
-from marl_verl.evaluation.plan import check_kind
 from marl_verl.evaluation.request import Assignment, Pairing, Request
 from marl_verl.run.progress import Display
 from marl_verl.team import TeamConfig, read_team
@@ -65,16 +64,10 @@ def test_an_opponent_plays_with_the_policy_itself() -> None:
     assert set(pair(team, (0, 20)).policies) == {"p-step-0", "p-step-20"}
 
 
-def test_the_name_of_a_policy_is_free() -> None:
-    crossed = pair(_team({"one": ("p", "red"), "two": ("p-step-20", "blue")}), (20, 40))
-    assert crossed.pairings[0].policies == {"one": "p-step-20-1", "two": "p-step-20-step-20"}
-
-
 @pytest.mark.parametrize(
     ("agents", "frozen", "message"),
     [
         ({"one": ("p", None)}, (), "needs a team of two sides, but the team has none. Set marl.agents.NAME.side"),
-        ({n: ("p", n) for n in "abc"}, (), "the team has 3: a, b, c. Use --swap"),
         (
             {"one": ("p", "red"), "also": ("q", "red"), "two": ("p", "blue")},
             (),
@@ -96,7 +89,6 @@ def test_a_team_that_cannot_be_paired_is_refused(
     [
         (None, "at least two steps to compare, but run '.*' has no complete checkpoint"),
         ("0", "at least two steps to compare, but --steps names step 0 only"),
-        ("0,x", "--steps must be whole numbers >= 0, e.g. --steps 0,20,40, got 'x'"),
         ((0, 0), "--steps 0,0 names a step twice"),
         ("0,20", "has no complete checkpoint"),
     ],
@@ -104,15 +96,6 @@ def test_a_team_that_cannot_be_paired_is_refused(
 def test_steps_that_cannot_be_compared_are_refused(tmp_path: Path, steps: Any, message: str) -> None:
     with pytest.raises(MarlError, match=message):
         chosen_steps(tmp_path, steps)
-
-
-def test_options_of_the_other_kind_of_evaluation_are_refused() -> None:
-    check_kind(False, None, ["--step"])
-    check_kind(True, "0,20", [])
-    with pytest.raises(MarlError, match="--steps is an option of --cross-play"):
-        check_kind(False, "0,20", [])
-    with pytest.raises(MarlError, match=r"--cross-play and --step are incompatible: .* Give the steps with --steps"):
-        check_kind(True, None, ["--step"])
 
 
 GAMES = [[{"red": 2.0, "blue": -2.0}, {"red": 0.0, "blue": 0.0}], [{"red": -1.0, "blue": 1.0}], []]
@@ -178,8 +161,3 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
     for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed, 0 tokens, 3 s in total"):
         assert part in text.getvalue()
-
-
-def test_ratings_of_players_of_one_side_each_have_no_side_advantage() -> None:
-    one = {"row": "a@1", "column": "b", "games": 2, "wins": 1, "draws": 1, "losses": 0}
-    assert set(elo_result([one])) == {"elo"}

@@ -71,13 +71,6 @@ def test_a_failed_conversion_leaves_nothing(conversions: list[Any]) -> None:
     assert list(SMOLLM2.folder().parent.iterdir()) == []
 
 
-def test_another_folder_must_be_new(conversions: list[Path], tmp_path: Path) -> None:
-    assert SMOLLM2.fetch(tmp_path / "mine") == tmp_path / "mine"
-    assert not SMOLLM2.folder().exists()
-    with pytest.raises(MarlError, match="mine' is not empty"):
-        SMOLLM2.fetch(tmp_path / "mine")
-
-
 @pytest.mark.usefixtures("without_gguf")
 def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
     with pytest.raises(MarlError) as error:
