@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_id
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, in_groups
 from marl_verl.errors import MarlError
 
 SET = ("team", "role", "tool")
@@ -84,3 +86,18 @@ class Decoupled(Estimator):
 
 GDPO = Algorithm(advantage=Decoupled())
 """Each of `keys` normalised over the rows of a task, then summed and whitened over the policy's tokens."""
+
+
+def gdpo(rows: PlainRows, keys: Sequence[str] = ("team",), weights: Sequence[float] = (1.0,)) -> list[float]:
+    parts = [in_groups([row["rewards"][key] for row in rows], rows, ["uid"], raw=True) for key in keys]
+    totals = np.array(weights) @ np.array(parts)
+    advantages = []
+    for row, total in zip(rows, totals, strict=True):
+        mine = [i for i, other in enumerate(rows) if other.get("policy") == row.get("policy")]
+        tokens = np.repeat(totals[mine], [rows[i]["length"] for i in mine])
+        variance = tokens.var(ddof=1) if len(tokens) > 1 else 0.0
+        advantages.append(float((total - tokens.mean()) / np.sqrt(variance + 1e-8)))
+    return advantages
+
+
+REFERENCES = {"gdpo": gdpo}

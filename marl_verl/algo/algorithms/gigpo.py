@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import check_gamma
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows
 from marl_verl.algo.credit.table import Mode, same_observation, step_returns
 
 
@@ -86,3 +88,23 @@ class GroupInGroup(Estimator):
 
 GIGPO = Algorithm(advantage=GroupInGroup())
 """A = A_episode + A_step: episodes of a task against each other, and steps from one observation against each other."""
+
+
+def gigpo(rows: PlainRows, gamma: float = 0.95, step_w: float = 1.0) -> list[float]:
+    advantages = []
+    for row in rows:
+        episodes = {o["session"]: o["rewards"]["episode"] for o in rows if o["uid"] == row["uid"]}
+        mine = row["rewards"]["episode"]
+        upper = mine - float(np.mean(list(episodes.values()))) if len(episodes) > 1 else mine
+        steps = [_step_return(o, rows, gamma) for o in rows if (o["uid"], o["obs"]) == (row["uid"], row["obs"])]
+        advantages.append(upper + step_w * (_step_return(row, rows, gamma) - float(np.mean(steps))))
+    return advantages
+
+
+def _step_return(row: Mapping[str, Any], rows: PlainRows, gamma: float) -> float:
+    session = [o for o in rows if (o["uid"], o["session"]) == (row["uid"], row["session"])]
+    later = {o["turn"]: o["rewards"]["step"] for o in session if o["turn"] >= row["turn"]}
+    return float(sum(gamma ** (turn - row["turn"]) * reward for turn, reward in later.items()))
+
+
+REFERENCES = {"gigpo": gigpo}

@@ -6,8 +6,14 @@ assignment, and PPO's clipped loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from marl_verl.algo.advantage import BATCH, GAE, TASK, Advantage
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, Reference, in_groups, rewards_of
 
 GRPO = Algorithm(advantage=Advantage(sample="row", group=TASK, singleton="raw"))
 """A = (r - mean_uid) / (std_uid + 1e-6).
@@ -47,3 +53,44 @@ MAPPO = Algorithm(advantage=Advantage(returns=GAE(critic="team"), group=("agent"
 Compared: a turn with the value that the team's critic predicted for the joint observation of all agents so far. Source:
 MAPPO, arXiv 2103.01955.
 """
+
+
+def grpo(rows: PlainRows) -> list[float]:
+    return in_groups(rewards_of(rows), rows, ["uid"], raw=True)
+
+
+def grpo_trajectory_mean(rows: PlainRows) -> list[float]:
+    sessions: dict[Any, list[float]] = {}
+    for row, reward in zip(rows, rewards_of(rows), strict=True):
+        sessions.setdefault((row["uid"], row["session"]), []).append(reward)
+    means = [float(np.mean(rewards)) for rewards in sessions.values()]
+    advantages = in_groups(means, [{"uid": uid} for uid, _ in sessions], ["uid"], raw=True)
+    of = dict(zip(sessions, advantages, strict=True))
+    return [of[row["uid"], row["session"]] for row in rows]
+
+
+def reinforce_pp(rows: PlainRows) -> list[float]:
+    return in_groups(rewards_of(rows), rows, [], eps=1e-8)
+
+
+def gae(rows: PlainRows, gamma: float = 1.0, lam: float = 0.95) -> list[float]:
+    """Backwards over each agent's turns in a session: delta = r + gamma V' - V, A = delta + gamma lam A'."""
+    rewards, advantages = rewards_of(rows), np.zeros(len(rows))
+    following: dict[Any, tuple[float, float]] = {}  # V and A of the agent's next turn
+    for i in sorted(range(len(rows)), key=lambda i: -rows[i]["index"]):
+        key = (rows[i]["uid"], rows[i]["session"], rows[i]["agent"])
+        value, advantage = following.get(key, (0.0, 0.0))
+        delta = rewards[i] + gamma * value - rows[i]["value"]
+        advantages[i] = delta + gamma * lam * advantage
+        following[key] = rows[i]["value"], advantages[i]
+    return list(map(float, advantages))
+
+
+def ippo(rows: PlainRows) -> list[float]:
+    return in_groups(gae(rows), rows, ["agent"], eps=1e-8, raw=True)
+
+
+REFERENCES: Mapping[str, Reference] = {
+    **{"grpo": grpo, "grpo-trajectory-mean": grpo_trajectory_mean, "reinforce++": reinforce_pp},
+    **{"ippo": ippo, "mappo": ippo},  # the values are of another critic
+}

@@ -13,6 +13,7 @@ from marl_verl.algo.advantage.groups import TASK, group_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, rewards_of
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,10 @@ class Greedy(Estimator):
 
 REMAX = Algorithm(sampler="greedy-baseline", advantage=Greedy())
 """A = r - r_greedy. One sampled episode per task is enough. See `Greedy`."""
+
+
+def remax(rows: PlainRows) -> list[float]:
+    return [reward - row["columns"]["greedy"] for row, reward in zip(rows, rewards_of(rows), strict=True)]
+
+
+REFERENCES = {"remax": remax}

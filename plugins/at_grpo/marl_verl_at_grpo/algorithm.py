@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from marl_verl.algo.advantage import TURN, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import RewardMix, total, weighted
 from marl_verl_at_grpo.filtered import FilteredAdvantage
 from marl_verl_at_grpo.metrics import Chosen, Turns
@@ -50,3 +51,10 @@ AT_GRPO_SESSIONS = dataclasses.replace(AT_GRPO, sampler="independent")
 
 Compared: the same agent's actions at the same turn of the task's other episodes. AT-GRPO's groups without its tree.
 """
+
+
+def at_grpo(rows: PlainRows) -> list[float]:
+    return in_groups(rewards_of(rows), rows, ["uid", "turn", "agent", "slot"])
+
+
+REFERENCES = {"at-grpo": at_grpo, "at-grpo-sessions": at_grpo}

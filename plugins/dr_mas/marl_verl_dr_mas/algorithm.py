@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.errors import MarlError
 from marl_verl_dr_mas.amplification import Amplification, SecondMoment
@@ -53,3 +54,11 @@ and std for all agents, eq. (2), the second moment of agent k's gradient is scal
 (std_k^2 + (mean_k - mean)^2) / std^2, which grows as agents specialise (metric `amplification`); with per-agent ones,
 eq. (5), the factor is 1. Source: Dr. MAS, arXiv 2602.08847, section 4, and the authors' code.
 """
+
+
+def dr_mas(rows: PlainRows) -> list[float]:
+    scores = [reward - 0.1 * row["invalid"] for row, reward in zip(rows, rewards_of(rows), strict=True)]
+    return in_groups(scores, rows, ["uid", "agent"], raw=True)
+
+
+REFERENCES = {"dr-mas": dr_mas}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -32,6 +33,7 @@ from marl_verl.algo.advantage import (
     group_mean,
 )
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows
 from marl_verl.errors import MarlError
 
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}
@@ -115,3 +117,33 @@ MAGRPO_SESSIONS = dataclasses.replace(MAGRPO, sampler="independent", advantage=J
 Compared: the same agent's actions at the same turn of the other episodes, by the team's return from there on. MAGRPO
 without branching, the form of the paper's equations. Source: MAGRPO, arXiv 2508.04652.
 """
+
+
+def magrpo(rows: PlainRows, gamma: float = 1.0) -> list[float]:
+    """R(node) = r + gamma * mean R(children), minus the mean over the nodes of the agent below the same parent."""
+
+    def ret(uid: str, node: str) -> float:
+        reward = next(row["rewards"]["team"] for row in rows if (row["uid"], row["node"]) == (uid, node))
+        children = {row["node"] for row in rows if (row["uid"], row["parent"]) == (uid, node)}
+        return float(reward + (gamma * np.mean([ret(uid, child) for child in children]) if children else 0.0))
+
+    returns = [ret(row["uid"], row["node"]) for row in rows]
+    return _centred(returns, rows, ("uid", "parent", "agent"))
+
+
+def magrpo_sessions(rows: PlainRows, gamma: float = 1.0) -> list[float]:
+    returns = []
+    for row in rows:
+        session = [o for o in rows if (o["uid"], o["session"]) == (row["uid"], row["session"])]
+        later = {o["turn"]: sum(o["rewards"].values()) for o in session if o["turn"] >= row["turn"]}
+        returns.append(sum(gamma ** (turn - row["turn"]) * reward for turn, reward in later.items()))
+    return _centred(returns, rows, ("uid", "turn", "agent"))
+
+
+def _centred(returns: Sequence[float], rows: PlainRows, columns: Sequence[str]) -> list[float]:
+    keys = [tuple(row[column] for column in columns) for row in rows]
+    means = {key: np.mean([r for r, other in zip(returns, keys, strict=True) if other == key]) for key in keys}
+    return [float(r - means[key]) for r, key in zip(returns, keys, strict=True)]
+
+
+REFERENCES = {"magrpo": magrpo, "magrpo-sessions": magrpo_sessions}

@@ -10,6 +10,7 @@ import numpy as np
 
 from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, in_groups
 from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
 from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity
@@ -77,3 +78,29 @@ MARS2_PLUS = dataclasses.replace(
 """MARS2 with three changes: the overlong penalty after shaping, GSPO's sequence-level ratio, and token-level truncated
 importance sampling min(pi_old / pi_rollout, 2), applied once. Source: MARS2+, arXiv 2602.07848.
 """
+
+
+def shaped(rows: PlainRows, gamma: float = 0.5, lam: float = 0.5) -> list[float]:
+    """r' = r + gamma (r - b), b = (1 - lam) r_parent + lam * mean of the siblings' r, see `Shaped`."""
+    reward = {(row["uid"], row["node"]): row["rewards"]["team"] for row in rows}
+    returns = []
+    for row in rows:
+        r, parent = row["rewards"]["team"], reward.get((row["uid"], row["parent"]))
+        beside = [o for o in rows if (o["uid"], o["parent"]) == (row["uid"], row["parent"]) and o is not row]
+        base = float(np.mean([o["rewards"]["team"] for o in beside])) if beside else None
+        if parent is not None:
+            base = parent if base is None else (1 - lam) * parent + lam * base
+        returns.append(r + gamma * (r - (r if base is None else base)))
+    return returns
+
+
+def mars2(rows: PlainRows) -> list[float]:
+    return in_groups(shaped(rows), rows, ["uid"], eps=1e-9)
+
+
+def mars2_plus(rows: PlainRows) -> list[float]:
+    over = [min(max(row["length"] - (32768 - 2048), 0), 2048) / 2048 for row in rows]
+    return in_groups([r - o for r, o in zip(shaped(rows), over, strict=True)], rows, ["uid"], eps=1e-9)
+
+
+REFERENCES = {"mars2": mars2, "mars2-plus": mars2_plus}

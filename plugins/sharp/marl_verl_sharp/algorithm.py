@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable, combine
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.reference import PlainRows, in_groups
 from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
 from marl_verl_sharp.counterfactual import Counterfactual
@@ -92,3 +93,25 @@ R_k is the mean of R over the agent's rows in an episode, and all of them get it
 over the episodes of one task, by broadcast reward, marginal credit and tool use. A worker's
 marginal credit is measured by replaying the episode without it. Source: SHARP, arXiv 2602.08335.
 """
+
+
+def sharp(rows: PlainRows) -> list[float]:
+    rewards: dict[Any, list[float]] = {}  # of an agent's rows in each session
+    for row in rows:
+        session = [o for o in rows if (o["uid"], o["session"]) == (row["uid"], row["session"])]
+        credit = {
+            o["agent"]: [p["rewards"]["mc"] for p in session if p["agent"] == o["agent"]]
+            for o in session
+            if o["agent"] != "planner"
+        }
+        gains = [max(float(np.mean(mc)), 0.0) for mc in credit.values()]
+        mc = 0.5 * (float(np.mean(gains)) if gains else 0.0) if row["agent"] == "planner" else row["rewards"]["mc"]
+        reward = 0.9 * row["rewards"]["broadcast"] + 0.9 * mc + 0.1 * row["rewards"].get("tool", 0.0)
+        rewards.setdefault((row["uid"], row["session"], row["agent"]), []).append(reward)
+    means = [float(np.mean(values)) for values in rewards.values()]
+    advantages = in_groups(means, [{"uid": uid, "agent": agent} for uid, _, agent in rewards], ["uid", "agent"])
+    of = dict(zip(rewards, advantages, strict=True))
+    return [of[row["uid"], row["session"], row["agent"]] for row in rows]
+
+
+REFERENCES = {"sharp": sharp}
