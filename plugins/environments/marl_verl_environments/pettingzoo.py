@@ -36,16 +36,16 @@ class PettingZooTasks(SeatedTasks):
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (observation, action) pairs of random games of all players. A share `good` of the actions is
         legal; the others are any."""
-        rng, found = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
-        while len(found) < count:
+        rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
+        while len(pairs) < count:
             game = PettingZooGame(self.env, self.arguments or {}, rng.randrange(SEEDS))
             while seen := game.to_move():
                 moves = {seat: str(rng.choice(game.actions(seat))) for seat in seen}
                 for seat, text in seen.items():
                     careless = str(rng.choice(game.actions(seat, illegal=True)))
-                    found.append((text, moves[seat] if rng.random() < good else careless))
+                    pairs.append((text, moves[seat] if rng.random() < good else careless))
                 game.play(moves)
-        return found[:count]
+        return pairs[:count]
 
 
 class PettingZoo(Seated):
@@ -63,11 +63,11 @@ class PettingZooGame:
         self._name, self._random = env, OwnRandom(seed)
         with self._random.used():
             self._env, self._parallel = _made(env, arguments)
-            found = self._env.reset(seed=seed)
+            first = self._env.reset(seed=seed)
         self._players = list(self._env.possible_agents)
         if seats not in (None, len(self._players)):
             raise MarlError(f"pettingzoo '{env}' has {len(self._players)} players; the team has {seats} seats")
-        self._seen = found[0] if self._parallel else {}
+        self._seen = first[0] if self._parallel else {}
         self._rewards = dict.fromkeys(self._players, 0.0)
 
     def to_move(self) -> Mapping[int, str]:
@@ -141,29 +141,29 @@ def as_text(observation: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    found = np.asarray(value)
-    return found.astype(int).tolist() if found.dtype == np.bool_ else found.tolist()
+    array = np.asarray(value)
+    return array.astype(int).tolist() if array.dtype == np.bool_ else array.tolist()
 
 
 def _made(name: str, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
     """(a new environment, whether it is a parallel one). MarlError with the reason if there is none, or if its actions
     are neither numbers nor texts."""
-    what = f"pettingzoo '{name}' cannot be used"
+    problem = f"pettingzoo '{name}' cannot be used"
     required("pettingzoo")
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        raise MarlError(f"{what}: {error}. Give a module, such as pettingzoo.classic.tictactoe_v3.") from error
+        raise MarlError(f"{problem}: {error}. Give a module, such as pettingzoo.classic.tictactoe_v3.") from error
     parallel = not hasattr(module, "env")
     make = getattr(module, "parallel_env" if parallel else "env", None)
     if make is None:
-        raise MarlError(f"{what}: the module has neither `env` nor `parallel_env`")
+        raise MarlError(f"{problem}: the module has neither `env` nor `parallel_env`")
     try:
         env = make(**arguments)
     except Exception as error:
-        raise MarlError(f"{what} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+        raise MarlError(f"{problem} with marl.task.options.arguments {dict(arguments)}: {error}") from error
     for player in env.possible_agents:
         kind = type(env.action_space(player)).__name__
         if kind not in ("Discrete", "Text"):
-            raise MarlError(f"{what}: the actions of '{player}' are a {kind}, neither numbers nor texts")
+            raise MarlError(f"{problem}: the actions of '{player}' are a {kind}, neither numbers nor texts")
     return env, parallel

@@ -80,18 +80,22 @@ class SeatedTasks(TaskSet):
     def score(self, task: Task, answer: Any) -> float | dict[str, float]:
         """The outcome of seat `side`, or the mean of all seats; with `sides`, that of the seats of each. MarlError for
         an answer without outcomes, or of another number of seats."""
-        found = outcomes_in(answer)
+        outcomes = outcomes_in(answer)
         if self.sides:
-            if len(self.sides) != len(found):
-                what = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(found)}"
-                raise MarlError(f"{what}: name the side of each seat")
-            seats = {each: [found[seat] for seat, side in enumerate(self.sides) if side == each] for each in self.sides}
+            if len(self.sides) != len(outcomes):
+                problem = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(outcomes)}"
+                raise MarlError(f"{problem}: name the side of each seat")
+            seats = {
+                name: [outcomes[seat] for seat, side in enumerate(self.sides) if side == name] for name in self.sides
+            }
             return {side: sum(outcomes) / len(outcomes) for side, outcomes in seats.items()}
         if self.side is None:
-            return sum(found) / len(found)
-        if self.side >= len(found):
-            raise MarlError(f"marl.task.options.side is {self.side}, but the game has the seats 0 to {len(found) - 1}")
-        return found[self.side]
+            return sum(outcomes) / len(outcomes)
+        if self.side >= len(outcomes):
+            raise MarlError(
+                f"marl.task.options.side is {self.side}, but the game has the seats 0 to {len(outcomes) - 1}"
+            )
+        return outcomes[self.side]
 
 
 class Seated(Workflow):
@@ -137,17 +141,21 @@ class Seated(Workflow):
 
 def outcomes_in(answer: Any) -> list[float]:
     """The outcomes of an answer. MarlError if it has none."""
-    found = answer.get("outcomes") if isinstance(answer, Mapping) else None
-    if not isinstance(found, list) or not found or not all(isinstance(each, int | float) for each in found):
+    outcomes = answer.get("outcomes") if isinstance(answer, Mapping) else None
+    if (
+        not isinstance(outcomes, list)
+        or not outcomes
+        or not all(isinstance(outcome, int | float) for outcome in outcomes)
+    ):
         raise MarlError(f"a game is scored from a mapping with 'outcomes', one number per seat, got {answer!r:.60}")
-    return [float(each) for each in found]
+    return [float(outcome) for outcome in outcomes]
 
 
 @quick
 def player_outcome(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: the outcome of the agent's seat (of several seats, the mean), on each of its turns."""
-    found = outcomes_in(episode.answer)
-    mine = [found[seat] for seat, agent in enumerate(episode.answer["seats"]) if agent == turn.agent]
+    outcomes = outcomes_in(episode.answer)
+    mine = [outcomes[seat] for seat, agent in enumerate(episode.answer["seats"]) if agent == turn.agent]
     return sum(mine) / len(mine)
 
 

@@ -38,8 +38,8 @@ class TextArenaTasks(SeatedTasks):
         """For tiny models: (observation, move) pairs of random games of all players. A share `good` of the moves is
         among those that the end of the observation suggests; the others are suggested anywhere in it. MarlError for a
         game that suggests none."""
-        rng, found = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
-        while len(found) < count:
+        rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
+        while len(pairs) < count:
             game = self._of_any_seats(rng.randrange(SEEDS))
             for _ in range(LONGEST):
                 if not (seen := game.to_move()):
@@ -49,9 +49,9 @@ class TextArenaTasks(SeatedTasks):
                 if not legal:
                     raise MarlError(f"textarena '{self.env}' suggests no moves, which a tiny model would learn from")
                 move = rng.choice(legal)
-                found.append((text, move if rng.random() < good else rng.choice(other)))
+                pairs.append((text, move if rng.random() < good else rng.choice(other)))
                 game.play({seat: move})
-        return found[:count]
+        return pairs[:count]
 
     def _of_any_seats(self, seed: int) -> TextArenaGame:
         """A game with as few players as it takes, two if it can."""
@@ -107,8 +107,8 @@ class TextArenaGame:
                 self._rewards = dict.fromkeys(range(self._seats), LOST)
                 return {} if self._refused is None else {seat: self._refused}
             except Exception as error:
-                what = f"textarena '{self._name}' raised {type(error).__name__} on the move {text!r:.60}: {error}"
-                raise RuntimeError(what) from error
+                problem = f"textarena '{self._name}' raised {type(error).__name__} on the move {text!r:.60}: {error}"
+                raise RuntimeError(problem) from error
             if self._over:
                 self._rewards = self._env.close()[0] or {}
         if not self._over:
@@ -149,7 +149,7 @@ class TextArenaGame:
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             self._refused = str(
-                kwargs.get("reason") or next((each for each in args if isinstance(each, str)), "illegal")
+                kwargs.get("reason") or next((argument for argument in args if isinstance(argument, str)), "illegal")
             )
             return refuse(*args, **kwargs)
 
@@ -158,7 +158,7 @@ class TextArenaGame:
 
 def suggested(text: str) -> tuple[list[str], list[str]]:
     """The moves in quoted brackets, such as '[4]', of the last line that has any, and of all lines."""
-    lines = [found for line in text.splitlines() if (found := re.findall(r"'(\[[^\[\]\n']{1,20}\])'", line))]
+    lines = [moves for line in text.splitlines() if (moves := re.findall(r"'(\[[^\[\]\n']{1,20}\])'", line))]
     return (lines[-1], [move for line in lines for move in line]) if lines else ([], [])
 
 
@@ -169,24 +169,24 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
         if name not in registry.ENV_REGISTRY:
             raise unknown("marl.task.options.env", name, registry.ENV_REGISTRY)
         game = _game_of(name)
-        what = f"textarena '{name}' cannot be used"
+        problem = f"textarena '{name}' cannot be used"
         if name.endswith("-raw"):
-            raise MarlError(f"{what}: its observations are no texts. Use '{name.removesuffix('-raw')}'.")
+            raise MarlError(f"{problem}: its observations are no texts. Use '{name.removesuffix('-raw')}'.")
         if game in LANGUAGE_MODEL:
-            raise MarlError(f"{what}: it asks a language model of a web service")
+            raise MarlError(f"{problem}: it asks a language model of a web service")
         if game in BROKEN:
-            raise MarlError(f"{what}: it fails in textarena 0.7.4")
+            raise MarlError(f"{problem}: it fails in textarena 0.7.4")
         try:
             return registry.make(name, **arguments)
         except LookupError as error:
             data = "python -m nltk.downloader words averaged_perceptron_tagger_eng"
-            raise MarlError(f"{what}: it needs data of NLTK: {data}") from error
+            raise MarlError(f"{problem}: it needs data of NLTK: {data}") from error
         except SyntaxError as error:
-            raise MarlError(f"{what}: its source needs Python 3.12") from error
+            raise MarlError(f"{problem}: its source needs Python 3.12") from error
         except (ImportError, FileNotFoundError) as error:
-            raise MarlError(f"{what}: the package lacks a file of it ({type(error).__name__})") from error
+            raise MarlError(f"{problem}: the package lacks a file of it ({type(error).__name__})") from error
         except (TypeError, ValueError, AssertionError) as error:
-            raise MarlError(f"{what} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+            raise MarlError(f"{problem} with marl.task.options.arguments {dict(arguments)}: {error}") from error
 
 
 def _game_of(name: str) -> str:

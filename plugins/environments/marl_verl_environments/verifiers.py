@@ -45,15 +45,15 @@ class VerifiersTasks(TaskSet):
         """The first `count` tasks of the environment that are in this split, in its own order, whatever the seed.
         MarlError if there are fewer."""
         data = {"env": self.env, "arguments": dict(self.arguments or {})}
-        found = (
-            Task(f"{self.env} {each.key}", each.data.prompt_text, {**data, "idx": each.data.idx})
-            for each in made(self.env, self.arguments or {}).taskset
-            if held_out(each.key, TEST) == (split == "test")
+        in_split = (
+            Task(f"{self.env} {item.key}", item.data.prompt_text, {**data, "idx": item.data.idx})
+            for item in made(self.env, self.arguments or {}).taskset
+            if held_out(item.key, TEST) == (split == "test")
         )
-        tasks = list(itertools.islice(found, count))
+        tasks = list(itertools.islice(in_split, count))
         if len(tasks) < count:
-            what = f"verifiers '{self.env}' has {len(tasks)} {split} tasks, fewer than marl.task.{split}_size={count}"
-            raise MarlError(f"{what}: lower it")
+            few = f"verifiers '{self.env}' has {len(tasks)} {split} tasks, fewer than marl.task.{split}_size={count}"
+            raise MarlError(f"{few}: lower it")
         return tasks
 
     def score(self, task: Task, answer: Any) -> float:
@@ -75,7 +75,7 @@ class Verifiers(ExternalWorkflow):
         vf: Any = required("verifiers.v1")
         env = made(task.data["env"], task.data["arguments"], endpoints)
         nowhere = vf.EvalClientConfig(base_url="http://127.0.0.1:9", api_key_var=KEY)  # of seats outside the team
-        chosen = next(each for each in env.taskset if each.data.idx == task.data["idx"])
+        chosen = next(item for item in env.taskset if item.data.idx == task.data["idx"])
         async with env.serving():
             episode = await env.run_episode(chosen, vf.ModelContext("none", nowhere))
         if not episode.ok:

@@ -56,8 +56,8 @@ class Board:
 
     def beside(self, cell: str, move: str) -> str | None:
         """The free cell that a move leads to; None at the edge, or before a wall."""
-        found = _beside(self.size)[cell].get(move)
-        return None if found in self.walls else found
+        near = _beside(self.size)[cell].get(move)
+        return None if near in self.walls else near
 
     def walk(self, cell: str, moves: Sequence[str]) -> Walk:
         """Execute moves from a cell."""
@@ -65,11 +65,11 @@ class Board:
         for move in moves:
             if cell == self.goal:
                 break
-            found = self.beside(cell, move)
-            if found is None:
+            near = self.beside(cell, move)
+            if near is None:
                 refused += 1
             else:
-                cell, taken = found, taken + 1
+                cell, taken = near, taken + 1
         return Walk(cell, taken, refused, cell == self.goal)
 
     def left(self, cell: str) -> int:
@@ -81,7 +81,7 @@ class Board:
         marks = {self.goal: "G", **dict.fromkeys(self.walls, "#"), cell: "@"}
         named = cells(self.size)
         rows = (named[row * self.size : (row + 1) * self.size] for row in range(self.size))
-        return "\n".join("".join(marks.get(each, ".") for each in row) for row in rows)
+        return "\n".join("".join(marks.get(name, ".") for name in row) for row in rows)
 
 
 @functools.cache
@@ -110,13 +110,13 @@ def _beside(size: int) -> dict[str, dict[str, str]]:
 
 @functools.lru_cache(maxsize=8192)
 def _distances(board: Board) -> dict[str, int]:
-    found = {board.goal: 0}
+    steps = {board.goal: 0}
     queue = deque([board.goal])
     while queue:
         cell = queue.popleft()
         for move in STEPS:
             near = board.beside(cell, move)
-            if near is not None and near not in found:
-                found[near] = found[cell] + 1
+            if near is not None and near not in steps:
+                steps[near] = steps[cell] + 1
                 queue.append(near)
-    return found
+    return steps

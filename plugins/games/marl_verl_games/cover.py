@@ -103,8 +103,8 @@ class RoleDifference(Metric):
         for turn in sample.turns:
             seen = repr([dict(message) for message in turn.observation])
             texts.setdefault(seen, {}).setdefault(turn.agent, []).append(turn.action.text)
-        found = [_difference(of) for of in texts.values() if len(of) > 1 and min(map(len, of.values())) > 1]
-        return {"team/difference": sum(found) / len(found)} if found else {}
+        differences = [_difference(of) for of in texts.values() if len(of) > 1 and min(map(len, of.values())) > 1]
+        return {"team/difference": sum(differences) / len(differences)} if differences else {}
 
 
 def _difference(texts: Mapping[str, list[str]]) -> float:

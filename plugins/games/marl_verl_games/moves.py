@@ -17,5 +17,5 @@ def listed(text: str, meant: Callable[[str], str | None]) -> tuple[str, ...] | N
         meant: word -> the move, or None if it is no move.
     """
     lists = _LIST.findall(text)
-    found = [meant(word) for word in re.sub(r"[\s,'\"`]+", " ", lists[-1] if lists else text).split()]
-    return tuple(move for move in found if move) if found and all(found) else None
+    moves = [meant(word) for word in re.sub(r"[\s,'\"`]+", " ", lists[-1] if lists else text).split()]
+    return tuple(move for move in moves if move) if moves and all(moves) else None

@@ -55,5 +55,5 @@ class PathGame(Game):
     def after(self, move: str) -> PathGame | str:
         if move not in STEPS:
             return "no move of this game"
-        found = self.board.beside(self.cell, move)
-        return "a wall or the edge" if found is None else dataclasses.replace(self, cell=found)
+        near = self.board.beside(self.cell, move)
+        return "a wall or the edge" if near is None else dataclasses.replace(self, cell=near)

@@ -52,8 +52,8 @@ class PlanPath(TaskSet):
             task = self._next(rng, split)
             repeats += task.id in tasks
             if repeats > TRIES + count:
-                found = f"{type(self).__name__}: found only {len(tasks)} of {count} different {split} tasks"
-                raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
+                few = f"{type(self).__name__}: found only {len(tasks)} of {count} different {split} tasks"
+                raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
             tasks[task.id] = task
         return list(tasks.values())
 

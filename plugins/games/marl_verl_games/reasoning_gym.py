@@ -51,15 +51,15 @@ class ReasoningGym(TaskSet):
     dataset: str
 
     @classmethod
-    def for_options(cls, given: Mapping[str, Any]) -> type[Self]:
+    def for_options(cls, options: Mapping[str, Any]) -> type[Self]:
         """The subclass whose fields are the options of the generator that `given` names. MarlError if unknown."""
-        name = given.get("dataset")
+        name = options.get("dataset")
         if not isinstance(name, str):
             return cls
         if name not in DATASETS:
             raise unknown("marl.task.options.dataset", name, DATASETS)
         for option, key in FROM_RUN.items():
-            if option in given:
+            if option in options:
                 raise MarlError(f"'marl.task.options.{option}' is set by the run: use {key} instead")
         found: type[Self] = _class_of(name)
         return found
@@ -97,11 +97,11 @@ class ReasoningGym(TaskSet):
             if len(tasks) == count:
                 break
             if misses == MISSES:
-                found = f"reasoning-gym '{self.dataset}' made only {len(tasks)} of {count} different {split} tasks"
-                raise MarlError(f"{found} ({repeats} repeats). Set marl.task.{split}_size to at most {len(tasks)}.")
+                few = f"reasoning-gym '{self.dataset}' made only {len(tasks)} of {count} different {split} tasks"
+                raise MarlError(f"{few} ({repeats} repeats). Set marl.task.{split}_size to at most {len(tasks)}.")
         if repeats:
-            what = f"{repeats} of {count + repeats} {split} entries repeated a question and were left out"
-            warnings.warn(f"reasoning-gym '{self.dataset}': {what}", MarlWarning, stacklevel=2)
+            problem = f"{repeats} of {count + repeats} {split} entries repeated a question and were left out"
+            warnings.warn(f"reasoning-gym '{self.dataset}': {problem}", MarlWarning, stacklevel=2)
         return list(tasks.values())
 
     def score(self, task: Task, answer: Any) -> float:
@@ -142,23 +142,23 @@ class ReasoningGym(TaskSet):
 
     def _failed(self, error: Exception) -> MarlError:
         line = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {str(error) or line.line} ({Path(line.filename).name}:{line.lineno})"
-        return MarlError(f"reasoning-gym '{self.dataset}' cannot make a task with these options: {what}")
+        problem = f"{type(error).__name__}: {str(error) or line.line} ({Path(line.filename).name}:{line.lineno})"
+        return MarlError(f"reasoning-gym '{self.dataset}' cannot make a task with these options: {problem}")
 
     def _options(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def _given(self) -> dict[str, Any]:
         """The arguments of the generator's config class."""
-        given = {name: value for name, value in self._options().items() if name != "dataset"}
+        options = {name: value for name, value in self._options().items() if name != "dataset"}
         if self.dataset == "composite":
             where = "marl.task.options.datasets"
-            specs = enumerate(given["datasets"] or ())
-            given["datasets"] = [build(DatasetSpec, each, f"{where}.{number}") for number, each in specs]
+            specs = enumerate(options["datasets"] or ())
+            options["datasets"] = [build(DatasetSpec, spec, f"{where}.{number}") for number, spec in specs]
         hints = get_type_hints(DATASETS[self.dataset][1])
         return {
             name: tuple(value) if isinstance(value, list) and "tuple" in str(hints[name]).lower() else value
-            for name, value in given.items()
+            for name, value in options.items()
         }
 
 

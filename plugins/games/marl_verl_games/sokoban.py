@@ -103,10 +103,10 @@ class Sokoban(Game):
                     moves.append(move)
                 return moves[::-1]
             for move in STEPS:
-                found = state.after(move)
-                if not isinstance(found, str) and found not in before:
-                    before[found] = state, move
-                    queue.append(found)
+                reached = state.after(move)
+                if not isinstance(reached, str) and reached not in before:
+                    before[reached] = state, move
+                    queue.append(reached)
         return None
 
     def _blocked(self, cell: Cell) -> bool:
@@ -168,7 +168,7 @@ class SokobanTasks(TaskSet):
             return None
         game = Sokoban.of(rows)
         pairs = (list(zip(game.boxes, goals, strict=True)) for goals in itertools.permutations(game.goals))
-        if not any(all(_apart(box, goal) >= self.apart for box, goal in each) for each in pairs):
+        if not any(all(_apart(box, goal) >= self.apart for box, goal in pairing) for pairing in pairs):
             return None
         solution = game.shortest()
         if solution is None or len(solution) < self.near or (self.far and len(solution) > self.far):

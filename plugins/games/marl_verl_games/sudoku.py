@@ -69,12 +69,12 @@ class Sudoku(Game):
         """The possible digits of each empty cell, such as r1c2=1|3."""
         sides = range(len(self.grid))
         cells = [(row, column) for row, column in itertools.product(sides, repeat=2) if not self.grid[row][column]]
-        found = {
+        digits_of = {
             (row, column): [str(digit) for digit in range(1, len(sides) + 1) if not self._clash(row, column, digit)]
             for row, column in cells
         }
         return ", ".join(
-            f"r{row + 1}c{column + 1}={'|'.join(digits)}" for (row, column), digits in found.items() if digits
+            f"r{row + 1}c{column + 1}={'|'.join(digits)}" for (row, column), digits in digits_of.items() if digits
         )
 
     def move(self, word: str) -> str | None:
@@ -91,7 +91,7 @@ class Sudoku(Game):
             return "a cell of the puzzle"
         if clash := self._clash(row, column, digit):
             return f"{digit} is already in the {clash}"
-        rows = [list(each) for each in self.grid]
+        rows = [list(digits) for digits in self.grid]
         rows[row][column] = digit
         return dataclasses.replace(self, grid=tuple(map(tuple, rows)))
 
@@ -101,8 +101,8 @@ class Sudoku(Game):
         side = round(size**0.5)
         top, left = row - row % side, column - column % side
         for name, cells in (
-            ("row", [(row, each) for each in range(size)]),
-            ("column", [(each, column) for each in range(size)]),
+            ("row", [(row, place) for place in range(size)]),
+            ("column", [(place, column) for place in range(size)]),
             ("box", itertools.product(range(top, top + side), range(left, left + side))),
         ):
             if any(self.grid[at][to] == digit for at, to in cells if (at, to) != (row, column)):

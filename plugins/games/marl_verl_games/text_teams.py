@@ -97,8 +97,8 @@ def vote(said: Mapping[str, str]) -> str:
 
 def answer_in(text: str) -> str:
     """What the last <answer> tag of a text contains; without one, the whole text."""
-    found = _TAGGED.findall(text)
-    return str(found[-1] if found else text).strip()
+    answers = _TAGGED.findall(text)
+    return str(answers[-1] if answers else text).strip()
 
 
 def _others(task: Task, agent: str, said: Mapping[str, str]) -> str:

@@ -45,7 +45,9 @@ class CrossPlay:
     @property
     def policies(self) -> dict[str, Assignment]:
         """Policy of the evaluation -> its assignment, of all players."""
-        return {each.policy: each for own in self.assignments.values() for each in own.values()}
+        return {
+            assignment.policy: assignment for by_agent in self.assignments.values() for assignment in by_agent.values()
+        }
 
 
 def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ...]:
@@ -65,8 +67,8 @@ def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ..
     if len(set(steps)) < len(steps):
         raise MarlError(f"--steps {','.join(map(str, steps))} names a step twice. Name each step once.")
     if len(steps) < 2:
-        what = f"run '{run}' has no complete checkpoint" if wanted is None else f"--steps names step {steps[0]} only"
-        raise MarlError(f"--cross-play needs at least two steps to compare, but {what}")
+        problem = f"run '{run}' has no complete checkpoint" if wanted is None else f"--steps names step {steps[0]} only"
+        raise MarlError(f"--cross-play needs at least two steps to compare, but {problem}")
     return tuple(sorted(steps))
 
 
@@ -83,9 +85,9 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
     team = replace(team, agents=agents)
     sides = sides_of(team.agents)
     if len(sides) != 2:
-        found = f"has {len(sides)}: {', '.join(sides)}" if sides else "has none"
+        sides_found = f"has {len(sides)}: {', '.join(sides)}" if sides else "has none"
         why = "Set marl.agents.NAME.side, with a task set that scores each side" if not sides else "Use --swap instead"
-        raise MarlError(f"--cross-play needs a team of two sides, but the team {found}. {why}.")
+        raise MarlError(f"--cross-play needs a team of two sides, but the team {sides_found}. {why}.")
     for side in sides:
         used = dict.fromkeys(agent.policy for agent in team.agents.values() if agent.side == side)
         if len(used) > 1:
@@ -93,8 +95,8 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
             raise MarlError(f"--cross-play compares policies, but side '{side}' is played by several: {names}")
     for agent in team.agents.values():
         if agent.side is None and team.policies[agent.policy].trained:
-            what = f"agent '{agent.name}' has no side and the trained policy '{agent.policy}'"
-            raise MarlError(f"--cross-play does not know at which step {what} should act. Give it a side.")
+            subject = f"agent '{agent.name}' has no side and the trained policy '{agent.policy}'"
+            raise MarlError(f"--cross-play does not know at which step {subject} should act. Give it a side.")
     if all(team.policies[agent.policy].frozen for agent in team.agents.values() if agent.side):
         raise MarlError("--cross-play has nothing to compare: the policies of both sides are frozen")
     assignments = {step: _named(team, assign(team, step), step) for step in steps}
@@ -110,15 +112,15 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
 
 def _named(team: TeamConfig, own: dict[str, Assignment], step: int) -> dict[str, Assignment]:
     """The assignments of a step, with the step in the names of trained policies."""
-    found = {}
-    for agent, each in own.items():
-        name = each.policy
-        if team.policies[each.source].trained:
+    named = {}
+    for agent, assignment in own.items():
+        name = assignment.policy
+        if team.policies[assignment.source].trained:
             name = f"{name}-step-{step}"
             while name in team.policies:
                 name += "-1"
-        found[agent] = Assignment(each.source, each.weights, name)
-    return found
+        named[agent] = Assignment(assignment.source, assignment.weights, name)
+    return named
 
 
 def _players(
@@ -138,10 +140,10 @@ def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Seque
         tasks: of each task the outcomes of its episodes; failed ones are missing.
     """
     row, column = sides
-    games = [each for own in tasks for each in own]
-    means = [[float(np.mean([each[side] for each in own])) for own in tasks if own] for side in sides]
-    wins = sum(each[row] > each[column] for each in games)
-    losses = sum(each[row] < each[column] for each in games)
+    games = [outcomes for own in tasks for outcomes in own]
+    means = [[float(np.mean([outcomes[side] for outcomes in own])) for own in tasks if own] for side in sides]
+    wins = sum(outcomes[row] > outcomes[column] for outcomes in games)
+    losses = sum(outcomes[row] < outcomes[column] for outcomes in games)
     return {
         "row": pairing.row,
         "column": pairing.column,
@@ -164,10 +166,13 @@ def _interval(means: Sequence[float]) -> tuple[float, float] | None:
 
 def elo_result(pairings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The Elo ratings of the players of `pairing_result`s, by the keys of a result."""
-    games = {(each["row"], each["column"]): (each["wins"] + each["draws"] / 2, each["games"]) for each in pairings}
-    found = ratings(games)
-    players = {name: {"rating": value, "interval": (low, high)} for name, (value, low, high) in found.players.items()}
-    if found.advantage is None:
+    games = {
+        (pairing["row"], pairing["column"]): (pairing["wins"] + pairing["draws"] / 2, pairing["games"])
+        for pairing in pairings
+    }
+    elo = ratings(games)
+    players = {name: {"rating": value, "interval": (low, high)} for name, (value, low, high) in elo.players.items()}
+    if elo.advantage is None:
         return {"elo": players}
-    value, low, high = found.advantage
+    value, low, high = elo.advantage
     return {"elo": players, "elo_first_side": {"rating": value, "interval": (low, high)}}

@@ -28,10 +28,10 @@ def matrix(document: Mapping[str, Any], display: Display) -> None:
     (rows, columns), pairings = document["sides"], document["pairings"]
     table = Table(title=f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair")
     table.add_column(f"{rows} \\ {columns}", no_wrap=True)
-    for name in dict.fromkeys(each["column"] for each in pairings):
+    for name in dict.fromkeys(pairing["column"] for pairing in pairings):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in dict.fromkeys(each["row"] for each in pairings):
-        table.add_row(name, *(_cell(each, rows) for each in pairings if each["row"] == name))
+    for name in dict.fromkeys(pairing["row"] for pairing in pairings):
+        table.add_row(name, *(_cell(pairing, rows) for pairing in pairings if pairing["row"] == name))
     display.console.print(table)
     for name, own in document["elo"].items():
         display.print(f"Elo {own['rating']:+.0f} ({own['interval'][0]:+.0f} to {own['interval'][1]:+.0f})  {name}")

@@ -81,7 +81,7 @@ class Pool:
         if self.settings.pool == "latest":
             weights[:-1] = 0
         elif self.settings.pool == "prioritised":
-            weights = np.array([(1 - each.win_rate) ** 2 for each in self.results.values()])
+            weights = np.array([(1 - item.win_rate) ** 2 for item in self.results.values()])
         total = weights.sum()
         return weights / total if total > 1e-10 else np.full(len(weights), 1 / len(weights))
 
@@ -94,7 +94,7 @@ class Pool:
         return list(self.results)[min(place, int(np.flatnonzero(chances)[-1]))]  # sums of rounded numbers
 
     def state(self) -> dict[str, dict[str, float]]:
-        return {str(step): asdict(each) for step, each in self.results.items()}
+        return {str(step): asdict(item) for step, item in self.results.items()}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
         self.results = {int(step): Results(**values) for step, values in state.items()}
@@ -109,7 +109,7 @@ class Past:
     def __init__(self, config: DictConfig, team: TeamConfig, policies: Policies, run: Path) -> None:
         self._team, self._policies = team, policies
         settings = {past.of: past for past in team.past.values()}
-        self.pools = {of: Pool(each, int(config.marl.run.seed)) for of, each in settings.items()}
+        self.pools = {of: Pool(item, int(config.marl.run.seed)) for of, item in settings.items()}
         self.snapshots = {of: Snapshots.of(run, config, of) for of in settings}
         self._met: dict[str, dict[str, int]] = {}  # task of the step -> policy -> snapshot
         self._shares: dict[str, float] = {}  # metrics of the last step's tasks
@@ -117,11 +117,11 @@ class Past:
 
     def rounds(self, uids: Sequence[str]) -> list[tuple[dict[str, int], list[int]]]:
         """(policy -> snapshot, positions of the tasks that meet these) of each round, for further tasks of a step."""
-        found: dict[tuple[int, ...], list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for position, uid in enumerate(uids):
             self._met[uid] = {of: pool.choose(uid) for of, pool in self.pools.items()}
-            found.setdefault(tuple(self._met[uid].values()), []).append(position)
-        return [(dict(zip(self.pools, steps, strict=True)), found[steps]) for steps in sorted(found)]
+            groups.setdefault(tuple(self._met[uid].values()), []).append(position)
+        return [(dict(zip(self.pools, steps, strict=True)), groups[steps]) for steps in sorted(groups)]
 
     def use(self, chosen: Mapping[str, int]) -> None:
         """Load snapshots (policy -> step) into the opponents' servers. No task may be in flight."""
@@ -165,12 +165,12 @@ class Past:
     def metrics(self) -> dict[str, float]:
         """Of each pool: its number of snapshots; of each snapshot: the win rate against it and the share of the step's
         tasks that met it; and the seconds of loading, since the last call."""
-        values = self._shares | {f"seconds/{what}": seconds for what, seconds in self._seconds.items()}
+        values = self._shares | {f"seconds/{part}": seconds for part, seconds in self._seconds.items()}
         self._seconds = {}
         for of, pool in self.pools.items():
             values[f"opponent/{of}/snapshots"] = float(len(pool.results))
-            played = {step: each for step, each in pool.results.items() if each.games}
-            values |= {f"opponent/{of}/win_rate/step_{step}": each.win_rate for step, each in played.items()}
+            played = {step: item for step, item in pool.results.items() if item.games}
+            values |= {f"opponent/{of}/win_rate/step_{step}": item.win_rate for step, item in played.items()}
         return values
 
     def save(self, folder: Path, step: int) -> None:
@@ -196,8 +196,8 @@ def results(team: TeamConfig, of: str, report: Report) -> list[float]:
     )
     if not own or not theirs or own & theirs or not report.outcomes:
         return [float(success) for success in report.successes]
-    found = []
+    game_results = []
     for outcome in report.outcomes:
         mine, other = (max(outcome[str(side)] for side in sides) for sides in (own, theirs))
-        found.append(1.0 if mine > other else 0.5 if mine == other else 0.0)
-    return found
+        game_results.append(1.0 if mine > other else 0.5 if mine == other else 0.0)
+    return game_results

@@ -40,11 +40,11 @@ def _in_formula(before: str) -> bool:
 
 def last_number(text: str) -> str | None:
     """The last number of a text; None without one."""
-    found = _NUMBER.findall(text)
-    return found[-1] if found else None
+    numbers = _NUMBER.findall(text)
+    return numbers[-1] if numbers else None
 
 
 def stated(text: str) -> str | None:
     r"""The answer that a text gives: the last `\boxed{...}`, or else its last number. None for an empty box."""
-    found = boxed(text)
-    return last_number(text) if found is None else found or None
+    box = boxed(text)
+    return last_number(text) if box is None else box or None

@@ -96,5 +96,5 @@ def verdict_of(word: str) -> str:
 
 
 def _shown(solution: str) -> str:
-    found = boxed(solution)
-    return box(found) if found else NOTHING
+    answer = boxed(solution)
+    return box(answer) if answer else NOTHING

@@ -30,14 +30,14 @@ def warm() -> None:
     answer(r"\frac{1}{2}x", "2x+1")
 
 
-def answer(given: str, truth: str) -> bool:
+def answer(text: str, truth: str) -> bool:
     """Whether math-verify finds an answer equal to the truth."""
     from math_verify import grader, verify
 
     if not isinstance(grader.sympy_numeric_eq, functools.partial):
         grader.sympy_numeric_eq = functools.partial(_numerically, grader.sympy_numeric_eq)
         grader.sympy_symbolic_eq = functools.partial(_symbolically, grader.sympy_symbolic_eq)
-    return bool(verify(parsed(truth), parsed(given), timeout_seconds=None))
+    return bool(verify(parsed(truth), parsed(text), timeout_seconds=None))
 
 
 @functools.lru_cache(maxsize=4096)

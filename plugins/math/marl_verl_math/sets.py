@@ -44,7 +44,7 @@ def dapo(row: Fields) -> Task:
     prompt = row.value("prompt")
     if not isinstance(prompt, str):
         messages = row.items("prompt")
-        users = [each for each in messages if isinstance(each, Mapping) and each.get("role") == "user"]
+        users = [message for message in messages if isinstance(message, Mapping) and message.get("role") == "user"]
         if len(users) != 1:
             raise row.wrong("must be a text, or have one message of the user", prompt, "prompt")
         prompt = Fields(users[0], f"{row.where}, field 'prompt'").text("content")
@@ -57,7 +57,7 @@ def olympiad(row: Fields) -> Task:
         raise LeftOut("with images")
     if "final_answer" not in row and row.row.get("question_type", "").startswith("Theorem"):
         raise LeftOut("proofs")
-    answers = [each.strip().strip("$").strip() for each in row.texts("final_answer")]
+    answers = [text.strip().strip("$").strip() for text in row.texts("final_answer")]
     context = f"{row.text('context')}\n\n" if str(row.row.get("context") or "").strip() else ""
     return _task(context + row.text("question"), ", ".join(answers))
 

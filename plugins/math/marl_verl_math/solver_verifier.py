@@ -82,5 +82,5 @@ async def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
     decision = verdict(turn.action.text, (APPROVE, REJECT))
     if decision is None:
         return -0.1
-    reviewed = next(each for each in episode.turns if (each.agent, each.turn) == (SOLVER, turn.turn))
+    reviewed = next(earlier for earlier in episode.turns if (earlier.agent, earlier.turn) == (SOLVER, turn.turn))
     return float((decision == APPROVE) == bool(await right(task, boxed(reviewed.action.text))))

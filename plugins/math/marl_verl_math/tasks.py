@@ -56,7 +56,7 @@ def final(answer: Any) -> str | None:
 
 def checked(answer: Any) -> Answers:
     """Check the form of a list of answers."""
-    if isinstance(answer, list) and all(isinstance(each, list) and len(each) == 2 for each in answer):
+    if isinstance(answer, list) and all(isinstance(entry, list) and len(entry) == 2 for entry in answer):
         return answer
     raise MarlError(f"math scores a text, or a list of [agent, answer], got {answer!r:.60}")
 

@@ -28,14 +28,14 @@ def neighbours(size: int) -> dict[str, tuple[str, ...]]:
 @functools.lru_cache(maxsize=8192)
 def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
     """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
-    found = {goal: 0}
+    steps = {goal: 0}
     queue = [goal]
     for cell in queue:  # which grows during the loop
         for near in neighbours(size)[cell]:
-            if near not in walls and near not in found:
-                found[near] = found[cell] + 1
+            if near not in walls and near not in steps:
+                steps[near] = steps[cell] + 1
                 queue.append(near)
-    return found
+    return steps
 
 
 def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:

@@ -30,12 +30,12 @@ class InventoryMatch(Inventory):
 
     def score(self, task: Task, answer: Any) -> Any:
         """Side -> its score. MarlError unless the answer is one of workflow `inventory-match`."""
-        red, blue = (super(InventoryMatch, self).score(task, each) for each in _answers(answer))
+        red, blue = (super(InventoryMatch, self).score(task, side_answer) for side_answer in _answers(answer))
         return dict(zip(TEAMS, (red - blue, blue - red), strict=True))
 
     def success(self, task: Task, answer: Any) -> bool:
         """Whether both teams answer right: what scores that add up to 0 cannot show. MarlError as in `score`."""
-        return all(super(InventoryMatch, self).score(task, each) >= 1 for each in _answers(answer))
+        return all(super(InventoryMatch, self).score(task, side_answer) >= 1 for side_answer in _answers(answer))
 
 
 def _answers(answer: Any) -> list[str]:

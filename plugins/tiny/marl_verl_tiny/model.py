@@ -218,8 +218,8 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     words = spec.tokenizer()
     model = factory.make_model(spec, words, spec.seed)
     count = spec.steps * spec.batch_size
-    each = -(-count // len(spec.agents))
-    crowds = [teacher.demonstrations(agent, each, spec.seed, spec.good) for agent in spec.agents]
+    share = -(-count // len(spec.agents))
+    crowds = [teacher.demonstrations(agent, share, spec.seed, spec.good) for agent in spec.agents]
     mixed = [pair for pairs in zip(*crowds, strict=True) for pair in pairs][:count]
     factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
     model.save_pretrained(folder)
@@ -279,11 +279,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m marl_verl_tiny.model", description=main.__doc__)
     parser.add_argument("spec", type=json.loads, help="TinyModel.to_json()")
     parser.add_argument("--cache", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
     try:
-        spec = build(TinyModel, given.spec, "tiny")
-        ensure(spec, given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
+        spec = build(TinyModel, arguments.spec, "tiny")
+        ensure(spec, arguments.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
     except MarlError as error:
         print(error, flush=True)
         return 2

@@ -108,9 +108,9 @@ class TwoWriters(Workflow):
                     one = acted[ONE].text if ONE in acted else ""
                     acted[agent] = await team[agent].act(self.sees(task, agent, parts, one))
             if agents == (WRITER,):
-                one, found, two = divided(acted[WRITER].text)
+                one, divided_by_dashes, two = divided(acted[WRITER].text)
                 parts = {ONE: one, TWO: two}
-                if not found:
+                if not divided_by_dashes:
                     team.invalid(acted[WRITER], "no line of dashes between two parts")
             else:
                 parts = {agent: action.text for agent, action in acted.items()}
@@ -142,10 +142,10 @@ class TwoWriters(Workflow):
 
 def divided(text: str) -> tuple[str, bool, str]:
     """(part one, whether there is a line of dashes, part two) of a single writer's text."""
-    found = BREAK.search(text)
-    if found is None:
+    line = BREAK.search(text)
+    if line is None:
         return text.strip(), False, ""
-    return text[: found.start()].strip(), True, text[found.end() :].strip()
+    return text[: line.start()].strip(), True, text[line.end() :].strip()
 
 
 def _writers(agents: Sequence[str]) -> tuple[str, ...]:
