@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
+from marl_verl_leagues.opponent import Opponent
 from marl_verl_tiny.model import TinyModel
 
 from docs_site.commands import cell
 from marl_verl.config import recipe_file, schema
 from marl_verl.config.verl_keys import ALLOWED, PASS, verdict
 from marl_verl.options import in_words
-from marl_verl.team import AgentConfig, Endpoint, Opponent, PolicyConfig, Sampling
+from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
 
 TRAINER = Path(recipe_file.__file__).with_name("marl_trainer.yaml")
 KEY = re.compile(r"( *)(# )?([\w]+):(?: +([^#]*?))?(?: +# ?(.*))?$")
