@@ -24,18 +24,18 @@ box finds a message by its words.
 @functools.cache
 def messages() -> dict[str, str]:
     """Message -> the module that raises it."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for path in sorted([*ROOT.glob("marl_verl/**/*.py"), *ROOT.glob("plugins/*/marl_verl_*/**/*.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
-            for text in _raised(function):
+            for text in _raised(function, checks=path.parent.name == "config"):
                 if len(text.replace("{...}", "").strip(" :,'")) >= 12:
-                    found.setdefault(text, path.relative_to(ROOT).as_posix())
-    return found
+                    modules.setdefault(text, path.relative_to(ROOT).as_posix())
+    return modules
 
 
-def _raised(function: ast.AST) -> Iterator[str]:
-    """The messages of the errors that a function makes."""
+def _raised(function: ast.AST, checks: bool) -> Iterator[str]:
+    """The messages of the errors that a function makes; `checks`: also of those that it yields."""
     known: Assigned = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -43,6 +43,8 @@ def _raised(function: ast.AST) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISED and node.args:
             yield " ".join(_text(node.args[0], known, node.lineno).split())
+        elif checks and isinstance(node, ast.Yield) and isinstance(node.value, ast.JoinedStr | ast.Constant):
+            yield " ".join(_text(node.value, known, node.lineno).split())
 
 
 def _text(node: ast.AST, known: Assigned, line: int) -> str:
