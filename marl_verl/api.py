@@ -156,7 +156,7 @@ def evaluate(
     Example:
         >>> evaluate("runs/inventory-1", step=20, episodes=32, k=[1, 8, 32]).numbers["pass@32"]
     """
-    from marl_verl.evaluation.launch import check_output, launch
+    from marl_verl.evaluation.launch import launch
     from marl_verl.evaluation.plan import plan
     from marl_verl.run.lock import locked
     from marl_verl.run.prepare import make_run_directory
@@ -165,23 +165,22 @@ def evaluate(
     with _alone():
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
-        check_output(file)
         recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
         if recipe:
             made = _outside_loop(_plan, run, _lines(overrides), None, [Path(file) for file in plugins], False)
             run, overrides, plugins = make_run_directory(made, display), (), ()
             step = 0 if step is None else step
-        what = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed, "greedy_only": greedy_only}
-        what |= {"cross_play": cross_play, "steps": steps, "at_once": at_once}
-        who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
+        options: dict[str, Any] = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed}
+        options |= {"greedy_only": greedy_only, "cross_play": cross_play, "steps": steps, "at_once": at_once}
+        options |= {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         try:
-            found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
+            checked = _outside_loop(plan, Path(run), _lines(overrides), **options)
         except BaseException:
             if recipe:
                 shutil.rmtree(run)
             raise
-        with locked(found.run) as lock:
-            return launch(found, display, begun, file, lock)
+        with locked(checked.run) as lock:
+            return launch(checked, display, begun, file, lock)
 
 
 def explain(
@@ -219,8 +218,8 @@ def explain(
         use_plugin_files(run_of(path), files)
         return ExplainedRows.parse(*read_file("explain", path))
     use_plugin_files(path, files)
-    found = read_step("explain", path, RunDir.stored_rows, "train it with marl.run.keep_rows=1", step=step)
-    return ExplainedRows.parse(*found, stored=True)
+    content = read_step("explain", path, RunDir.stored_rows, "train it with marl.run.keep_rows=1", step=step)
+    return ExplainedRows.parse(*content, stored=True)
 
 
 @contextmanager
@@ -299,7 +298,7 @@ def _written(key: str, value: Any) -> str:
         text = re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + (r"\'" if end[2] else ""), str(value))
         return f"'{text}'"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{_written(key, each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{_written(key, item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(_written(key, each) for each in value) + "]"
+        return "[" + ",".join(_written(key, item) for item in value) + "]"
     raise MarlError(f"the value of override '{key}' must be text, a number, a list or a mapping, got {value!r:.60}")

@@ -43,26 +43,12 @@ def check(problems: Callable[P, Iterator[str]]) -> Callable[P, None]:
 
 def shown(value: object, width: int = 60) -> str:
     """A value in an error message, cut to `width` characters."""
-    try:
-        return f"{value!r:.{width}}"
-    except ValueError:  # Python does not print integers of more than 4300 digits
-        return "a number of thousands of digits"
-
-
-def message_of(error: BaseException) -> str:
-    """The message of an exception; of one that cannot be formatted (its `__str__` raises), its arguments."""
-    try:
-        return str(error)
-    except Exception as failure:  # noqa: BLE001 - code of users and other libraries
-        try:
-            return f"{error.args!r} (its message cannot be formatted: {type(failure).__name__})"
-        except Exception:  # noqa: BLE001 - as above, of an argument
-            return f"(its message cannot be formatted: {type(failure).__name__})"
+    return f"{value!r:.{width}}"
 
 
 def format_error(error: BaseException) -> str:
-    """An exception as text: a MarlError's message, or class and message of any other. Never raises."""
-    return message_of(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {message_of(error)}"
+    """An exception as text: a MarlError's message, or class and message of any other."""
+    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -2,8 +2,9 @@
 
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +22,11 @@ def emit(event: str, **values: Any) -> None:
 
 
 @contextmanager
-def awaited(what: str) -> Iterator[None]:
+def awaited(label: str) -> Iterator[None]:
     """Send the command line what the start of the run waits for in this context."""
-    emit("awaited", what=what, ready=False)
+    emit("awaited", what=label, ready=False)
     yield
-    emit("awaited", what=what, ready=True)
+    emit("awaited", what=label, ready=True)
 
 
 @contextmanager
@@ -34,3 +35,29 @@ def timed(times: dict[str, float], name: str) -> Iterator[None]:
     begun = time.monotonic()
     yield
     times[name] = times.get(name, 0.0) + time.monotonic() - begun
+
+
+class Phases:
+    """The run's current activities and step, for error messages here and in the command line. Phases may overlap."""
+
+    def __init__(self, step: Callable[[], int]) -> None:
+        self._step = step
+        self._active: list[str] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """`with phases("updating"): ...`. After an exception the phase stays active, as the one that failed."""
+        self._change(self._active.append, name)
+        yield
+        self._change(self._active.remove, name)
+
+    def describe(self) -> str:
+        """E.g. "while updating in step 12", or "while validating, before the first step"."""
+        doing, step = " and ".join(dict.fromkeys(self._active)) or "working", self._step()
+        return f"while {doing}{f' in step {step}' if step else ', before the first step'}"
+
+    def _change(self, change: Callable[[str], None], name: str) -> None:
+        with self._lock:
+            change(name)
+            emit("doing", activity=self.describe(), phases=list(self._active))

@@ -35,63 +35,46 @@ def check_run_directory(folder: Path) -> None:
 
     The directory itself may be a link.
     """
-    waiting = [folder]
-    while waiting:
-        path = waiting.pop()
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if not entry.is_dir(follow_symlinks=False):
-                        _check_entry(entry, folder)
-                    elif path != folder or entry.name not in TRACKERS:
-                        waiting.append(Path(entry.path))
-        except (FileNotFoundError, NotADirectoryError):  # removed meanwhile, or there is no run
-            continue
-        except OSError as error:
-            raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
+    for path, names, files in os.walk(folder):
+        if Path(path) == folder:
+            names[:] = [name for name in names if name not in TRACKERS]
+        for name in (*names, *files):
+            file = Path(path, name)
+            try:
+                status = file.lstat()
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                raise MarlError(f"run directory '{folder}' contains a link, '{file}': replace it by a copy")
+            if not stat.S_ISDIR(status.st_mode):
+                _check(file, status, MOST if name.endswith(TEXTS) else status.st_size)
 
 
-def _check_entry(entry: os.DirEntry[str], folder: Path) -> None:
-    status = entry.stat(follow_symlinks=False)
-    if stat.S_ISLNK(status.st_mode):
-        raise MarlError(
-            f"run directory '{folder}' contains a link, '{entry.path}'. Links in a run directory are not followed: "
-            "replace it by a copy, or move the whole run directory."
-        )
+def _check(path: Path, status: os.stat_result, most: int) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise MarlError(f"run directory '{folder}' is damaged: '{entry.path}' is {_kind(status.st_mode)}")
-    if status.st_size > MOST and entry.name.endswith(TEXTS):
-        raise too_large(f"'{entry.path}'", MOST)
+        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        raise MarlError(f"'{path}' is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file")
+    if status.st_size > most:
+        raise too_large(f"'{path}'", most)
 
 
 def read_bytes(path: Path, most: int = MOST, follow: bool = False) -> bytes:
     """The content of a regular file of at most `most` bytes. `follow`: the path itself may be a link.
 
     Raises:
-        OSError: there is no such file, it is a folder, or it cannot be read.
-        MarlError: it is a link, not a regular file, or too large.
+        OSError: there is no such file, it is a folder or a link, or it cannot be read.
+        MarlError: it is not a regular file, or too large.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        try:
-            mode = os.stat(path, follow_symlinks=follow).st_mode
-        except OSError:
-            raise error from None
-        if stat.S_ISREG(mode):
-            raise
-        raise MarlError(f"'{path}' is {_kind(mode)}, not a regular file") from error
-    with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        mode = status.st_mode
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise MarlError(f"'{path}' is {_kind(mode)}, not a regular file")
-        if status.st_size > most:
-            raise too_large(f"'{path}'", most)
-        return read_bounded(file, f"'{path}'", most)
+        _check(path, status, most)
+        with open(descriptor, "rb", closefd=False) as file:
+            return read_bounded(file, f"'{path}'", most)
+    finally:
+        os.close(descriptor)
 
 
 def read_bounded(stream: IO[bytes], source: str, most: int = MOST) -> bytes:
@@ -127,8 +110,3 @@ def too_large(source: str, most: int) -> MarlError:
     """The error for a file with more than `most` bytes."""
     size = f"{most / GIB:g} GiB" if most >= GIB else f"{most / (1 << 20):g} MiB"
     return MarlError(f"{source} is too large: it has more than {size}")
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
-    return kinds.get(stat.S_IFMT(mode), "a device")

@@ -20,7 +20,7 @@ from marl_verl.config.translation import set_key
 from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, at, key_paths, settings_of, verl_defaults
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
-from marl_verl.run.settings import check_settings
+from marl_verl.run.prepare import check_settings
 
 MESSAGES = Path(__file__).with_name("config_messages.txt")
 RECIPE = """

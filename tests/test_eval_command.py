@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import RunError
-from marl_verl.evaluation import launch, models
+from marl_verl.evaluation import launch
 from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.folders import manifest
@@ -156,19 +156,13 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--step 30", "no complete checkpoint of step 30. Available: steps 20, 40 (nearest: 20), and --step 0 for"),
-        ("--tasks 7", "--tasks must be between 1 and 6, the number of held-out tasks, got 7"),
-        ("--episodes 4 --k 1,8", "pass@8 needs at least 8 episodes per task, got 4. Raise --episodes"),
-        ("--at-once 0", "--at-once must be a whole number >= 1, got 0"),
-        ("--greedy-only --k 1", "--k and --greedy-only are incompatible"),
-        ("--swap asker=holdr", "--swap names the unknown agent 'holdr': did you mean 'holder'?"),
-        ("--untrained asker --step 0", "--untrained asker has no effect: at --step 0"),
+        ("--step 30", "no complete checkpoint of step 30 (steps with a checkpoint: 20, 40)"),
+        ("--tasks 7", "--tasks must be from 1 to 6, got 7"),
+        ("--episodes 4 --k 1,8", "--k must be whole numbers from 1 to --episodes (4)"),
+        ("--swap asker=holdr", "unknown agent 'holdr': did you mean 'holder'?"),
         ("--untraind asker", "unknown option '--untraind': did you mean '--untrained'?"),
-        ("--output .", "--output '.' is a folder. Give a file."),
-        ("marl.run.seed=3", "'marl.run.seed=3' cannot be set for an evaluation: give --seed"),
         ("trainer.total_training_steps=3", "has no effect on an evaluation"),
         ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
-        ("marl.agents.asker.sampling.max_tokens=9", "must be <= data.max_response_length=8, got 9"),
         ("marl.policies.asker.pool=both", "policy 'asker' is on pool 'both', but marl.pools is empty"),
     ],
 )
@@ -181,30 +175,21 @@ def test_a_run_that_is_not_there(refused: Refused, run: Path) -> None:
     assert f"no run in 'runs/inventry-1': did you mean '{run}'?" in refused("runs/inventry-1")
 
 
-def test_agents_that_share_a_policy_exchange_nothing(refused: Refused, run: Path) -> None:
-    composed = OmegaConf.load(run / prepare.COMPOSED)
-    composed.marl.agents.asker.policy = "holder"
-    del composed.marl.policies.asker
-    OmegaConf.save(composed, run / prepare.COMPOSED)
-    printed = refused(str(run), "--swap", "asker=holder")
-    assert "has no effect: agents 'asker' and 'holder' share policy 'holder'" in printed
-
-
 def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> None:
     saved = run / "checkpoints" / "step_40" / "policies" / "asker" / "huggingface"
-    (saved / "model.safetensors").unlink()
+    (saved / "model.safetensors").write_bytes(b"short")
     printed = refused(str(run))
-    assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' is missing" in printed
+    assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' has changed" in printed
     assert "Choose another one with --step" in printed
     config = OmegaConf.load(run / "config.yaml")
     config.policies.holder.actor_rollout_ref.model.path = str(tmp_path / "gone")
     OmegaConf.save(config, run / "config.yaml")
-    assert "no model of policy 'holder' before training: '" in refused(str(run), "--step", "0")
+    assert "model of policy 'holder'" in refused(str(run), "--step", "0")
 
 
 def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(run / "checkpoints")
-    assert "has no complete checkpoint. --step 0 evaluates the team before training" in refused(str(run))
+    assert "has no complete checkpoint" in refused(str(run))
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--step", "0"]) == 0
 
@@ -212,48 +197,6 @@ def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monk
 def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     trained = run / "data" / "train.jsonl"
     assert "40 of the tasks were used in training, e.g. " in refused(str(run), f"marl.task.test_file={trained}")
-
-
-def test_observations_that_another_tokenizer_makes_too_long(
-    refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    class Characters:
-        """In place of a tokenizer with its template."""
-
-        @classmethod
-        def load(cls, model: Any, options: Any, whose: str) -> Characters:
-            seen.append((whose, Path(model["tokenizer_path"]).parent.name, dict(options)))
-            return cls()
-
-        def render(self, messages: Any, tokenize: bool) -> str:
-            return "".join(message["content"] for message in messages)
-
-    monkeypatch.setattr(models, "Chat", Characters)
-    header = {"schema": 3, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
-    part = {"name": "inventory", "options": {}, "distribution": "d", "version": "1"}
-    agents = {name: {"policy": name, "reward": None, "instructions": ""} for name in ("holder", "asker")}
-    header |= {"task": part, "workflow": part, "agents": agents, "algorithm": {"name": "x"}, "sampler": {"name": "y"}}
-    acts = [
-        {"effect": "act", "agent": "asker", "slot": str(n), "turn": n, "index": n, "joint": None}
-        | {"observation": [{"role": "user", "content": "x" * length}], "action": {"text": "4"}}
-        for n, length in enumerate([40, 51, 60, 60])
-    ]
-    episode = {"id": "g40t0_0", "uid": "g40t0", "session": 0, "answer": "4", "success": True, "score": 1.0}
-    episode |= {"finished": True, "turns": [], "off_path_turns": [], "task": {"id": "t", "prompt": "p", "data": {}}}
-    episode |= {"leaf": None, "journal": {"schema": 3, "seed": 0, "records": acts}}
-    (run / "episodes").mkdir()
-    (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
-    thinking = "+marl.policies.holder.apply_chat_template_kwargs.enable_thinking=false"
-    message = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50", thinking)
-    assert f"2 of 3 observations of agent 'asker' in '{run}/episodes/step_00040.jsonl' are longer than" in message
-    assert "data.max_prompt_length=50 with the tokenizer of policy 'holder' (maximum: 60 tokens)" in message
-    # nothing that the holder saw is stored
-    assert seen == [("policy 'holder'", "holder", {"enable_thinking": False})]
-    monkeypatch.setattr(launch, "TrainerProcess", _Played)
-    assert main(["eval", str(run), "--untrained", "asker"]) == 0  # its tokenizer is the one of training
-    assert len(seen) == 1
 
 
 # what comes of one

@@ -47,13 +47,6 @@ def test_pips_report_has_the_build(install: ModuleType, version: str, url: str, 
     assert install.is_cpu_build(install.pip_answer(report(version, url)), system) is cpu
 
 
-@pytest.mark.parametrize("text", ["", "ERROR: no matching distribution", "{}", '{"install": []}'])
-def test_no_answer_is_not_a_cpu_build(install: ModuleType, text: str) -> None:
-    assert install.pip_answer(text) == ""
-    assert not install.is_cpu_build("", "Linux")
-    assert not install.is_cpu_build("", "Darwin")
-
-
 def test_uvs_dry_run_has_the_build(install: ModuleType) -> None:
     dry_run = "Resolved 1 package in 3ms\nWould download 1 package\n + torch=={}\n"
     assert install.uv_answer(dry_run.format("2.13.0+cpu")) == "2.13.0+cpu"
@@ -88,14 +81,6 @@ def test_uv_looks_where_pip_looks(install: ModuleType) -> None:
         "UV_FIND_LINKS": "/env/wheels",
     }
     assert install.uv_settings("", {}) == {}
-
-
-def test_another_python_is_refused_in_one_line(
-    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(install.sys, "version_info", (3, 13, 0))
-    assert install.main() == 2
-    assert "3.11 or 3.12" in capsys.readouterr().err
 
 
 def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:

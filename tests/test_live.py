@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from marl_verl.events import EVENTS_VARIABLE, awaited
-from marl_verl.run import live
-from marl_verl.run.live import View, sparkline, usual
-from marl_verl.run.progress import Display, Output
-from marl_verl.run.supervisor import TrainerProcess
-from marl_verl.run.watch import Phases
+from marl_verl.events import EVENTS_VARIABLE, Phases, awaited
+from marl_verl.run import progress
+from marl_verl.run.progress import Display, Output, View, usual
 
 Event = dict[str, Any]
 
@@ -57,7 +53,7 @@ def played(events: Iterable[Event]) -> View:
 def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
     peak = {"policy/asker/perf/max_memory_allocated_gb": 1.25, "policy/holder/perf/max_memory_allocated_gb": 0.5}
     now = iter([100.0, 103.0, 109.0, 112.0])  # a validation of 3 s after step 2
-    monkeypatch.setattr(live.time, "monotonic", lambda: next(now, 112.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now, 112.0))
     view = played([validation(0, 0.125), step(1, 0.0), step(2, 0.5), step(3, 1.0, **peak)])
     text = drawn(view)
     assert "step 3/10" in text
@@ -73,7 +69,7 @@ def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_phase_of_a_step_is_compared_with_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     view, now = View(), [100.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     view.event({"event": "doing", "activity": "while updating in step 1", "phases": ["updating"]})
     now[0] += 5
     assert "updating 5 s" in drawn(view)  # nothing to compare with yet
@@ -85,7 +81,7 @@ def test_the_phase_of_a_step_is_compared_with_the_last_step(monkeypatch: pytest.
 
 def test_the_start_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     view, now = View(), [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     view.usual = {"starting policies": 31.4}
     for what in ("server of asker", "server of holder", "training of asker"):
         view.event({"event": "awaited", "what": what, "ready": False})
@@ -100,15 +96,6 @@ def test_the_start_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert "first validation" in drawn(view)
     view.event({"event": "doing", "activity": "", "phases": ["sampling"]})
     assert "sampling" in drawn(view)
-
-
-def test_a_terminal_without_unicode() -> None:
-    view = played([phase("starting"), step(1, 0.5), step(2, 1.0)])
-    assert "team success  100.0%" in drawn(view, encoding="ascii")
-
-
-def test_a_curve_has_eight_heights() -> None:
-    assert sparkline([0.0, 0.5, 1.0, -1.0, 2.0]) == "▁▅█▁█"
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["file", "dumb terminal"])
@@ -168,10 +155,12 @@ def test_usual_durations_are_those_of_earlier_runs(tmp_path: Path) -> None:
     run("one", ["a", "b"], 30.0)
     run("two", ["b", "a"], 32.0, validated=47.0)
     run("other", ["a", "c"], 300.0)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "timing.json").write_text("{")
-    found = usual(tmp_path / "new", ["a", "b"])
-    assert (found["starting Ray"], found["starting policies"], found["first validation"]) == (2.0, 31.0, 7.0)
+    durations = usual(tmp_path / "new", ["a", "b"])
+    assert (durations["starting Ray"], durations["starting policies"], durations["first validation"]) == (
+        2.0,
+        31.0,
+        7.0,
+    )
 
 
 def test_events_of_a_start_and_of_phases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,25 +177,6 @@ def test_events_of_a_start_and_of_phases(monkeypatch: pytest.MonkeyPatch) -> Non
         ("doing", None, []),
         ("awaited", True, None),
     ]
-
-
-def test_a_run_stores_when_its_first_validation_ended(tmp_path: Path) -> None:
-    process = TrainerProcess(tmp_path, ["asker"], "marl_verl.trainer.run")
-    try:
-        process.timing["begun"] = time.time() - 50
-        display = Display.of(False)
-        process._event(validation(0, 0.5), display)
-        first = json.loads((tmp_path / "timing.json").read_text())["validated"]
-        assert 50 <= first < 60
-        process._event(step(1, 0.5), display)
-        process._event(validation(1, 0.5), display)
-        assert json.loads((tmp_path / "timing.json").read_text())["validated"] == first
-    finally:
-        process.resources.cleanup([])
-
-
-def test_metrics_of_plugins_about_agents_need_no_reward() -> None:
-    assert live.rewards({"agent/asker/reward": 0.25, "agent/all/spread": 1.0}) == "asker 0.25"
 
 
 def test_long_lines_are_wrapped_also_where_other_output_is_not() -> None:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.backend.verl import cluster
 from marl_verl.config import hardware
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
-from marl_verl.run import cluster
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.run.supervisor import TrainerProcess

@@ -81,15 +81,6 @@ def test_what_is_outside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         private_network.check(*asked(address="auto"))
 
 
-def test_a_kernel_that_forbids_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(private_network, "enter", refuse)
-    with pytest.raises(MarlError, match=r"no network for a process \(.*Operation not permitted\): set it to false"):
-        private_network.check(*asked())
-
-
 @pytest.mark.parametrize("private", [True, False])
 def test_the_trainer_of_a_run_is_in_it(private: bool, tmp_path: Path) -> None:
     if private and private_network._forbidden():

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -65,7 +64,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_an_unknown_tracker_raises() -> None:
-    with pytest.raises(MarlError, match=r"unknown tracker 'tensorbord' in trainer.logger: did you mean 'tensorboard'"):
+    with pytest.raises(MarlError, match=r"unknown tracker 'tensorbord': did you mean 'tensorboard'"):
         check(logger=["console", "tensorbord"])
     with pytest.raises(MarlError, match="must be a list of trackers such as"):
         check(logger=[1])
@@ -101,12 +100,6 @@ def test_wandb_needs_a_key_unless_it_is_offline(monkeypatch: pytest.MonkeyPatch,
         with monkeypatch.context() as context:
             context.setenv(name, value)
             assert not offline()
-
-
-@pytest.mark.slow
-def test_a_dry_run_checks_the_trackers() -> None:
-    with pytest.raises(MarlError, match="unknown tracker 'wandbb'"):
-        plan_run(INVENTORY, ["trainer.logger=[wandbb]"])
 
 
 @pytest.mark.slow
@@ -159,20 +152,6 @@ def test_trackers_write_into_the_run_directory(tmp_path: Path, monkeypatch: pyte
     files = [json.loads(line)["step"] for line in (folder / "tracked.jsonl").read_text().splitlines()]
     assert files == [0, 1, 2, 3]
     assert (folder / "tracked-2.jsonl").is_file()
-
-
-def test_the_users_environment_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
-    config = OmegaConf.create({"trainer": {"logger": ["mlflow"]}})
-    with monkeypatch.context() as context:
-        context.setattr(os, "environ", dict(os.environ))
-        with trackers.tracked(SimpleNamespace(run_dir=SimpleNamespace(folder=tmp_path), config=config)):
-            assert os.environ["MLFLOW_TRACKING_URI"] == "http://localhost:5000"
-
-
-def test_a_tracker_that_did_not_start_raises() -> None:
-    with pytest.raises(MarlError, match=r"tracker 'mlflow' did not start; train.log has the reason"):
-        trackers.begin(SimpleNamespace(logger={"console": None}), ["console", "mlflow"], 1)
 
 
 def test_the_example_of_the_page_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:

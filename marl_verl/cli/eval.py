@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
         train(options.run, overrides, plugins=options.plugin, dry_run=True, assume=options.assume)
         return 0
     display = Display(Output(stderr=True) if options.json else None)
-    given = {name: getattr(options, name) for name in PASSED_ON}
-    done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **given)
+    arguments = {name: getattr(options, name) for name in PASSED_ON}
+    done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **arguments)
     if options.json:
         show(json.dumps(done.numbers, indent=1))
     else:

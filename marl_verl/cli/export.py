@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         kinds = {"model": "a full model", "merged": "a full model with the adapter merged"}
         kind = kinds.get(done.kind, f"an adapter of '{done.base}'")
-        what = f"policy {done.policy} of step {done.step} as {kind}"
+        label = f"policy {done.policy} of step {done.step} as {kind}"
         size = f"{done.parameters:,} parameters ({done.dtype}), {done.size / 1e6:.2f} MB"
-        show(harmless(f"wrote '{done.output}': {what}, {size}"))
+        show(harmless(f"wrote '{done.output}': {label}, {size}"))
     return 0

@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import functools
 import importlib
-import os
 import re
 import sys
 import traceback
@@ -15,8 +14,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from marl_verl.errors import MarlError, MarlWarning, RunError, nearest
-from marl_verl.run.terminal import check_streams, harmless, termination_as_interrupt
+from marl_verl.errors import MarlError, MarlWarning, RunError, format_error, nearest
+from marl_verl.run.terminal import harmless, open_streams, termination_as_interrupt
 from marl_verl.version import __version__
 
 COMMANDS = {
@@ -47,16 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def reported(work: Callable[[], int], debug: bool = False) -> int:
     """Run a function and return its exit code. Prints an error on one line; with `debug` also traceback or log end."""
+    open_streams()
     try:
-        check_streams()
-        return _in_folder(work)
-    except MarlError as error:
-        with contextlib.suppress(OSError):  # standard error may be full
-            if debug:
-                traceback.print_exc()
-            reply = harmless(" ".join(str(error).split()))  # one line, also for a plugin's multi-line error
-            print("marl-verl:", reply, file=sys.stderr)
-        return 2
+        return work()
     except RunError as error:
         if debug:
             print("\n".join(error.log.read_text(errors="replace").splitlines()[-60:]), file=sys.stderr)
@@ -66,19 +58,18 @@ def reported(work: Callable[[], int], debug: bool = False) -> int:
         if not error.args:  # otherwise it was printed already
             print("marl-verl: interrupted", file=sys.stderr)
         return 130
-
-
-def _in_folder(work: Callable[[], int]) -> int:
-    """Run a function. MarlError where it fails because the working directory has been deleted."""
-    try:
-        return work()
-    except FileNotFoundError as error:
-        try:
-            os.getcwd()
-        except FileNotFoundError:
-            why = "the working directory has been deleted. Change to another one, e.g. with cd."
-            raise MarlError(why) from error
-        raise
+    except Exception as error:  # noqa: BLE001 - of a user, of the machine, or ours: one line
+        with contextlib.suppress(OSError):  # standard error may be full
+            if debug:
+                traceback.print_exc()
+            text = str(error)
+            if not isinstance(error, MarlError):
+                frames = traceback.extract_tb(error.__traceback__)
+                frame = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
+                text = f"{format_error(error)} ({frame.filename}, line {frame.lineno}). --debug shows the traceback"
+            # one line, also for a plugin's multi-line error
+            print("marl-verl:", harmless(" ".join(text.split())), file=sys.stderr)
+        return 2 if isinstance(error, MarlError | OSError) else 1
 
 
 def _show_warning(

@@ -24,7 +24,7 @@ from marl_verl.episode.lengths import ContextLengthExceeded, TooLong, refusal
 from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.workflow import Seen, Workflow
-from marl_verl.errors import MarlError, message_of, nearest
+from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks.base import Task
 
 NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
@@ -173,7 +173,7 @@ class Effects:
         try:
             text = as_json(list(arguments))
         except Exception as error:
-            message = f"the arguments of call {function} must be JSON values or dataclasses: {message_of(error)}"
+            message = f"the arguments of call {function} must be JSON values or dataclasses: {error}"
             raise self._fail(message) from error
         asked = CallRecord(function, text, agent=agent)
         self._count_call(asked)
@@ -188,7 +188,7 @@ class Effects:
             try:
                 record, cause = await recorded(fn, arguments, asked, self.limits.call_seconds)
             except Exception as error:
-                raise self._fail(f"call {function} must return a JSON value: {message_of(error)}") from error
+                raise self._fail(f"call {function} must return a JSON value: {error}") from error
             finally:
                 self._calling -= 1
                 self._news += 1

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from marl_verl.episode.turn import Act, Action, Turn
-from marl_verl.errors import MarlError, message_of
+from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
 
 
@@ -62,7 +62,7 @@ class Raised:
         """The record of an exception."""
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}:"
-        return cls(f"{module}{kind.__qualname__}", message_of(error))
+        return cls(f"{module}{kind.__qualname__}", str(error))
 
 
 @dataclass(frozen=True, slots=True)

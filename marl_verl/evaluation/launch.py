@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -84,16 +83,6 @@ def launch(
     return Evaluation(numbers, file)
 
 
-def check_output(path: Path | None) -> None:
-    """Raise MarlError for a file that cannot be written."""
-    if path is not None:
-        parent = path.resolve().parent
-        if path.is_dir():
-            raise MarlError(f"--output '{path}' is a folder. Give a file.")
-        if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
-            raise MarlError(f"--output '{path}' is not writable")
-
-
 def _free(plan: EvaluationPlan) -> Path:
     """The path of step_N.json, with swaps and untrained agents in the name, and a number if the name is taken."""
     evaluations = plan.run / FOLDER
@@ -148,9 +137,10 @@ def results(document: dict[str, Any], display: Display) -> None:
     if "sets" in document:
         display.console.print(_sets(document))
     for how, name in (("greedy", "sides"), ("sampled", "sides_sampled")):
-        for side, own in document.get(name, {}).items():
-            low, high = own["wins_interval"]
-            wins = f"wins {own['wins']:.1%} ({low:.1%} to {high:.1%}), mean outcome {own['outcome']:.3f}"
+        for side, scores_of_side in document.get(name, {}).items():
+            low, high = scores_of_side["wins_interval"]
+            wins = f"wins {scores_of_side['wins']:.1%} ({low:.1%} to {high:.1%})"
+            wins += f", mean outcome {scores_of_side['outcome']:.3f}"
             display.print(f"side {side}, {how}: {wins}")
     display.console.print(_agents(document["agents"]))
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())

@@ -20,12 +20,23 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.errors import MarlError, shown
-from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
-from marl_verl.evaluation.request import AT_ONCE, Assignment, Request, Swap, acting, assign, parse_swap
+from marl_verl.evaluation.request import (
+    AT_ONCE,
+    Assignment,
+    Models,
+    Request,
+    Swap,
+    acting,
+    assign,
+    chosen_step,
+    find_models,
+    newest_snapshots,
+    parse_swap,
+)
 from marl_verl.extensions import check_run_options, league, names
 from marl_verl.run import private_network
+from marl_verl.run.prepare import build_parts
 from marl_verl.run.rehearsal import rehearse
-from marl_verl.run.settings import build_parts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.task_files import read_tasks, write_tasks
@@ -49,16 +60,6 @@ TAKEN = re.compile(
     r"|(ray_kwargs|transfer_queue)\..+"
 )
 """Keys that affect episodes. Others are for training and would have no effect."""
-
-ELSEWHERE = (
-    (r"marl\.run\.seed", "give --seed"),
-    (r"marl\.validation\..+", "sampled episodes are independent; give --episodes"),
-    (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
-    (
-        rf"marl\.policies\.[^.]+\.({'|'.join([*names('model'), 'model', 'frozen'])})(\..+)?",
-        "give --step or --untrained to choose weights",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,14 @@ def plan(
     swap = list(swap)
     one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
     check_kind(cross_play, steps, [option for option, value in one_team.items() if value not in (None, False, [], ())])
-    episodes, ks = _episodes(episodes, k, greedy_only)
+    episodes = 0 if greedy_only else EPISODES if episodes is None else episodes
+    ks = () if greedy_only else _episodes(episodes, k)
     if at_once is not None and at_once < 1:
         raise MarlError(f"--at-once must be a whole number >= 1, got {at_once}")
     check_overrides(overrides)
     check_unchanged(overrides)
     files = plugins.files_of_run(run, plugin_files)
     plugins.use_files(files)
-    plugins.load()
     composed = with_overrides(read_composed(run), overrides, trained=False)
     marl = marl_section(composed)
     team = read_team(marl)
@@ -135,8 +136,8 @@ def plan(
         policies = acting(assignments)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
     models = Models()
-    for at, own in crossed.assignments.items() if crossed else [(step, assignments)]:
-        models.add(find_models(run, folder, own, at))
+    for at, agents in crossed.assignments.items() if crossed else [(step, assignments)]:
+        models.add(find_models(run, folder, agents, at))
     config = evaluation_config(composed, assignments, policies, models.paths, max(1, episodes), seed)
     evaluated = read_team(marl_section(config), evaluation=True)
     workflow, task_set = build_parts(evaluated)
@@ -152,18 +153,16 @@ def plan(
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(played)
-    resolved = resolve(config, evaluated)
-    check_lengths(run, resolved, team.agents, assignments, models.tokenizers)
     request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports, at_once or AT_ONCE)
-    if crossed:
-        request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
-    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
-    who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
-    settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
+    settings = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
+    settings |= {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
+    settings |= {"seed": request.seed, "overrides": list(overrides)}
     if at_once is not None:
         settings["at_once"] = at_once
     if crossed:
+        request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
         settings["cross_play"] = list(chosen)
+    resolved = resolve(config, evaluated)
     return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
@@ -172,32 +171,20 @@ def check_kind(cross_play: bool, steps: object, one_team: Sequence[str]) -> None
     if steps is not None and not cross_play:
         raise MarlError("--steps is an option of --cross-play. Give --step N for the evaluation of one step.")
     if cross_play and one_team:
-        remedy = " Give the steps with --steps 0,20,40." if one_team[0] == "--step" else ""
-        raise MarlError(f"--cross-play and {one_team[0]} are incompatible: it plays sampled episodes of pairs.{remedy}")
+        raise MarlError(f"--cross-play and {one_team[0]} are incompatible: it plays sampled episodes of pairs of steps")
 
 
-def _episodes(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
-    """(number of episodes per task, values of k for pass@k)."""
-    if greedy_only:
-        for option, value in (("--episodes", given), ("--k", k)):
-            if value is not None:
-                raise MarlError(
-                    f"{option} and --greedy-only are incompatible: there is no sampled pass. Leave out one of them."
-                )
-        return 0, ()
-    episodes = EPISODES if given is None else given
+def _episodes(episodes: int, k: str | Sequence[int] | None) -> tuple[int, ...]:
+    """The values of k for pass@k of sampled episodes."""
     if episodes < 1:
         raise MarlError(f"--episodes must be a whole number >= 1, got {episodes}")
     if k is None:
-        return episodes, (*(k for k in KS if k < episodes), episodes)
-    words = k.split(",") if isinstance(k, str) else [str(number) for number in k]
-    for word in words:
-        if not word.strip().isdecimal() or int(word) < 1:
-            raise MarlError(f"--k must be whole numbers >= 1, e.g. --k 1,4,8, got '{word}'")
-    ks = tuple(sorted(set(map(int, words))))
-    if ks and ks[-1] > episodes:
-        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} episodes per task, got {episodes}. Raise --episodes.")
-    return episodes, ks
+        return (*(k for k in KS if k < episodes), episodes)
+    words = k.split(",") if isinstance(k, str) else map(str, k)
+    ks = sorted({int(word) if word.strip().isdecimal() else 0 for word in words})
+    if not ks or ks[0] < 1 or ks[-1] > episodes:
+        raise MarlError(f"--k must be whole numbers from 1 to --episodes ({episodes}), e.g. --k 1,4,8, got '{k}'")
+    return tuple(ks)
 
 
 def _tasks(
@@ -208,33 +195,24 @@ def _tasks(
         tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
         files = marl["task"]["test_file"] is not None
         if both := trained(read_tasks(run / "data" / "train.jsonl"), tasks, files):
-            what = f"{len(both)} of the tasks were used in training, e.g. '{both[0].id}', {shown(both[0].prompt)}"
-            raise MarlError(f"{what}: they are not held-out")
+            label = f"{len(both)} of the tasks were used in training, e.g. '{both[0].id}', {shown(both[0].prompt)}"
+            raise MarlError(f"{label}: they are not held-out")
     else:
         tasks = read_tasks(run / "data" / "test.jsonl")
-    if not tasks:
-        raise MarlError("the task set has no test tasks")
-    wanted = len(tasks) if wanted is None else wanted
-    if not 1 <= wanted <= len(tasks):
-        raise MarlError(
-            f"--tasks must be between 1 and {len(tasks)}, the number of held-out tasks, got {wanted}. "
-            "Set marl.task.test_size=N for more."
-        )
+    if wanted is not None and not 1 <= wanted <= len(tasks):
+        raise MarlError(f"--tasks must be from 1 to {len(tasks)}, got {wanted}. Set marl.task.test_size=N for more.")
     return tasks[:wanted]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
     """Raise MarlError for an override that does not affect episodes, or for which there is a command option."""
     for line, change in zip(overrides, parse_overrides(overrides), strict=True):
-        key = change.key_or_group
-        for pattern, instead in ELSEWHERE:
-            if re.fullmatch(pattern, key):
-                raise MarlError(f"'{line}' cannot be set for an evaluation: {instead}")
-        if not TAKEN.fullmatch(key):
+        if not TAKEN.fullmatch(change.key_or_group):
             raise MarlError(
-                f"'{line}' has no effect on an evaluation. It takes keys of marl.task, marl.workflow, "
-                "marl.rollout, marl.pools, actor_rollout_ref.rollout, an agent's instructions, reward or sampling, a "
-                "policy's rollout, and data.max_prompt_length or data.max_response_length"
+                f"'{line}' has no effect on an evaluation. It takes keys of marl.task, marl.workflow, marl.rollout, "
+                "marl.pools, actor_rollout_ref.rollout, an agent's instructions, reward or sampling, a policy's "
+                "rollout, and data.max_prompt_length or data.max_response_length; options choose weights, agents' "
+                "policies, episodes and the seed (--step, --untrained, --swap, --episodes, --seed)"
             )
 
 
@@ -258,8 +236,8 @@ def evaluation_config(
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
     marl = config.marl
-    given: Any = OmegaConf.to_container(marl.policies)
-    marl.policies = {name: _policy(given[assignment.source], models.get(name)) for name, assignment in policies.items()}
+    sections: Any = OmegaConf.to_container(marl.policies)
+    marl.policies = {name: _policy(sections[used.source], models.get(name)) for name, used in policies.items()}
     for agent, assignment in assignments.items():
         marl.agents[agent].policy = assignment.policy
         for kind in names("policy"):
@@ -274,12 +252,11 @@ def evaluation_config(
     return config
 
 
-def _policy(given: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
+def _policy(section: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
     """A policy's section, frozen and without LoRA (adapters are merged); an external endpoint is unchanged."""
-    policy = {
-        key: value for key, value in (given or {}).items() if key not in (*names("model"), "loss", "base", "frozen")
-    }
+    dropped = (*names("model"), "loss", "base", "frozen")
+    policy = {key: value for key, value in (section or {}).items() if key not in dropped}
     if model is not None:
-        own = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
-        policy.update(frozen=True, model={**own, "path": model, "lora_rank": 0, "lora_adapter_path": None})
+        kept = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
+        policy.update(frozen=True, model={**kept, "path": model, "lora_rank": 0, "lora_adapter_path": None})
     return policy

@@ -11,13 +11,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.config.policy_models import check_files
+from marl_verl.config.stored import read_resolved
+from marl_verl.errors import MarlError, unknown
+from marl_verl.extensions import extension
 from marl_verl.files import read_bytes
-from marl_verl.run.checkpoint.export import Source
+from marl_verl.run.checkpoint import folders
+from marl_verl.run.checkpoint.export import WEIGHTS, Source
 from marl_verl.run.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
@@ -89,11 +93,11 @@ class Request:
         return msgspec.json.decode(read_bytes(folder / REQUEST), type=cls, dec_hook=lambda kind, value: kind(value))
 
 
-def parse_swap(given: str) -> Swap:
+def parse_swap(text: str) -> Swap:
     """Parse two names from "a=b". MarlError for another format."""
-    first, _, second = given.partition("=")
+    first, _, second = text.partition("=")
     if not first or not second:
-        raise MarlError(f"--swap '{given}' must name two agents, e.g. --swap solver=verifier")
+        raise MarlError(f"--swap '{text}' must name two agents, e.g. --swap solver=verifier")
     return first, second
 
 
@@ -113,28 +117,20 @@ def assign(
         newest: policy -> step of its newest snapshot in the checkpoint, with which agents act in past versions.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
-    named = [("--swap", name) for pair in swaps for name in pair] + [("--untrained", name) for name in untrained]
-    for option, name in named:
+    swapped = [name for pair in swaps for name in pair]
+    for name in (*swapped, *untrained):
         if name not in policies:
-            raise MarlError(f"{option} names the unknown agent '{name}': {nearest(name, policies)}")
-    seen: set[str] = set()
+            raise unknown("agent", name, policies)
     for first, second in swaps:
-        if first == second or policies[first] == policies[second]:
-            shared = f"agents '{first}' and '{second}' share policy '{policies[first]}'"
-            reason = f"it names agent '{first}' twice" if first == second else shared
-            raise MarlError(f"--swap {first}={second} has no effect: {reason}")
-        if both := seen & {first, second}:
-            raise MarlError(f"agent '{min(both)}' is in two swaps. Name each agent in at most one --swap.")
-        seen |= {first, second}
+        if policies[first] == policies[second] or swapped.count(first) > 1 or swapped.count(second) > 1:
+            why = "the two share a policy, or one is in another --swap, too"
+            raise MarlError(f"--swap {first}={second} has no effect: {why}")
         policies[first], policies[second] = policies[second], policies[first]
     for name in untrained:
-        policy = team.policies[policies[name]]
-        if policy.frozen:
-            raise MarlError(f"--untrained {name} has no effect: its policy '{policy.name}' was never trained")
-        if step == 0:
-            raise MarlError(f"--untrained {name} has no effect: at --step 0 no policy is trained yet")
-    found = newest or {}
-    return {name: _assignment(team, policy, step, name in untrained, found) for name, policy in policies.items()}
+        if team.policies[policies[name]].frozen or step == 0:
+            raise MarlError(f"--untrained {name} has no effect: its policy is frozen, or not trained at step 0")
+    snapshots = newest or {}
+    return {name: _assignment(team, policy, step, name in untrained, snapshots) for name, policy in policies.items()}
 
 
 def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newest: Mapping[str, int]) -> Assignment:
@@ -157,3 +153,67 @@ def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newes
 def acting(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """Name in the evaluation -> policy in use, in the order of the agents."""
     return {assignment.policy: assignment for assignment in assignments.values()}
+
+
+@dataclass
+class Models:
+    """Policy -> model folder or hub name for its servers. Models in `exports` must be exported first."""
+
+    paths: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, Source] = field(default_factory=dict)
+
+    def add(self, other: Models) -> None:
+        """Add the models of other policies."""
+        self.paths.update(other.paths)
+        self.exports.update(other.exports)
+
+
+def chosen_step(run: Path, step: int | None) -> int:
+    """The step to evaluate, by default that of the newest complete checkpoint. MarlError if it does not exist."""
+    return 0 if step == 0 else folders.step_of(folders.choose(run, step))
+
+
+def newest_snapshots(run: Path, team: TeamConfig, step: int) -> dict[str, int]:
+    """Policy with which agents act in past versions -> its newest snapshot in a checkpoint; 0 before training."""
+    if not step or not team.past:
+        return {}
+    folder, versions = folders.choose(run, step), team.past.values()
+    return {past.of: max(map(int, extension("policy", past.kind).read(folder, past.of))) for past in versions}
+
+
+def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], step: int) -> Models:
+    """Find the weights of every policy in use, except external endpoints. MarlError if they are damaged or missing.
+
+    Weights in a format that servers cannot load are marked for export below the evaluation's `folder`.
+    """
+    config, models = read_resolved(run), Models()
+    for name, assignment in acting(assignments).items():
+        served = str(folder / MODELS / name)
+        if assignment.weights == "trained":
+            checkpoint = folders.intact(folders.choose(run, step), f"policies/{assignment.source}/")
+            source = Source.of(checkpoint, assignment.source, config)
+            ready = source.folder / "huggingface"
+            models.paths[name] = str(ready.resolve())
+            if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
+                models.exports[name], models.paths[name] = source, served
+        elif assignment.weights == "past":
+            kind = extension("policy", assignment.kind)
+            snapshots = kind.Snapshots.of(run.resolve(), config, assignment.source)
+            snapshots.check([assignment.snapshot])
+            model = snapshots.model(assignment.snapshot)
+            models.paths[name] = model or served
+            if model is None:  # an adapter
+                models.exports[name] = snapshots.source(assignment.snapshot)
+        elif assignment.weights != "external":
+            models.paths[name] = _initial_model(config, assignment)
+    return models
+
+
+def _initial_model(config: Any, assignment: Assignment) -> str:
+    """The model of a frozen policy, or of a policy before training: a folder or a hub name."""
+    model, label = config.policies[assignment.source].actor_rollout_ref.model, f"model of policy '{assignment.source}'"
+    if model.get("lora_adapter_path"):
+        raise MarlError(f"the {label} has an initial adapter, which cannot be served. Merge them, and train from that.")
+    if Path(model.path).is_absolute() or Path(model.path).exists():
+        check_files(Path(model.path), label)
+    return str(model.path)

@@ -85,7 +85,7 @@ def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
         trainer.records.check_failures(played.reports)
         passes.append(played)
         results.append(playing.pairing_result(pairing, request.sides, [report.outcomes for report in played.reports]))
-    failures = sum((each.tally.failures for each in passes), Counter[str]())
+    failures = sum((played.tally.failures for played in passes), Counter[str]())
     return {
         "sides": list(request.sides),
         "eval_tasks": len(passes[0].reports),
@@ -94,7 +94,7 @@ def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
         **playing.elo_result(results),
         "failed": failures.total(),
         "failed_reasons": dict(sorted(failures.items())),
-        "tokens": sum(each.tally.tokens for each in passes),
+        "tokens": sum(played.tally.tokens for played in passes),
     }
 
 
@@ -171,9 +171,9 @@ def _sets(greedy: Sequence[Report], sampled: Sequence[Report], request: Request)
 
 def _sides(reports: Sequence[Report]) -> dict[str, dict[str, Any]]:
     """Side -> its mean outcome and the share of episodes that it won, with Wilson's interval over the tasks."""
-    found = side_statistics([each for report in reports for each in report.outcomes])
+    sides = side_statistics([outcome for report in reports for outcome in report.outcomes])
     tasks = len(reports)
-    return {side: {**own, "wins_interval": wilson(own["wins"] * tasks, tasks)} for side, own in found.items()}
+    return {side: {**values, "wins_interval": wilson(values["wins"] * tasks, tasks)} for side, values in sides.items()}
 
 
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:

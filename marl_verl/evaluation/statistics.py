@@ -30,8 +30,6 @@ CUT_OFF = "length"
 
 def pass_at_k(episodes: int, solved: int, k: int) -> float:
     """Unbiased estimate of pass@k in [0, 1] for one task with `solved` of `episodes` episodes solved (eq. 1)."""
-    if not 1 <= k <= episodes or not 0 <= solved <= episodes:
-        raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={episodes}, c={solved}, k={k}")
     if episodes - solved < k:  # every draw contains a solved episode
         return 1.0
     return float(1.0 - np.prod(1.0 - k / np.arange(episodes - solved + 1, episodes + 1)))
@@ -58,11 +56,10 @@ def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed
     """avg@n and each pass@k with intervals, by their keys in a result; `solved` has the solved episodes per task."""
     scores = {f"avg@{episodes}": [count / episodes for count in solved]}
     scores.update({f"pass@{k}": [pass_at_k(episodes, count, k) for count in solved] for k in ks})
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for name, values in scores.items():
-        found[name] = float(np.mean(values))
-        found[f"{name}_interval"] = interval(values, seed)
-    return found
+        result |= {name: float(np.mean(values)), f"{name}_interval": interval(values, seed)}
+    return result
 
 
 class Tally:

@@ -24,7 +24,6 @@ import psutil
 
 from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
-from marl_verl.errors import MarlError
 
 PREFIX = "marl-"
 RECORD = "run.json"
@@ -39,8 +38,8 @@ LONGEST = 107 - len("/marl-12345678/ray/session_2026-01-01_00-00-00_123456_12345
 
 def scratch_parent() -> Path:
     """The folder of scratch folders: the one for temporary files (TMPDIR), or /tmp where its path is too long."""
-    own = tempfile.gettempdir()
-    return Path(own if len(os.fsencode(own)) <= LONGEST else "/tmp")
+    folder = tempfile.gettempdir()
+    return Path(folder if len(os.fsencode(folder)) <= LONGEST else "/tmp")
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,10 @@ class RunResources:
     @classmethod
     def begin(cls, run: str) -> RunResources:
         """Make the scratch folder of a run that this process starts."""
-        parent = scratch_parent()
-        try:
-            scratch = tempfile.mkdtemp(prefix=PREFIX, dir=parent)  # private to this user (0700)
-        except OSError as error:
-            what = f"no folder for temporary files can be made in '{parent}': {error.strerror}"
-            raise MarlError(f"{what}. Set TMPDIR to a writable folder of at most {LONGEST} bytes.") from error
-        found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
-        found.write()
-        return found
+        scratch = tempfile.mkdtemp(prefix=PREFIX, dir=scratch_parent())  # private to this user (0700)
+        resources = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
+        resources.write()
+        return resources
 
     @classmethod
     def read(cls, scratch: Path) -> RunResources:
@@ -101,8 +95,8 @@ class RunResources:
         ours = stat.S_ISDIR(folder.st_mode) and stat.S_ISREG(record.st_mode)
         if not ours or folder.st_mode & 0o022 or {folder.st_uid, record.st_uid} != {os.getuid()}:
             raise PermissionError(f"'{scratch}' is not a folder that only this user can write to")
-        found = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
-        return replace(found, scratch=str(scratch))
+        resources = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
+        return replace(resources, scratch=str(scratch))
 
     def write(self) -> None:
         writing = Path(self.scratch) / f".{RECORD}"
@@ -120,12 +114,12 @@ class RunResources:
 
     def processes(self) -> list[psutil.Process]:
         """The run's processes on this machine, without the command line, the trainer included."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.pid not in (os.getpid(), self.command.pid) and self._has(process) and _alive(process):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def _has(self, process: psutil.Process) -> bool:
         """Whether a process belongs to the run: by session (its title may hide its environment) or environment."""
@@ -163,22 +157,21 @@ class RunResources:
 
 def abandoned() -> list[RunResources]:
     """The resources of killed runs of this user on this machine."""
-    found = []
+    killed = []
     for scratch in sorted(scratch_parent().glob(f"{PREFIX}*")):
-        try:
+        # another folder than that of a run, or one that is being removed
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             if (resources := RunResources.read(scratch)).abandoned():
-                found.append(resources)
-        except (OSError, ValueError, msgspec.MsgspecError):
-            continue  # not the scratch folder of a run, or being removed now
-    return found
+                killed.append(resources)
+    return killed
 
 
 def cleanup_abandoned() -> list[str]:
     """Clean up after killed runs of this user on this machine. Returns their scratch folders."""
-    found = abandoned()
-    for resources in found:
+    killed = abandoned()
+    for resources in killed:
         resources.cleanup()
-    return [resources.scratch for resources in found]
+    return [resources.scratch for resources in killed]
 
 
 def _machine() -> str:
@@ -238,8 +231,4 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        resources = RunResources.read(Path(sys.argv[1]))
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        sys.exit(f"'{sys.argv[1]}' is not the scratch folder of a run of this user ({error}).")
-    resources.cleanup()
+    RunResources.read(Path(sys.argv[1])).cleanup()

@@ -95,8 +95,10 @@ class Need:
             name, size = max(self.parts.items(), key=lambda part: part[1])
             more = "use more GPUs (trainer.n_gpus_per_node), or " if has_accelerator() else ""
             advice = ADVICE.get(name.split(" ")[0], f"{more}{SMALLER}")
-            what = f"{self.where}: about {self.total / GIB:.1f} GiB are needed, and {self.room / GIB:.1f} GiB are there"
-            raise MarlError(f"{what}. Largest part: {name}, {size / GIB:.1f} GiB. To lower it, {advice}.")
+            there = f"{self.total / GIB:.1f} GiB are needed, and {self.room / GIB:.1f} GiB are there"
+            raise MarlError(
+                f"{self.where}: about {there}. Largest part: {name}, {size / GIB:.1f} GiB. To lower it, {advice}."
+            )
 
 
 def training(
@@ -105,43 +107,43 @@ def training(
     """Bytes on each rank while a model is trained; `part` is an `actor_rollout_ref` or `critic` section."""
     kept = _bytes(fsdp)
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
-    each = 4 if mixed in ("fp32", "float32") else 2
+    width = 4 if mixed in ("fp32", "float32") else 2
     layers = 1 if part.model.enable_gradient_checkpointing else model.layers
     inner = 8 * model.hidden + 2 * model.keys + 4 * model.mlp
     state = 0 if fsdp.offload_policy else kept / ranks
-    found = {
+    need = {
         "weights": state * model.parameters,
         "gradients": state * model.trained,
         "optimiser": 2 * state * model.trained,
-        "activations": each * tokens * (model.layers * model.hidden + layers * inner),
+        "activations": width * tokens * (model.layers * model.hidden + layers * inner),
     }
-    if not fsdp.reshard_after_forward and each < kept:
-        found["gathered layers"] = each * model.parameters
+    if not fsdp.reshard_after_forward and width < kept:
+        need["gathered layers"] = width * model.parameters
     elif gpu:
-        found["gathered layers"] = each * (2 * (model.parameters - model.ends) / model.layers + model.ends)
+        need["gathered layers"] = width * (2 * (model.parameters - model.ends) / model.layers + model.ends)
     if gpu and part.model.use_remove_padding and part.model.override_config.get("attn_implementation") == "sdpa":
-        found["mask"] = 3 * tokens**2
+        need["mask"] = 3 * tokens**2
     actor = part.get("actor")
     if actor is not None and not part.model.use_fused_kernels:  # a critic has one value a token
         entropy = 12 if (actor.calculate_entropy or actor.entropy_coeff) and not fsdp.entropy_checkpointing else 0
-        found["logits"] = tokens * model.vocabulary * ((8.5 if each == 2 else 16) + entropy)
-    return found
+        need["logits"] = tokens * model.vocabulary * ((8.5 if width == 2 else 16) + entropy)
+    return need
 
 
-def resident(found: Mapping[str, float], fsdp: DictConfig) -> dict[str, float]:
+def resident(need: Mapping[str, float], fsdp: DictConfig) -> dict[str, float]:
     """What is left of `training` on a GPU between updates."""
     freed = {"weights": fsdp.param_offload, "optimiser": fsdp.optimizer_offload}
-    return {name: found[name] for name, free in freed.items() if not free}
+    return {name: need[name] for name, free in freed.items() if not free}
 
 
-def in_host(model: Model, part: DictConfig, found: Mapping[str, float], ranks: int) -> dict[str, float]:
+def in_host(model: Model, part: DictConfig, need: Mapping[str, float], ranks: int) -> dict[str, float]:
     """Bytes of `training` on a GPU that each rank has in host memory, and of the reference model."""
     fsdp, own = part.actor.fsdp_config, {}
     if fsdp.offload_policy:
         own["offloaded state"] = 4.0 * _bytes(fsdp) * model.parameters / ranks
     else:
         moved = {"weights": fsdp.param_offload, "optimiser": fsdp.optimizer_offload}
-        own = {f"offloaded {name}": found[name] for name, away in moved.items() if away}
+        own = {f"offloaded {name}": need[name] for name, away in moved.items() if away}
     if part.actor.use_kl_loss and not model.adapter:
         own["reference model"] = float(_bytes(part.ref.fsdp_config)) * model.parameters / ranks
     return own
@@ -154,9 +156,9 @@ def _bytes(fsdp: DictConfig) -> int:
 
 def served(model: Model, rollout: DictConfig) -> tuple[float, float]:
     """Bytes of a server's weights, and of the keys and values of one token, on each of its GPUs."""
-    each = 4 if rollout.dtype in ("float32", "fp32") else 2
+    width = 4 if rollout.dtype in ("float32", "fp32") else 2
     gpus = server_gpus(rollout)
-    return each * model.parameters / gpus, 2.0 * each * model.layers * model.keys / gpus
+    return width * model.parameters / gpus, 2.0 * width * model.layers * model.keys / gpus
 
 
 def estimate(
@@ -173,9 +175,9 @@ def estimate(
         copies = min(copies, -(-int(resolved.trainer.total_training_steps) // int(resolved.trainer.save_freq)))
         saved = {name: model for name, model in known.items() if team.policies[name].trained}
         disk = {f"checkpoints of {name}": copies * checkpoint(model, parts[name]) for name, model in saved.items()}
-        for past in (each for each in team.past.values() if each.of in known):
-            one = float(_bytes(parts[past.of].actor.fsdp_config)) * known[past.of].trained
-            disk[f"snapshots of {past.of}"] = past.size * one
+        for past in (past for past in team.past.values() if past.of in known):
+            snapshot = float(_bytes(parts[past.of].actor.fsdp_config)) * known[past.of].trained
+            disk[f"snapshots of {past.of}"] = past.size * snapshot
         real = not has_accelerator() or gpu_bytes() is not None
         old = sum(path.stat().st_size for path in folder.glob("checkpoints/**/*") if path.is_file())  # of a resumed run
         needs.append(Need(f"disk of '{parent}'", disk, shutil.disk_usage(parent).free + old, real))
@@ -213,9 +215,9 @@ def _memory(
             weights, token = served(model, part.rollout)
             longest = int(part.rollout.prompt_length) + int(part.rollout.response_length)
             if gpu:
-                need = {"served weights": weights, "served row": token * longest, "context": CONTEXT}
+                parts_of_server = {"served weights": weights, "served row": token * longest, "context": CONTEXT}
                 where = f"server of {name}, share of a GPU"
-                yield Need(where, need, share[f"server of {name}"], bool(here["real"]))
+                yield Need(where, parts_of_server, share[f"server of {name}"], bool(here["real"]))
             else:
                 cache = OmegaConf.select(part.rollout, "engine_kwargs.vllm.kv_cache_memory_bytes") or GIB
                 held = min(cache, token * longest * int(part.rollout.max_num_seqs))
@@ -224,26 +226,26 @@ def _memory(
             if team.policies[name].trained:
                 ranks, fsdp = pool.size, part.actor.fsdp_config
                 most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / ranks
-                found = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
+                need = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
                 if (more := len(team.alike(name)) - 1) > 0:
-                    found["other adapters"] = 3.0 * more * _bytes(fsdp) * model.trained / ranks
-                learning[name] = found
-                kept |= {f"{what} of {name}": size for what, size in resident(found, fsdp).items()}
+                    need["other adapters"] = 3.0 * more * _bytes(fsdp) * model.trained / ranks
+                learning[name] = need
+                kept |= {f"{part} of {name}": size for part, size in resident(need, fsdp).items()}
                 if gpu:  # of each of its ranks on a node
-                    away = in_host(model, part, found, ranks)
-                    host |= {f"{what} of {name}": size * pool.gpus for what, size in away.items()}
-            for critic in [each for each in resolved.critics.values() if each.policy == name]:
+                    away = in_host(model, part, need, ranks)
+                    host |= {f"{part} of {name}": size * pool.gpus for part, size in away.items()}
+            for critic in [critic for critic in resolved.critics.values() if critic.policy == name]:
                 value = sizes(critic.critic.model) or model
-                found = training(value, critic.critic, critic.critic.fsdp, pool.size, 0, gpu)
-                learning[f"{name}'s critic"] = found
-                left = resident(found, critic.critic.fsdp)
-                kept |= {f"{what} of {name}'s critic": size for what, size in left.items()}
+                need = training(value, critic.critic, critic.critic.fsdp, pool.size, 0, gpu)
+                learning[f"{name}'s critic"] = need
+                left = resident(need, critic.critic.fsdp)
+                kept |= {f"{part} of {name}'s critic": size for part, size in left.items()}
         if not gpu:
             host |= {f"processes of {name}'s training": WORKER * pool.size for name in learning if name in names}
-            for name, found in learning.items():
-                whole = {f"{what} of {name}": size * pool.size for what, size in found.items()}
+            for name, need in learning.items():
+                whole = {f"{part} of {name}": size * pool.size for part, size in need.items()}
                 if name in models and models[name].parameters >= LARGE:  # updated alone
-                    moment = {what: whole.pop(what) for what in [*whole] if what.startswith(DURING_AN_UPDATE)}
+                    moment = {label: whole.pop(label) for label in [*whole] if label.startswith(DURING_AN_UPDATE)}
                     busiest = max(busiest, moment, key=lambda parts: sum(parts.values()))
                 host |= whole
             continue
@@ -251,11 +253,11 @@ def _memory(
         if learning:
             yield Need(f"each GPU of {pool.name}, sampling", {**share, **kept}, **here)  # type: ignore[arg-type]
         awake = {name: size for name, size in share.items() if not _sleeps(parts[name.removeprefix("server of ")])}
-        for name, found in learning.items():
-            others = {what: size for what, size in kept.items() if not what.endswith(f" of {name}")}
-            own = {f"{what} of {name}": size for what, size in found.items()}
+        for name, need in learning.items():
+            others = {label: size for label, size in kept.items() if not label.endswith(f" of {name}")}
+            mine = {f"{part} of {name}": size for part, size in need.items()}
             where = f"each GPU of {pool.name}, training {name}"
-            yield Need(where, {**own, **others, **awake, **contexts}, **here)  # type: ignore[arg-type]
+            yield Need(where, {**mine, **others, **awake, **contexts}, **here)  # type: ignore[arg-type]
     if not gpu:
         yield Need("this machine", host | busiest, available())
     elif host:
@@ -296,5 +298,5 @@ def gpu_bytes() -> float | None:
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
         return None
-    found = [int(line) for line in done.stdout.split() if line.isdigit()]
-    return float(min(found) * (1 << 20)) if found and not done.returncode else None
+    sizes = [int(line) for line in done.stdout.split() if line.isdigit()]
+    return float(min(sizes) * (1 << 20)) if sizes and not done.returncode else None

@@ -36,10 +36,8 @@ def machine() -> dict[str, Any]:
 
 def packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Package -> version, of those that are installed."""
-    found = {}
+    versions = {}
     for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
 import itertools
 import json
@@ -18,36 +17,41 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.sampling import Sampler
+from marl_verl.backend.verl import cluster
 from marl_verl.config import checks, engine, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.overlong import drop_overlong
+from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
+from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule, small_updates
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
+from marl_verl.config.task_choice import check_task_choice
 from marl_verl.config.variants import run_name
 from marl_verl.config.verl_checks import check_with_verl
 from marl_verl.config.verl_data import use_verl_data
-from marl_verl.errors import MarlError, shown
-from marl_verl.extensions import extension
+from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError
+from marl_verl.extensions import check_run_options, extension
 from marl_verl.files import read_json
 from marl_verl.models.sizes import sizes
 from marl_verl.models.sources import ModelToMake, source
-from marl_verl.run import cluster, estimate
+from marl_verl.options import build
+from marl_verl.run import estimate, private_network
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.child import check_in_child
 from marl_verl.run.machine import machine, packages
 from marl_verl.run.progress import Display
-from marl_verl.run.rehearsal import TRIED, check_prompts, check_requests, rehearse_split
+from marl_verl.run.rehearsal import TRIED, check_requests, rehearse_split
 from marl_verl.run.run_dir import STARTS
-from marl_verl.run.settings import check_settings
-from marl_verl.run.trackers import keyless
-from marl_verl.tasks.base import SPLITS, Split, Task
+from marl_verl.run.trackers import check_trackers, keyless
+from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
-
-MOST_NAME = 200  # bytes of the name of a run directory: file systems allow 255, with the names of temporary files
 
 
 @dataclass
@@ -86,20 +90,15 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, run_name(recipe)), dry_run)
     plan.files = tuple(files)
-    plan.arguments = (str(recipe), *overrides, *_given(plugin_files))
+    plan.arguments = (str(recipe), *overrides, *(f"--plugin={file}" for file in plugin_files))
     return plan
 
 
 def _plugin_paths(config: DictConfig) -> list[Path]:
-    given = config.marl.plugins
-    if not isinstance(given, ListConfig) or not all(isinstance(path, str) for path in given):
-        raise MarlError(f"'marl.plugins' must be a list of files, got {given!r}. Write e.g. [my_team.py].")
-    return [Path(path) for path in given]
-
-
-def _given(plugin_files: Sequence[Path]) -> list[str]:
-    """Plugin files as arguments of the command."""
-    return [f"--plugin={file}" for file in plugin_files]
+    paths = config.marl.plugins
+    if not isinstance(paths, ListConfig) or not all(isinstance(path, str) for path in paths):
+        raise MarlError(f"'marl.plugins' must be a list of files, got {paths!r}. Write e.g. [my_team.py].")
+    return [Path(path) for path in paths]
 
 
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
@@ -133,7 +132,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder)
     plan.resumed, plan.files = True, tuple(files)
-    plan.arguments = ("--resume", str(folder), *overrides, *_given(plugin_files))
+    plan.arguments = ("--resume", str(folder), *overrides, *(f"--plugin={file}" for file in plugin_files))
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
     for past in plan.team.past.values():
@@ -172,34 +171,69 @@ def _check_same_tasks(plan: Plan) -> None:
             )
 
 
+def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str, Sampler], Workflow, TaskSet]:
+    """Check all values of a config, without tasks and models, in milliseconds. MarlError for the first invalid one.
+
+    Returns what it names: team, algorithm, samplers by section, workflow and task set.
+    """
+    marl = marl_section(config)
+    team = read_team(marl)
+    checks.check_validation(config)
+    private_network.check(config, team)
+    check_run_options(marl["run"])
+    algorithm = algorithm_of(team)
+    check_task_choice(config, algorithm)
+    samplers, names = samplers_of(algorithm, marl), sampler_names(algorithm, marl)
+    workflow, task_set = build_parts(team)
+    fit.check_replays(workflow, samplers, names, team, algorithm)
+    fit.check_samplers(samplers, names, team, task_set)
+    fit.check_sides(samplers, names, algorithm, team, task_set)
+    check_trackers(config)
+    check_placement(config, team)
+    checks.check_sampling(config, team)
+    fit.check_fit(samplers["sampler"], algorithm, team)
+    return team, algorithm, samplers, workflow, task_set
+
+
+def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
+    """Build the workflow and the task set of a team. MarlError for an unregistered part or an invalid option."""
+    for agent in team.agents.values():
+        if agent.reward is not None:
+            part("rewards", agent.reward, None)
+    task_set = build(part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
+    workflow = part("workflows", team.workflow.name, Workflow)
+    return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
+
+
 def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
-    parts, marl = check_settings(config), marl_section(config)
-    team, algorithm, samplers = parts.team, parts.algorithm, parts.samplers
+    team, algorithm, samplers, workflow, task_set = check_settings(config)
+    marl = marl_section(config)
     made = made_models(config, team, marl)
-    remote = checks.remote_tasks(parts.task_set, marl["task"]) if dry_run else {}
-    few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and parts.task_set.slow else {}
+    remote = checks.remote_tasks(task_set, marl["task"]) if dry_run else {}
+    few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and task_set.slow else {}
     tasks: dict[Split, list[Task]] = {
-        split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"], few.get(split))
+        split: checks.load_tasks(task_set, marl["task"], split, marl["run"]["seed"], few.get(split))
         for split in SPLITS
         if split not in remote
     }
-    notes = (*drop_overlong(config, team, tasks, made), *keyless(config))
-    notes += tuple(f"{split} tasks are {what}: a dry run loads and checks none" for split, what in remote.items())
+    notes = [*drop_overlong(config, team, tasks, made), *keyless(config)]
+    notes += [f"{split} tasks are {why}: a dry run loads and checks none" for split, why in remote.items()]
     if not remote:
         checks.check_tasks(tasks, config)
-    notes += tuple(f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items())
+    notes += [f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items()]
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
     checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
-    rewards = {each.reward: plugins.load().get("rewards", each.reward) for each in team.agents.values() if each.reward}
-    rehearsed = [rehearse_split(parts.workflow, found, team, rewards, parts.task_set) for found in tasks.values()]
+    names = {agent.reward for agent in team.agents.values() if agent.reward}
+    rewards = {name: plugins.load().get("rewards", name) for name in names}
+    rehearsed = [rehearse_split(workflow, of_split, team, rewards, task_set) for of_split in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()
-    notes += tuple(checks.missing_tools(tasks, moves))
+    notes += checks.missing_tools(tasks, moves)
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)
-    if (doubt := samplers["sampler"].warning(parts.task_set, turns)) is not None:
-        notes += (f"warning: marl.sampler.options: {doubt}",)
-    for found in [*tasks.values()][:1]:
-        check_score(parts.task_set, found[0], algorithm.advantage.score_parts())
+    if (doubt := samplers["sampler"].warning(task_set, turns)) is not None:
+        notes.append(f"warning: marl.sampler.options: {doubt}")
+    for of_split in [*tasks.values()][:1]:
+        check_score(task_set, of_split[0], algorithm.advantage.score_parts())
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
@@ -211,42 +245,28 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     engine.check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
     check_requests(resolved, team, seen)
-    check_in_child(
-        partial(check_templates, resolved, team, seen, made),
-        *([] if remote else [partial(check_prompts, resolved, team, parts.workflow, tasks, moves, made)]),
-        partial(check_with_verl, config, resolved),
-    )
+    check_in_child(partial(check_templates, resolved, team, seen, made), partial(check_with_verl, config, resolved))
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
-    notes += tuple(small_updates(resolved, team, batch))
+    notes += small_updates(resolved, team, batch)
     needs = tuple(estimate.estimate(resolved, team, made, batch, folder))
     for need in needs:
         need.check()
     sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}
     unknown = [name for name, model in sections.items() if sizes(model, made.get(name)) is None]
-    notes += tuple(f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown)
-    return Plan(config, resolved, team, tasks, made, made_critic(config, team), folder, notes=notes, needs=needs)
+    notes += [f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown]
+    critic = made_critic(config, team)
+    return Plan(config, resolved, team, tasks, made, critic, folder, notes=tuple(notes), needs=needs)
 
 
 def _new_folder(config: DictConfig, stem: str) -> Path:
+    """The run directory of a new run. MarlError for a name that is no name of a folder, or is taken."""
     parent, name = Path(str(config.marl.run.dir)).expanduser(), config.marl.run.name
-    if not str(parent).isprintable():
-        raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: it has control characters")
-    if (size := len(f"{stem if name is None else name}".encode())) > MOST_NAME:
-        what = f"the name of recipe '{shown(stem)}'" if name is None else f"'marl.run.name' {shown(str(name))}"
-        raise MarlError(f"{what} has {size} bytes, but the name of a run directory may have {MOST_NAME}: shorten it")
-    try:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.lstat(parent)  # its name may be too long
-        there = next(path for path in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(path))
-        os.stat(there)
-    except OSError as error:  # also a link that leads nowhere, and links in a circle
-        raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: {error.strerror}") from error
     if name is None:
         numbered = (parent / f"{stem}-{number}" for number in itertools.count(1))
         return next(folder for folder in numbered if not os.path.lexists(folder))
     folder = parent / str(name)
-    if str(name) in ("", ".", "..") or Path(str(name)).name != str(name) or not str(name).isprintable():
+    if str(name) in ("", "..") or Path(str(name)).name != str(name) or not str(folder).isprintable():
         raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
     if os.path.lexists(folder):
         raise MarlError(f"run directory '{folder}' exists: choose another marl.run.name, or continue it with --resume")

@@ -53,19 +53,15 @@ def check(config: DictConfig, team: TeamConfig) -> None:
 
 def _forbidden() -> str:
     """Why `enter` fails here; empty if it works. Tried in a child process."""
-    reading, writing = os.pipe()
     child = os.fork()
     if not child:
         code = 1
         try:
             enter()
             code = 0
-        except Exception as error:  # noqa: BLE001 - the parent reports it
-            os.write(writing, str(error).encode())
+        except OSError as error:
+            code = error.errno or 1
         finally:
             os._exit(code)
-    os.close(writing)
-    with open(reading, "rb") as answer:
-        why = answer.read().decode()
-    _, status = os.waitpid(child, 0)
-    return why or ("" if not status else f"status {status}")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return os.strerror(code) if code else ""

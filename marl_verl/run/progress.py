@@ -4,22 +4,171 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import re
+import statistics
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import psutil
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
 from marl_verl.errors import MarlError
-from marl_verl.run.live import View, duration, rewards
+from marl_verl.files import read_json
 from marl_verl.run.terminal import discard, unwritable
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
+SECONDS = {  # phase of a step -> its metric in seconds/
+    "sampling": "gen",
+    "computing advantages": "advantage",
+    "updating": "update",
+    "syncing weights": "sync",
+    "writing a checkpoint": "save_checkpoint",
+    "writing a snapshot": "snapshot",
+    "validating": "testing",
+}
+FIRST = "first validation"
+"""The phase of the start that lasts until the first step begins."""
+
+EARLIER = 5
+"""Number of earlier runs whose median is the usual duration of a phase of the start."""
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LONGEST, BAR = 40, 30  # characters of the curve, and of a bar
 
 Event = dict[str, Any]
 """{"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
+
+
+class View:
+    """What rich draws of a run, from its events; `text` is the line of the current activity.
+
+    `usual`: phase of the start -> its usual seconds.
+    """
+
+    def __init__(self) -> None:
+        self.text, self.usual = "", dict[str, float]()
+        self._spinner, self._since = Spinner("dots"), 0.0
+        self._step, self._steps = 0, 0
+        self._durations = list[tuple[float, float]]()  # of the last steps; and until the next one ended
+        self._ended: float | None = None  # when the last step ended
+        self._success, self._held_out = list[float](), ""
+        self._values: Mapping[str, float] = {}
+        self._waiting: list[str] = []
+        self._lock = threading.Lock()  # rich draws in another thread
+
+    def say(self, text: str) -> None:
+        """Show another activity."""
+        with self._lock:
+            self.text, self._since = text, time.monotonic()
+
+    def event(self, event: Event) -> None:
+        """Take in an event of the run's process; others than these are ignored."""
+        kind = event["event"]
+        if kind == "phase":
+            self.say(event["name"])
+        phases = event.get("phases") if kind == "doing" else None
+        if phases and (self.text, phases) != (FIRST, ["validating"]):
+            self.say(" and ".join(dict.fromkeys(phases)))
+        with self._lock:
+            if kind == "awaited":
+                waiting = [name for name in self._waiting if name != event["what"]]
+                self._waiting = waiting if event["ready"] else [*waiting, event["what"]]
+            elif kind == "validation":
+                self._held_out = f"   held-out {event['metrics']['validation/success']:.1%} (step {event['step']})"
+            elif kind == "step":
+                self._values, self._step, self._steps = event["metrics"], event["step"], event["steps"]
+                now = time.monotonic()
+                passed = self._values["seconds/step"] if self._ended is None else now - self._ended
+                self._durations = [*self._durations[-19:], (self._values["seconds/step"], passed)]
+                self._ended = now
+                self._success.append(self._values["train/success"])
+
+    def left(self) -> tuple[float, float]:
+        """(mean seconds of the last steps, seconds until the last step, with validations and checkpoints between)."""
+        seconds, passed = map(statistics.fmean, zip(*self._durations, strict=True))
+        return seconds, passed * (self._steps - self._step)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with self._lock:
+            if self._durations:
+                yield from self._progress()
+            done, last = time.monotonic() - self._since, self._values.get(f"seconds/{SECONDS.get(self.text)}")
+            usual = self.usual.get(self.text, 0.0) if last is None else last
+            if usual >= 1:
+                bar, seconds = ProgressBar(usual, min(done, usual), BAR), f"{done:.0f} of about {usual:.0f} s"
+                yield _line(self._spinner, self.text, bar, seconds)
+            else:
+                yield _line(self._spinner, self.text, f"{done:.0f} s" if done >= 1 else "")
+            if self._waiting:
+                yield _wrapped(f"  waiting for {', '.join(self._waiting)}")
+
+    def _progress(self) -> RenderResult:
+        """Step and time left; success as a curve; rewards; tokens and memory."""
+        values, (seconds, left) = self._values, self.left()
+        bar = ProgressBar(self._steps, self._step, BAR)
+        yield _line(f"step {self._step}/{self._steps}", bar, f"{seconds:.1f} s/step  {duration(left)} left")
+        curve = sparkline(self._success[-LONGEST:])
+        yield _wrapped(f"team success  {curve}  {self._success[-1]:.1%}{self._held_out}")
+        yield _wrapped(f"reward  {rewards(values)}")
+        memory, peaks = psutil.virtual_memory(), [v for k, v in values.items() if k.endswith("max_memory_allocated_gb")]
+        peak = f", training processes at most {max(peaks):.1f} GiB" if peaks else ""
+        tokens = values.get("train/tokens", 0.0) / max(values["seconds/step"], 1e-9)
+        used = f"{(memory.total - memory.available) / 2**30:.1f} of {memory.total / 2**30:.0f} GiB"
+        yield _wrapped(f"{tokens:.0f} tokens/s  memory {used}{peak}")
+
+
+def _wrapped(text: str) -> Text:
+    """Lines as wide as the terminal; a console that leaves long lines to the terminal would cut them here."""
+    return Text(text, no_wrap=False, overflow="fold")
+
+
+def _line(*cells: Any) -> Table:
+    line = Table.grid(padding=(0, 1))
+    line.add_row(*cells)
+    return line
+
+
+def rewards(values: Mapping[str, float]) -> str:
+    """The mean reward of each agent, and the number of failed episodes if there are any."""
+    matches = filter(None, map(re.compile("agent/([^/]+)/reward").fullmatch, sorted(values)))
+    shown = "  ".join(f"{match[1]} {values[match[0]]:.2f}" for match in matches)
+    failed = values.get("train/failed_episodes", 0.0)
+    return f"{shown}  {failed:.0f} episodes failed" if failed else shown
+
+
+def sparkline(shares: Sequence[float]) -> str:
+    """Shares from 0 to 1 as characters of eight heights."""
+    return "".join(BLOCKS[round(min(max(share, 0.0), 1.0) * (len(BLOCKS) - 1))] for share in shares)
+
+
+def duration(seconds: float) -> str:
+    """E.g. "1:05"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def usual(folder: Path, policies: Sequence[str]) -> dict[str, float]:
+    """Phase of the start -> its median seconds in the latest runs of these policies in a run directory's folder."""
+    durations: dict[str, list[float]] = {}
+    paths = sorted(folder.resolve().parent.glob("*/timing.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    with contextlib.suppress(MarlError):  # of a damaged file
+        timings = [timing for timing in map(read_json, paths) if set(timing.get("policies", ())) == set(policies)]
+        for timing in timings[:EARLIER]:
+            end_of_validation = {"": timing["validated"]} if "validated" in timing else {}
+            begun = sorted({**timing["phases"], **end_of_validation}.items(), key=lambda phase: float(phase[1]))
+            for (name, start), (_, end) in itertools.pairwise(begun):
+                durations.setdefault(name, []).append(end - start)
+    return {name: statistics.median(seconds) for name, seconds in durations.items()}
 
 
 class Output(Console):

@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 
 from marl_verl.algo.sampling.context import RoleReward, finite, judged
 from marl_verl.algo.sampling.scoring import scored
-from marl_verl.config.policy_models import chat_of
 from marl_verl.episode import (
     Act,
     Action,
@@ -23,18 +22,15 @@ from marl_verl.episode import (
     WorkflowError,
 )
 from marl_verl.episode.calls import is_async
-from marl_verl.episode.messages import as_observation, message_text, untrained_sampling
+from marl_verl.episode.messages import untrained_sampling
 from marl_verl.errors import MarlError, MarlWarning, format_error
-from marl_verl.models.chat import Chat
-from marl_verl.models.sources import ModelToMake
-from marl_verl.tasks.base import Split, Task, TaskSet, is_quick
-from marl_verl.tasks.verl_rows import observation
-from marl_verl.team import AgentConfig, TeamConfig
+from marl_verl.tasks.base import Task, TaskSet, is_quick
+from marl_verl.team import TeamConfig
 from marl_verl.threads import TimeUp, time_limit
 
 MOVES, SECONDS = 1000, 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
-TRIED = 8  # tasks of a split that are rehearsed before all are taken for too long, or for wrong
+TRIED = 8  # tasks of a split that are rehearsed before all are taken for wrong
 T = TypeVar("T")
 
 Moves = tuple[tuple[Act, ...], ...]
@@ -157,87 +153,6 @@ def check_requests(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act]) 
         rollout = resolved.policies[agent.policy].actor_rollout_ref.rollout
         trained_at = {name: rollout[name] for name in ("temperature", "top_p")}
         trained_at |= {name: value for name in trained_at if (value := getattr(agent.sampling, name)) is not None}
-        if (
-            why := untrained_sampling(act.parameters, trained_at, f"policy '{agent.policy}'", agent.policy)
-        ) is not None:
+        why = untrained_sampling(act.parameters, trained_at, f"policy '{agent.policy}'", agent.policy)
+        if why is not None:
             raise MarlError(f"agent '{agent.name}': {why}")
-
-
-def check_prompts(
-    resolved: DictConfig,
-    team: TeamConfig,
-    workflow: Workflow,
-    tasks: Mapping[Split, Sequence[Task]],
-    moves: Moves,
-    made: Mapping[str, ModelToMake],
-) -> None:
-    """MarlError if an agent's prompts of a split are all too long for its policy, so that every episode would fail.
-
-    Args:
-        moves: the rehearsal of the first training task. Other tasks are rehearsed only if its prompts are too long, or
-            those of the test split longer.
-    """
-    counted = _Lengths(resolved, team, made)
-    for split, of_split in tasks.items():
-        shortest = sorted(of_split, key=_size)[:TRIED]
-        if split == "train":
-            first = counted.too_long(moves)
-        elif _size(shortest[0]) <= _size(tasks["train"][0]):
-            continue
-        else:
-            first = counted.too_long(rehearse(workflow, shortest[0], team))
-        for agent, (length, limit) in first.items():
-            lengths = [length]
-            for task in shortest:
-                again = counted.too_long(rehearse(workflow, task, team)).get(agent)
-                if again is None:
-                    break
-                lengths.append(again[0])
-            else:
-                policy = team.agents[agent].policy
-                problem = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(lengths)} tokens"
-                where = f"data.max_prompt_length={limit} (policy '{policy}')"
-                raise MarlError(
-                    f"{problem}, but the limit is {where}. Set data.max_prompt_length={max(lengths)} or more."
-                )
-
-
-def _size(task: Task) -> int:
-    return sum(len(message_text(message)) for message in as_observation(observation(task)))
-
-
-class _Lengths:
-    """Counts the tokens of prompts; a tokenizer is loaded once, and only if it is needed."""
-
-    def __init__(self, resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> None:
-        self.resolved, self.team, self.made = resolved, team, made
-        self.chats: dict[str, Chat | None] = {}
-
-    def too_long(self, moves: Moves) -> dict[str, tuple[int, int]]:
-        """Agent -> (tokens of its shortest prompt, its limit), for each agent whose prompts are all too long."""
-        lengths = {}
-        for agent in self.team.agents.values():
-            acts = [act for acts in moves for act in acts if act.agent == agent.name]
-            if not acts or self.team.policies[agent.policy].external:
-                continue
-            limit = int(self.resolved.policies[agent.policy].actor_rollout_ref.rollout.prompt_length)
-            length = min(self._count(agent, act) for act in acts)
-            if length > limit:
-                lengths[agent.name] = (length, limit)
-        return lengths
-
-    def _count(self, agent: AgentConfig, act: Act) -> int:
-        """The tokens of a prompt; 0 if its tokenizer is not on this machine."""
-        messages, section = agent.conversation(act.observation), self.resolved.policies[agent.policy]
-        asks = (act.parameters or {}).get("tools")
-        model = self.made.get(agent.policy)
-        plain = model is not None and not asks and not section.actor_rollout_ref.model.custom_chat_template
-        if model is not None and plain and (tokens := model.prompt_tokens(messages)) is not None:
-            return tokens
-        if agent.policy not in self.chats:
-            try:
-                self.chats[agent.policy] = chat_of(agent.policy, section, self.made, local_files_only=True)
-            except Exception:  # noqa: BLE001 - `check_templates` reports what cannot be loaded from a folder
-                self.chats[agent.policy] = None
-        chat = self.chats[agent.policy]
-        return 0 if chat is None else len(chat.encode_request(messages, asks))

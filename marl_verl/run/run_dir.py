@@ -104,10 +104,10 @@ class RunDir:
 
     def _files(self, place: str) -> list[tuple[int, Path]]:
         """(step, file), sorted by step, then in the order of `ENDINGS`."""
-        found = []
+        files = []
         for order, ending in enumerate(ENDINGS[place]):
             for path in (self.folder / place).glob(f"step_*{ending}"):
                 step = path.name.removeprefix("step_").removesuffix(ending)
                 if step.isdigit():
-                    found.append((int(step), order, path))
-        return [(step, path) for step, _, path in sorted(found)]
+                    files.append((int(step), order, path))
+        return [(step, path) for step, _, path in sorted(files)]

@@ -22,11 +22,10 @@ from marl_verl.config.server_names import POLICIES_VARIABLE
 from marl_verl.errors import RunError
 from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE
 from marl_verl.run.cleanup import RunResources, cleanup_abandoned
-from marl_verl.run.live import usual
+from marl_verl.run.parent import how_to_continue
 from marl_verl.run.private_network import enter
-from marl_verl.run.progress import Display
+from marl_verl.run.progress import Display, usual
 from marl_verl.run.terminal import termination_as_interrupt
-from marl_verl.run.watch import how_to_continue
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 ON_TWO_CORES = {"starting Ray and loading verl": 6.0, "starting policies": 30.0}
@@ -177,17 +176,17 @@ class TrainerProcess:
     def _unexplained(self, code: int) -> str:
         """The error message for a trainer that ended without sending an error event."""
         memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
-        what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
-        return f"the trainer {what} {self.doing}. {how_to_continue(self.folder)}"
+        end = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
+        return f"the trainer {end} {self.doing}. {how_to_continue(self.folder)}"
 
     def _adopted(self) -> list[psutil.Process]:
         """Descendants that belong to the run: unlike those of a script, they are in another session."""
-        found = []
+        adopted = []
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(ProcessLookupError):
                 if process.pid not in self.others and os.getsid(process.pid) != os.getsid(0):
-                    found.append(process)
-        return found
+                    adopted.append(process)
+        return adopted
 
 
 def _environment(gpu: bool) -> dict[str, str]:

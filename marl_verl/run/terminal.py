@@ -34,21 +34,15 @@ def termination_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def check_streams() -> None:
-    """Raise MarlError if standard output or standard error is closed: files that are opened would get its number, and
-    what processes print. A closed standard input becomes an empty one. Messages for one that is closed go to the other.
-    """
-    closed = [name for name, stream in (("output", sys.stdout), ("error", sys.stderr)) if stream is None]
-    if sys.stdin is None or closed:
+def open_streams() -> None:
+    """Open the null device for standard streams that are closed: files would get their numbers, and what is printed."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(descriptor, True)
         os.close(descriptor)
-        sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
-        sys.stdout = sys.stdout or sys.stderr or os.fdopen(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = sys.stderr or sys.stdout
-    if closed:
-        other = "1>/dev/null" if closed[0] == "output" else "2>/dev/null"
-        raise MarlError(f"standard {closed[0]} is closed. To discard it, redirect it: {other}")
+        sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def show(message: str) -> None:
@@ -76,4 +70,4 @@ def discard(output: IO[str]) -> None:
 
 def harmless(text: str) -> str:
     """Escape the control characters of an untrusted text for output to a terminal."""
-    return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
+    return _CONTROLS.sub(lambda match: repr(match.group())[1:-1], text)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, unknown
 from marl_verl.files import read_text
 
 TRACKERS = {
@@ -32,18 +32,18 @@ WITHOUT_KEY = ("offline", "disabled", "dryrun")
 
 def names_of(config: Any) -> list[str]:
     """The trackers of a run. MarlError unless `trainer.logger` is a name or a list of names."""
-    given = config.trainer.logger
-    names = OmegaConf.to_container(given) if isinstance(given, ListConfig) else [given]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise MarlError(f"'trainer.logger' must be a list of trackers such as [tensorboard], got {given!r}")
-    return [str(name) for name in names]
+    logger = config.trainer.logger
+    names = list(logger) if isinstance(logger, ListConfig) else [logger]
+    if not all(isinstance(name, str) for name in names):
+        raise MarlError(f"'trainer.logger' must be a list of trackers such as [tensorboard], got {logger!r}")
+    return names
 
 
 def check_trackers(config: Any) -> None:
     """MarlError for an unknown tracker, or one whose package is missing."""
     for name in names_of(config):
         if name not in TRACKERS:
-            raise MarlError(f"unknown tracker '{name}' in trainer.logger: {nearest(name, TRACKERS)}")
+            raise unknown("tracker", name, TRACKERS)
         package = TRACKERS[name]
         modules = [package.replace("-", "_")] if package else []
         if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
@@ -61,22 +61,21 @@ def keyless(config: Any) -> list[str]:
 
 
 def _offline() -> bool:
-    """Whether W&B would ask for a key."""
-    return os.environ.get("WANDB_MODE") not in WITHOUT_KEY and not _wandb_key()
+    """Whether W&B would ask for a key: neither the environment nor the netrc file has one for its server.
 
-
-def _wandb_key() -> bool:
-    """Whether the environment or the netrc file has a key for W&B's server."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    own = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc
-    files = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
-    path = next((path for file in files if file and (path := Path(file).expanduser()).is_file()), None)
-    try:
-        hosts = netrc.netrc(path).hosts if path is not None else {}
-    except (netrc.NetrcParseError, OSError):
+    Not by importing wandb, which takes 4 s.
+    """
+    if (
+        os.environ.get("WANDB_MODE") in WITHOUT_KEY
+        or {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"} & os.environ.keys()
+    ):
         return False
-    return any(host == own or "wandb" in host or "coreweave" in host for host in hosts)
+    server = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc
+    try:
+        hosts = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc").hosts
+    except (netrc.NetrcParseError, OSError):
+        return True
+    return not any(host == server or "wandb" in host or "coreweave" in host for host in hosts)
 
 
 @contextmanager
@@ -101,31 +100,31 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
     A resumed run continues its W&B run and its TensorBoard files. Other trackers begin a new run of the same name.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if "tensorboard" in names:
-        found["TENSORBOARD_DIR"] = folder / "tensorboard"
+        values["TENSORBOARD_DIR"] = folder / "tensorboard"
     if "wandb" in names:
         place = folder / "wandb"
         place.mkdir(exist_ok=True)
         with suppress(FileExistsError), (place / "run_id").open("x", encoding="utf-8") as file:
             file.write(uuid.uuid4().hex)
-        found |= {"WANDB_DIR": folder, "WANDB_CACHE_DIR": place / "cache"}  # W&B adds /wandb to the first one
-        found |= {"WANDB_RUN_ID": read_text(place / "run_id"), "WANDB_RESUME": "allow"}
+        values |= {"WANDB_DIR": folder, "WANDB_CACHE_DIR": place / "cache"}  # W&B adds /wandb to the first one
+        values |= {"WANDB_RUN_ID": read_text(place / "run_id"), "WANDB_RESUME": "allow"}
         if _offline():
-            found["WANDB_MODE"] = "offline"
-        found["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
+            values["WANDB_MODE"] = "offline"
+        values["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
     if "mlflow" in names:
         # not its store of plain files, where `reward` and `reward/team` cannot both be metrics
-        found["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
-        found["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = 3  # by default, an unreachable server fails after many minutes
+        values["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
+        values["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = 3  # by default, an unreachable server fails after many minutes
     if "swanlab" in names:
-        found["SWANLAB_LOG_DIR"] = folder / "swanlab"
+        values["SWANLAB_LOG_DIR"] = folder / "swanlab"
     if "trackio" in names:
-        found["TRACKIO_DIR"] = folder / "trackio"
+        values["TRACKIO_DIR"] = folder / "trackio"
     if "file" in names:
         number = len(list(folder.glob("tracked*.jsonl")))
-        found["VERL_FILE_LOGGER_PATH"] = folder / (f"tracked-{number + 1}.jsonl" if number else "tracked.jsonl")
-    return {name: str(value) for name, value in found.items()}
+        values["VERL_FILE_LOGGER_PATH"] = folder / (f"tracked-{number + 1}.jsonl" if number else "tracked.jsonl")
+    return {name: str(value) for name, value in values.items()}
 
 
 def begin(tracking: Any, names: Sequence[str], step: int) -> None:

@@ -12,22 +12,24 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
+from marl_verl.backend.verl.cluster import connect, send_token
 from marl_verl.backend.verl.rollout.endpoint import reach
+from marl_verl.backend.verl.watch import Watch, one_line, queue_actors
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.events import SCRATCH_VARIABLE, emit
-from marl_verl.run.cluster import connect, send_token
 from marl_verl.run.installed import safe_job
+from marl_verl.run.parent import Parent, how_to_continue
 from marl_verl.run.trackers import tracked
-from marl_verl.run.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.team import Endpoint
 
 FORWARDED = (
@@ -107,15 +109,16 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
         constants: Any = importlib.import_module("ray._private.ray_constants")
         constants.ENABLE_RAY_CLUSTER = False
     importlib.import_module(NOTED_BY_RAY)
+    advice = partial(how_to_continue, folder)
     with ThreadPoolExecutor(max_workers=1) as threads:
         verl = threads.submit(importlib.import_module, "verl.trainer.ppo.v1")
         try:
             start_ray(config)
             verl.result()
-            with Watch({}, lambda: "while starting", folder, Parent().leave)():  # Ray's own processes
+            with Watch({}, lambda: "while starting", advice, Parent().leave)():  # Ray's own processes
                 trainer, manager = _bring_up(config)
             actors = {**trainer.policies.actors(), **manager.actors(), **queue_actors()}
-            with Watch(actors, trainer.phase.describe, folder, Parent().leave)():
+            with Watch(actors, trainer.phase.describe, advice, Parent().leave)():
                 with trainer.phase("starting"):
                     trainer.init()
                 yield trainer, manager

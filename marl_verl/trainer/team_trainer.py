@@ -36,13 +36,12 @@ from marl_verl.backend.verl.rollout.worker import Done, Report
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import team_of
 from marl_verl.config.task_choice import curriculum_of, filter_of
-from marl_verl.events import emit, timed
+from marl_verl.events import Phases, emit, timed
 from marl_verl.extensions import extension
 from marl_verl.run import trackers
 from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
-from marl_verl.run.watch import Phases
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal

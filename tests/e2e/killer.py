@@ -103,7 +103,7 @@ def shrink_disk() -> None:
 
 def announce(file: str, phase: str, step: int) -> None:
     """In the driver: make a file when a phase or a call begins in a step or later, and let it last."""
-    from marl_verl.run.watch import Phases
+    from marl_verl.events import Phases
 
     call, now, path = Phases.__call__, {"step": 0}, Path(file)
 
@@ -147,7 +147,8 @@ def announce(file: str, phase: str, step: int) -> None:
 
 def install(victim: str, phase: str, step: int) -> None:
     """In the driver."""
-    from marl_verl.run.watch import Phases, Watch
+    from marl_verl.backend.verl.watch import Watch
+    from marl_verl.events import Phases
 
     watched: dict[str, Any] = {}
     call, make = Phases.__call__, Watch.__init__

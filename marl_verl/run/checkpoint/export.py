@@ -85,7 +85,7 @@ def choose(run: Path, name: str | None, step: int | None) -> Source:
                 else config.policies[name].actor_rollout_ref.model.path
             )
         raise MarlError(f"policy '{name}' was not trained. Its model: {model}.")
-    return Source.of(folders.choose(run, step, f"policies/{name}/"), name, config)
+    return Source.of(folders.intact(folders.choose(run, step), f"policies/{name}/"), name, config)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def read(folder: Path) -> dict[str, Any]:
         why = f"it lacks keys, it has {', '.join(team)}"
     except (MarlError, AttributeError) as error:
         why = str(error)
-    raise MarlError(f"checkpoint '{folder}' is damaged: {TEAM_FILE} cannot be read ({why})")
+    raise MarlError(f"'{folder / TEAM_FILE}' is damaged: {why}")
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
@@ -95,16 +95,21 @@ def newest(run: Path) -> Path | None:
     return checkpoints[-1] if checkpoints else None
 
 
-def choose(run: Path, step: int | None, part: str = "") -> Path:
-    """The checkpoint of a step, or the newest one. MarlError if it is missing, or damaged below `part`."""
+def choose(run: Path, step: int | None) -> Path:
+    """The checkpoint of a step, or the newest one. MarlError if there is none."""
     checkpoints = {step_of(folder): folder for folder in complete(run / "checkpoints")}
     wanted = max(checkpoints, default=0) if step is None else step
-    steps = f"steps with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
     if wanted not in checkpoints:
+        steps = f"steps with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
         raise MarlError(f"run '{run}' has no complete checkpoint{f' of step {step}' if step else ''} ({steps})")
-    if why := damage(checkpoints[wanted], part):
-        raise MarlError(f"checkpoint '{checkpoints[wanted]}' is damaged: {why}. Choose another --step ({steps})")
     return checkpoints[wanted]
+
+
+def intact(folder: Path, part: str) -> Path:
+    """The checkpoint itself. MarlError if a file whose path begins with `part` is damaged."""
+    if why := damage(folder, part):
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. Choose another one with --step")
+    return folder
 
 
 def commit(writing: Path, final: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.models import chosen_step
-from marl_verl.evaluation.request import Assignment, Pairing, assign
+from marl_verl.evaluation.request import Assignment, Pairing, assign, chosen_step
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl_leagues.elo import WIDTH, ratings

@@ -20,9 +20,8 @@ from safetensors.numpy import save_file
 from marl_verl.backend.verl.policy_servers import PastRuntime
 from marl_verl.backend.verl.rollout.worker import Report
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.models import find_models, newest_snapshots
 from marl_verl.evaluation.plan import evaluation_config
-from marl_verl.evaluation.request import Assignment, acting, assign
+from marl_verl.evaluation.request import Assignment, acting, assign, find_models, newest_snapshots
 from marl_verl.models.sizes import sizes
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.describe import describe
@@ -418,7 +417,7 @@ def test_an_evaluation_serves_the_snapshot_or_merges_its_adapter(tmp_path: Path)
         assert newest == {"player": step}
         second = {"second": assign(team(), step, newest=newest)["second"]}
         models[step] = find_models(tmp_path, tmp_path / "evaluation", second, step)
-    assert models[2].paths == models[2].tokenizers == {"player-past": str(snapshots.folder(2) / MODEL)}
+    assert models[2].paths == {"player-past": str(snapshots.folder(2) / MODEL)}
     assert not models[2].exports
     assert models[4].paths == {"player-past": str(tmp_path / "evaluation" / "models" / "player-past")}
     assert models[4].exports["player-past"].folder == snapshots.folder(4) / SAVED

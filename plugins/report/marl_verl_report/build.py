@@ -116,13 +116,13 @@ def differences(runs: Sequence[overview.Run]) -> list[list[str | None]]:
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Dotted name -> value as text, of the settings below a section."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, value in section.items():
         if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
+            settings |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = json.dumps(value, ensure_ascii=False, default=str)
-    return found
+            settings[f"{prefix}{key}"] = json.dumps(value, ensure_ascii=False, default=str)
+    return settings
 
 
 def pack(value: object) -> str:
@@ -140,9 +140,9 @@ def as_json(value: object) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -184,10 +184,10 @@ def _packed(content: bytes) -> str:
 
 def _plotly() -> str:
     """Plotly's JavaScript, which its Python package contains; importing that package is not needed, and slow."""
-    found = importlib.util.find_spec("plotly")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
         raise MarlError("the report needs the package plotly, which is not installed: pip install plotly")
-    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def _file(name: str) -> str:

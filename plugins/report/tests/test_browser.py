@@ -18,12 +18,11 @@ from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.run.lock import locked
 from marl_verl.run.run_dir import RunDir
 from tests.browser import Page, needs_chromium
-from tests.run_folder import PLANTED, many_steps, run_folder, runs_of_seeds, team_of, write_step
+from tests.run_folder import PLANTED, many_steps, run_folder
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 
 CHOSEN = "document.querySelector('#list [aria-current]')"
-EPISODES = "document.querySelectorAll('#list button').length"
 DRAWN = "document.querySelectorAll('#charts .plot .main-svg').length > 0"
 
 
@@ -78,31 +77,6 @@ def test_scripts_in_texts_are_shown_as_text(page: Page) -> None:
     assert "<script>" in str(page.value("document.querySelectorAll('#charts .legend')[1].textContent"))
 
 
-def test_filters(page: Page) -> None:
-    assert page.text("#count") == "5 of 5 episodes; 3 with success"
-    for control, value, count in (
-        ("#f-result", "success", 3),
-        ("#f-result", "failure", 2),
-        ("#f-result", "failed", 3),
-        ("#f-task", "task 1", 2),
-        ("#f-task", "no such task", 0),
-        ("#f-agent", "mover", 5),
-        ("#f-invalid", "invalid", 5),
-        ("#f-invalid", "valid", 0),
-        ("#f-advantage", "zero", 0),
-    ):
-        page.set(control, value)
-        page.wait(f"{EPISODES} === {count}")
-        page.value("document.querySelector('#filters button[type=reset]').click()")
-        page.wait(f"{EPISODES} === 5")
-    for agent, advantage in ((f"scout{PLANTED}", "positive"), ("mover", "negative")):  # of this agent's turns
-        page.set("#f-agent", agent)
-        page.set("#f-advantage", advantage)
-        page.wait(f"{EPISODES} === 3")
-    page.set("#f-result", "failed")
-    page.wait("document.querySelector('#list').innerText.includes('timeout')")
-
-
 def test_the_slider_keeps_the_task(page: Page) -> None:
     page.value("document.querySelectorAll('#list button')[2].click()")
     assert page.text("#episode h3") == "s3t00001_0"
@@ -121,17 +95,6 @@ def test_a_turn_with_its_equation(page: Page) -> None:
     assert page.text(".call summary").endswith("calls look_up")
     assert page.value("document.querySelector('.call').open") is False
     assert "mean of each agent's turns" in page.text("#episode aside")
-
-
-def test_a_tree_with_the_keyboard(page: Page) -> None:
-    page.value("document.querySelectorAll('#list button')[4].focus()")
-    page.press("Enter", 13)
-    page.wait("document.querySelectorAll('.tree .node').length === 8")
-    assert page.value("document.querySelectorAll('.tree .node circle[stroke-width=\"4\"]').length") == 4
-    assert page.value("document.activeElement.id") == "episode"
-    page.value("document.querySelector('.tree .node').focus()")
-    page.press("Enter", 13)
-    page.wait("document.querySelectorAll('.path .turn.chosen').length === 1")
 
 
 def test_the_episodes_of_a_search_are_one_tree(page: Page) -> None:
@@ -204,35 +167,6 @@ def middle(page: Page, element: str) -> tuple[float, float]:
 
 PLOT = "document.querySelector('#charts .plot')"
 SHOWN = f"{PLOT}._fullData.filter((each) => each.visible === true && each.showlegend).map((each) => each.name)"
-LAST = f"{PLOT}._fullData.findLastIndex((each) => each.visible === true)"
-
-
-def test_runs_of_several_seeds_have_one_line_with_an_interval(page: Page, tmp_path: Path) -> None:
-    other = run_folder(tmp_path / "another experiment", steps=1)
-    (other / "starts.json").write_text("[]")
-    folders = [other, *runs_of_seeds(tmp_path, 3)]
-    assert main(["report", *map(str, folders), "--output", str(tmp_path / "r.html")]) == 0
-    page.open((tmp_path / "r.html").as_uri())
-    page.wait(DRAWN)
-    labels = ("held-out, greedy", "held-out, sampled", "training, sampled")
-    assert page.value(SHOWN) == [
-        f"{name}: {each}" for name in ("another experiment", "seed (3 runs)") for each in labels
-    ]
-    assert "seed (3 runs)" in str(page.value("document.querySelector('#charts figure table').textContent"))
-
-
-def test_many_lines_are_shown_one_at_a_time_under_the_pointer(page: Page, tmp_path: Path) -> None:
-    """And runs of one name differ in theirs."""
-    folders = [run_folder(tmp_path / name / "run", steps=1) for name in "abcde"]
-    assert main(["report", *map(str, folders), "--output", str(tmp_path / "many.html")]) == 0
-    page.open((tmp_path / "many.html").as_uri())
-    page.wait(DRAWN)
-    assert page.value(f"{PLOT}.layout.hovermode") == "closest"
-    assert page.value(f"{SHOWN}.slice(-1)") == ["e/run: training, sampled"]
-    assert page.value("[...document.querySelectorAll('#f-run option')].map((each) => each.text)[1]") == "b/run"
-    mouse(page, "mouseMoved", at=middle(page, f"{PLOT}.querySelector('.point')"))
-    hovered = f"{PLOT}.querySelector('.hoverlayer').textContent"
-    page.wait(rf"/[a-e].run: (held-out|training), (greedy|sampled)/.test({hovered})")
 
 
 def test_a_live_update_keeps_a_zoom_and_hidden_lines(page: Page, tmp_path: Path) -> None:
@@ -255,37 +189,5 @@ def test_a_live_update_keeps_a_zoom_and_hidden_lines(page: Page, tmp_path: Path)
         page.wait(f"{PLOT}._fullData.some((each) => each.x.includes(9))")
         assert page.value(f"{PLOT}._fullLayout.xaxis.range") == zoomed
         assert page.value(SHOWN) == ["held-out, sampled", "training, sampled"]
-        page.open("about:blank", ready=False)
-        server.shutdown()
-
-
-def test_a_running_run_is_followed(page: Page, tmp_path: Path) -> None:
-    """`marl-verl watch`: new steps and their metrics appear, until the user has chosen an episode."""
-    folder = run_folder(tmp_path / "running", steps=2)
-    (folder / "summary.json").unlink(missing_ok=True)
-    run, team = RunDir(folder), team_of(("scout", "mover"))
-    with locked(folder), Server(folder) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page.allowed = (*page.allowed, server.address)
-        page.open(server.address)
-        page.wait("document.querySelector('#status').innerText.startsWith('Live')")
-        page.wait(DRAWN)
-        write_step(run, team, 3, 2)
-        run.metrics(3, {"train/success": 0.875, "seconds/step": 2.0})
-        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s3')")
-        page.wait("document.querySelector('#charts figure').textContent.includes('0.79167')")  # of 0.5, 1 and 0.875
-        page.wait("document.querySelector('.why') !== null")  # its rows have been read too
-        page.value("document.querySelectorAll('#list button')[1].click()")
-        page.value("document.querySelector('.why').open = true")
-        write_step(run, team, 4, 2)
-        page.wait("document.querySelector('#f-step').max === '3'")
-        assert page.value(f"{CHOSEN}.dataset.id") == "s3t00000_1"
-        assert page.value("document.querySelector('.why').open")
-        page.set("#f-step", "0")
-        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s1')")
-        page.set("#f-follow", "yes")
-        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s4')")
-        (folder / "metrics.jsonl").write_text("x\n")
-        page.wait("document.querySelector('#status').innerText.includes('is damaged in line 1')")
         page.open("about:blank", ready=False)
         server.shutdown()

@@ -16,7 +16,6 @@ import pytest
 from marl_verl.algo.sampling import Sample
 from marl_verl.cli.main import main
 from marl_verl.run.lock import locked
-from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig
 from tests import run_folder as folders
@@ -83,19 +82,6 @@ def test_a_step_that_cannot_be_shown_leaves_no_other_episodes(page: Page, tmp_pa
         assert page.text("#episode h3").startswith("s2t")
 
 
-def test_the_slider_shows_the_steps_of_now(page: Page, tmp_path: Path) -> None:
-    folder = folders.run_folder(tmp_path / "run", steps=1)
-    with live(page, folder):
-        page.value("document.querySelectorAll('#list button')[1].click()")
-        assert page.value("document.querySelector('#f-step').disabled")
-        assert page.text("#f-step-text") == "1 (1 of 1 shown, 1 stored)"
-        for step in (2, 3):
-            folders.write_step(RunDir(folder), folders.team_of(("scout", "mover")), step, 2)
-        page.wait("document.querySelector('#f-step-text').innerText === '1 (1 of 3 shown, 3 stored)'")
-        slider = "document.querySelector('#f-step')"
-        assert page.value(f"[{slider}.disabled, {slider}.min, {slider}.value, {slider}.max]") == [False, "0", "0", "2"]
-
-
 def test_failed_attempts_are_filtered_and_shown(page: Page, tmp_path: Path) -> None:
     report(page, folders.run_folder(tmp_path / "run", steps=1, tasks=3))
     page.set("#f-result", "failed")
@@ -111,11 +97,6 @@ def test_failed_attempts_are_filtered_and_shown(page: Page, tmp_path: Path) -> N
     page.wait("document.querySelectorAll('#list button').length === 0")
     assert page.text("#count") == "0 of 3 failed attempts"
     assert page.text("#episode") == "No failed attempt matches the filters."
-
-
-def test_omitted_failed_attempts_are_mentioned(page: Page, tmp_path: Path) -> None:
-    report(page, folders.run_folder(tmp_path / "run", steps=1, tasks=30))
-    assert page.text("#left-out") == "10 failed attempts of this step are left out."
 
 
 def test_the_tree_names_its_colours_and_marks_the_selected_node(page: Page, tmp_path: Path) -> None:
@@ -138,31 +119,3 @@ def test_the_tree_names_its_colours_and_marks_the_selected_node(page: Page, tmp_
         journal.write_text(re.sub(r'"rewards": ?\{[^}]*\}', f'"rewards":{rewards}', stored))
         report(page, folder)
         assert page.text("[aria-label=Tree] .note").startswith(f"Colour: {legend}.")
-
-
-def test_texts_that_change_their_direction(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "PLANTED", "\u202eevil \u2066")
-    report(page, folders.run_folder(tmp_path / "run", steps=1, agents=("סייר", "mover")))
-    for selector in ("#list", "#episode"):
-        assert (
-            page.value(f"/[\\u202a-\\u202e\\u2066-\\u2069]/.test(document.querySelector('{selector}').textContent)")
-            is False
-        )
-        assert "\\u202eevil \\u2066" in page.text(selector)
-    assert page.value("getComputedStyle(document.querySelector('pre')).unicodeBidi") == "plaintext"
-    assert page.value("document.querySelector('#episode .who').tagName") == "BDI"
-
-
-def test_very_long_texts_are_folded(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "PLANTED", "x" * 1_000_000)
-    report(page, folders.run_folder(tmp_path / "run", steps=1, tasks=1))
-    assert page.value("document.documentElement.scrollHeight") < 10_000
-    assert page.value("document.documentElement.scrollWidth") <= 1600
-    lines = page.value("parseFloat(getComputedStyle(document.querySelector('.entry')).lineHeight)") * 2
-    assert page.value("document.querySelector('.entry').offsetHeight") <= lines + 1
-    assert page.value("document.querySelector('.says').textContent.length") == 504
-    assert page.text(".says + details summary") == "All 1000014 characters"
-    assert page.value("document.querySelector('.says + details pre').textContent.length") == 1_000_014
-    page.set("#f-result", "failed")
-    page.wait("document.querySelector('#episode h3').innerText === 's1t00000_7'")
-    assert page.value("document.documentElement.scrollHeight") < 10_000

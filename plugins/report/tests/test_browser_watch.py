@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.cli.main import main
 from marl_verl.run.lock import locked
 from marl_verl.run.run_dir import RunDir
 from tests.browser import Page, needs_chromium, watched
@@ -49,14 +48,6 @@ def test_a_repeated_step_is_shown_anew(page: Page, tmp_path: Path, follow: str) 
         page.wait(f"{COUNT}.startsWith('7 of 7')")
 
 
-def test_few_steps_are_kept_in_memory(page: Page, tmp_path: Path) -> None:
-    with watched(page, run_folder(tmp_path / "run", steps=25), READY):
-        for at in range(25):
-            page.set("#f-step", str(at))
-            page.wait(f"document.querySelector('#list [aria-current]')?.dataset.id.startsWith('s{at + 1}t')")
-        assert page.value("app.steps.size") == 20
-
-
 def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
     """No watched file changes when it crashes."""
     folder = run_folder(tmp_path / "run", steps=3)
@@ -72,15 +63,6 @@ def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
         page.wait(f"{STATUS} === 'The run has finished.'")
 
 
-def test_selected_text_of_a_run_stays_selected(page: Page, tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "run", steps=3)
-    with watched(page, folder, READY):
-        page.value("getSelection().selectAllChildren([...document.querySelectorAll('#runs pre')].at(-1))")
-        RunDir(folder).metrics(4, {"train/success": 0.5})
-        page.wait("document.querySelector('#runs p').innerText.includes('step 4 of 3')")
-        assert str(page.value("getSelection().toString()")).startswith("marl-verl train 'my team.yaml' a.b=1")
-
-
 def test_a_damaged_file_is_named_until_it_is_whole(page: Page, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", steps=3)
     with locked(folder), watched(page, folder, READY):
@@ -94,13 +76,3 @@ def test_a_damaged_file_is_named_until_it_is_whole(page: Page, tmp_path: Path) -
             page.wait(f"{STATUS}.includes({json.dumps(message)})")
             (folder / name).write_bytes(good)
             page.wait(f"{STATUS}.startsWith('Live')")
-
-
-@pytest.mark.parametrize("start", [{}, {"arguments": ["a"], "machine": {"cpus": 2}}], ids=["empty", "without GPUs"])
-def test_a_start_that_lacks_parts(page: Page, tmp_path: Path, start: dict[str, object]) -> None:
-    folder = run_folder(tmp_path / "run", steps=1)
-    (folder / "starts.json").write_text(json.dumps([start]))
-    assert main(["report", str(folder)]) == 0
-    page.open((folder / "report.html").as_uri())
-    assert "GiB" in page.text("#runs")
-    assert page.text("#status").startswith("marl-verl")

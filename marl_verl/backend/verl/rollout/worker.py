@@ -39,7 +39,7 @@ from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal, Limits
 from marl_verl.episode.communication import read_lengths
-from marl_verl.errors import MarlError, format_error, message_of
+from marl_verl.errors import MarlError, format_error
 from marl_verl.extensions import use_run_options, used_run_options
 from marl_verl.options import build
 from marl_verl.tasks.base import Task
@@ -251,7 +251,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             await self._play(prompt, sampling_params, trajectory, sampled)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             logger.exception("sampling task %s failed", report.task)
-            report.error = f"{type(error).__name__}: {message_of(error)}"
+            report.error = f"{type(error).__name__}: {error}"
         self._outcome(report.uid).set_result(sampled)
         if self._streams and not trajectory["validate"]:
             self._finished.put_nowait(report.uid)

@@ -27,11 +27,11 @@ def run(options: argparse.Namespace) -> int:
         remove(names)
         print(f"uninstalled, unusable on this machine: {', '.join(names) or 'nothing'}", file=sys.stderr)
     if options.json:
-        found = list(findings(options.quick, lambda _: None))
-        show(json.dumps([asdict(each) for each in found], indent=2))
+        results = list(findings(options.quick, lambda _: None))
+        show(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        found = shown(options.quick)
-    return int(any(each.state == "error" for each in found))
+        results = shown(options.quick)
+    return int(any(result.state == "error" for result in results))
 
 
 def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
@@ -48,19 +48,19 @@ def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
 
 def shown(quick: bool) -> list[Finding]:
     """Print each finding when its check ends, then the number of errors and warnings. Returns the findings."""
-    display, found = Display(), []
+    display, results = Display(), []
     try:
-        for each in findings(quick, display.note if display.console.is_terminal else lambda _: None):
-            display.print(text(each))
-            found.append(each)
+        for result in findings(quick, display.note if display.console.is_terminal else lambda _: None):
+            display.print(text(result))
+            results.append(result)
     finally:
         display.close()
-    count = {state: sum(each.state == state for each in found) for state in ("error", "warning")}
+    count = {state: sum(result.state == state for result in results) for state in ("error", "warning")}
     counts = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
-    display.print(f"{counts}, of {len(found)} findings" if counts else f"{len(found)} findings, all of them ok")
+    display.print(f"{counts}, of {len(results)} findings" if counts else f"{len(results)} findings, all of them ok")
     if has_accelerator() and not count["error"]:
         display.print("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
-    return found
+    return results
 
 
 def text(finding: Finding) -> str:

@@ -7,11 +7,9 @@ import json
 import os
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
-from typing import Any
 
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.unusable import unusable
@@ -31,14 +29,14 @@ PLUGINS = """
 import json, os
 from marl_verl.errors import MarlError
 from marl_verl.plugins import KINDS, VARIABLE, discover
-found, twice = discover(os.environ.get(VARIABLE), strict=False), []
+known, twice = discover(os.environ.get(VARIABLE), strict=False), []
 for kind in KINDS:
-    for name in found.names(kind):
+    for name in known.names(kind):
         try:
-            found.entry(kind, name)
+            known.entry(kind, name)
         except MarlError as error:
             twice.append(str(error))
-print("\\n" + json.dumps([found.describe(), twice]))
+print("\\n" + json.dumps([known.describe(), twice]))
 """
 
 
@@ -70,35 +68,26 @@ def library(name: str, out: str, wrong: str) -> Finding:
 
 
 def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
-    """A finding for each plugin, and for each plugin or part name that is not unique."""
-    points = sorted(installed()[0], key=lambda point: point.name)
-    names = {point.name for point in points}
-    limit = os.environ.get(VARIABLE)
+    """A finding for each plugin, and for each name of a part that is not unique."""
+    names, limit = {point.name for point in installed()[0]}, os.environ.get(VARIABLE)
     if limit is not None:
         left = sorted(names - {name.strip() for name in limit.split(",")})
-        message = f"{VARIABLE}='{limit}' excludes {', '.join(left) or 'no plugin'}"
-        yield (
-            ok("plugins", message)
-            if not left
-            else warning("plugins", message, f"unset {VARIABLE}   # to load them all")
-        )
         names -= set(left)
+        if left:
+            message = f"{VARIABLE}='{limit}' excludes {', '.join(left)}"
+            yield warning("plugins", message, f"unset {VARIABLE}   # to load them all")
     note("loading plugins ...")
-    records, twice, failed = loaded(limit)
-    fatal = {}
-    if failed:  # which of them ends the process?
-        fatal = {name: why for name in sorted(names) if (why := loaded(name)[2])}
-        if not fatal:
-            yield error("plugins", f"the process that loads the plugins failed: {failed}", "marl-verl plugins --debug")
-        else:
-            records, twice, _ = loaded(",".join(names - set(fatal)))
-    wrong = {record["plugin"] for record in records if record["error"]} | set(fatal)
+    with started(PLUGINS) as process:
+        out, failed = outcome(process, PLUGIN_SECONDS)
+    if failed:
+        yield error("plugins", f"the process that loads the plugins failed: {failed}", "marl-verl plugins --debug")
+        return
+    records, twice = json.loads(out.splitlines()[-1])
+    wrong = {record["plugin"] for record in records if record["error"]}
     keep = f"export {VARIABLE}={shlex.quote(','.join(sorted(names - wrong)))}   # excludes what is broken"
-    for name, why in fatal.items():
-        yield error(f"plugin {name}", f"the process that loads it failed: {why}", keep)
     for record in records:
         name, distribution, broken = record["plugin"], record["distribution"], record["error"]
-        if not record["enabled"] or name in ("builtin", *fatal):
+        if not record["enabled"] or name == "builtin":
             continue
         if not broken:
             yield ok(f"plugin {name}", f"{distribution} {record['version']}")
@@ -108,28 +97,14 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
             yield warning(f"plugin {name}", broken, f"{keep}; or pip install --upgrade {distribution}")
     for message in twice:
         yield warning("plugins", message, "uninstall one of the two, or use the longer name in recipes")
-    for name, times in Counter(point.name for point in points).items():
-        if times > 1:
-            same = [point.dist for point in points if point.name == name]
-            owners = " and ".join(sorted(dist.metadata["Name"] if dist is not None else "unknown" for dist in same))
-            message = f"{owners} both have a plugin '{name}', so {VARIABLE} cannot select one of them"
-            yield warning(f"plugin {name}", message, "ask their authors to rename one entry point")
-
-
-def loaded(only: str | None) -> tuple[list[dict[str, Any]], list[str], str]:
-    """(records of the plugins, errors for names that are not unique, why the process that loads them failed or "")."""
-    with started(PLUGINS, {} if only is None else {VARIABLE: only}) as process:
-        out, failed = outcome(process, PLUGIN_SECONDS)
-    records, twice = ([], []) if failed else json.loads(out.splitlines()[-1])
-    return records, twice, failed
 
 
 @contextmanager
-def started(code: str, more: Mapping[str, str] | None = None) -> Iterator[Popen[str]]:
-    """Run code with this process's Python and module path, and `more` variables; it is killed at the block's end."""
+def started(code: str) -> Iterator[Popen[str]]:
+    """Run code with this process's Python and module path; it is killed at the block's end."""
     # -P: no modules from the working folder; PYTHONPATH: the modules of this process
     command = [sys.executable, "-P", "-c", code]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **(more or {})}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     process = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
     try:
         yield process

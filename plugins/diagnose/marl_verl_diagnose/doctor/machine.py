@@ -54,12 +54,12 @@ def gpus() -> Iterator[Finding]:
     except subprocess.TimeoutExpired:
         yield error("gpu", "nvidia-smi: timeout after 60 s", "sudo dmesg | grep -i nvrm   # then reboot")
         return
-    found = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") >= 2]
-    if done.returncode or not found:
+    rows = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") >= 2]
+    if done.returncode or not rows:
         message = " ".join((done.stdout + done.stderr).split())
         yield error("gpu", f"nvidia-smi reports no GPU: {message:.200}", "nvidia-smi   # shows the whole error")
         return
-    for number, (name, total, used) in enumerate(found):
+    for number, (name, total, used) in enumerate(rows):
         check, message = f"gpu {number}", name.strip()
         if not (total.strip().isdigit() and used.strip().isdigit()):  # [N/A] for a GPU with shared memory
             yield ok(check, message)
@@ -68,8 +68,8 @@ def gpus() -> Iterator[Finding]:
             yield warning(check, message, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
         else:
             whole, adapter = (size / 1e9 for size in trainable(int(total) << 20))
-            what = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
-            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {what}")
+            models = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
+            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {models}")
 
 
 def memory() -> Finding:
@@ -126,8 +126,8 @@ def shared_memory() -> Finding:
 def sandboxes() -> Finding:
     """Which tiers of the sandbox for model-written code this machine gives; a run without such code needs none."""
     why = {tier: unavailable(tier) for tier in ("isolated", "limits")}
-    given = [tier for tier, reason in why.items() if not reason]
-    message = f"tiers of this machine: {', '.join(given) or 'none'}"
+    tiers = [tier for tier, reason in why.items() if not reason]
+    message = f"tiers of this machine: {', '.join(tiers) or 'none'}"
     if not why["isolated"]:
         return ok("sandbox", message)
     reasons = [*why.values(), weak()] if not why["limits"] else why.values()
@@ -137,10 +137,10 @@ def sandboxes() -> Finding:
 
 def leftovers() -> Finding:
     """Runs whose processes were killed before they could clean up."""
-    found = abandoned()
-    if not found:
+    killed = abandoned()
+    if not killed:
         return ok("leftovers", "no leftovers of killed runs")
-    processes = sum(len(run.processes()) for run in found)
-    message = f"{len(found)} killed runs left {processes} processes, and {', '.join(run.scratch for run in found)}"
-    do = " && ".join(f"python -m marl_verl.run.cleanup {run.scratch}" for run in found)
+    processes = sum(len(run.processes()) for run in killed)
+    message = f"{len(killed)} killed runs left {processes} processes, and {', '.join(run.scratch for run in killed)}"
+    do = " && ".join(f"python -m marl_verl.run.cleanup {run.scratch}" for run in killed)
     return warning("leftovers", f"{message}; the next run removes them", do)

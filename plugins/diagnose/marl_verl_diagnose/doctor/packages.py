@@ -29,9 +29,9 @@ def check() -> Iterator[Finding]:
     yield python(metadata["Requires-Python"] or "")
     others = []
     for needed in wanted("marl-verl"):
-        name, found = canonicalize_name(needed.name), requirement(needed)
-        if name in HEAVY or found.state != "ok":
-            yield found
+        name, finding = canonicalize_name(needed.name), requirement(needed)
+        if name in HEAVY or finding.state != "ok":
+            yield finding
         else:
             others.append(name)
     yield ok("packages", f"{len(others)} other requirements are met: {', '.join(sorted(others))}")
@@ -55,9 +55,9 @@ def python(versions: str) -> Finding:
 
 def wanted(distribution: str, extra: str = "") -> list[Requirement]:
     """The requirements of an installed distribution in this environment, or those that an extra adds."""
-    found = [Requirement(line) for line in importlib.metadata.requires(distribution) or ()]
-    plain = [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
-    more = [each for each in found if each not in plain and each.marker and each.marker.evaluate({"extra": extra})]
+    lines = [Requirement(line) for line in importlib.metadata.requires(distribution) or ()]
+    plain = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
+    more = [line for line in lines if line not in plain and line.marker and line.marker.evaluate({"extra": extra})]
     return more if extra else plain
 
 
@@ -94,9 +94,9 @@ def vllm() -> Finding:
         here = "does not use this machine's GPU" if extra == "vllm" else "needs a GPU, and this machine has none"
         return error("vllm", f"the installed {build} {version} {here}", f"pip uninstall --yes {build} && {install}")
     brought = wanted("marl-verl", extra)
-    for needed in [each for each in brought if version_of(each.name) is not None]:
+    for needed in [part for part in brought if version_of(part.name) is not None]:
         brought += [inner for name in needed.extras for inner in wanted(needed.name, name)]
-    pins = [each.specifier for each in brought if canonicalize_name(each.name) == build]
+    pins = [part.specifier for part in brought if canonicalize_name(part.name) == build]
     if pins and not pins[0].contains(version, prereleases=True):
         message = f"{build} {version} is installed, but marl-verl[{extra}] is tested with {pins[0]}"
         return warning("vllm", message, install)

@@ -15,9 +15,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from marl_verl.backend.verl.watch import QUEUE
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.errors import MarlError
-from marl_verl.run.watch import QUEUE
 
 PATIENCE = 10.0
 """Seconds to wait for the cluster's head node; Ray itself waits for minutes."""
@@ -44,25 +44,25 @@ def connect(address: str, **options: Any) -> None:
 
     key = f"ray_kwargs.ray_init.address={address}"
     try:
-        found = str(canonicalize_bootstrap_address(address))
-        host, _, port = found.rpartition(":")
+        head = str(canonicalize_bootstrap_address(address))
+        host, _, port = head.rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
     except (OSError, ValueError) as error:
         remedy = "Start one with `ray start --head`, or leave the key out to run on this machine only"
         raise MarlError(f"no Ray cluster answers ({key}): {str(error).split('. ')[0]}. {remedy}") from error
     try:
-        ray.init(address=found, **options)
+        ray.init(address=head, **options)
     except (ConnectionError, AuthenticationError) as error:
         have = "another token than" if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" else "no token for"
         remedy = "Copy ~/.ray/auth_token from its head node to this machine, or set RAY_AUTH_TOKEN_PATH to a copy"
-        what = f"the Ray cluster at '{found}' ({key}) does not accept this machine, which has {have} it"
-        raise MarlError(f"{what}. {remedy}") from error
+        refused = f"the Ray cluster at '{head}' ({key}) does not accept this machine, which has {have} it"
+        raise MarlError(f"{refused}. {remedy}") from error
     try:
         ray.get_actor(*QUEUE)
     except ValueError:
         return  # the cluster is free
-    what = f"another run uses the Ray cluster at '{found}' ({key}), and TransferQueue would mix their rows"
-    raise MarlError(f"{what}. Wait until that run has ended, or start a cluster for each run")
+    used = f"another run uses the Ray cluster at '{head}' ({key}), and TransferQueue would mix their rows"
+    raise MarlError(f"{used}. Wait until that run has ended, or start a cluster for each run")
 
 
 def hardware(config: Any, overrides: Sequence[str]) -> str | None:

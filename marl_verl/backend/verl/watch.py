@@ -1,4 +1,4 @@
-"""Crash detection: the trainer's process ends within seconds after the death of an actor or of the command line.
+"""Crash detection: the trainer's process ends within seconds after the death of an actor.
 
 Ray does not report a dead server to a training worker that waits for it on a socket, nor to the driver that waits for
 the worker. So `Watch` keeps a call pending at every actor, which fails as soon as the actor dies.
@@ -7,27 +7,18 @@ the worker. So `Watch` keeps a call pending at every actor, which fails as soon 
 from __future__ import annotations
 
 import errno
-import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from marl_verl.backend.verl.rollout.blocked import reason_file
-from marl_verl.config.hardware import RUN_VARIABLE
-from marl_verl.errors import format_error, message_of
-from marl_verl.events import SCRATCH_VARIABLE, emit
-from marl_verl.run.checkpoint.folders import complete
-from marl_verl.run.cleanup import RunResources
-from marl_verl.run.run_dir import REQUEST
+from marl_verl.errors import format_error
+from marl_verl.events import emit
 
 PERIOD = 1.0
 """Seconds between two checks of the actors."""
@@ -50,45 +41,24 @@ SMALLER = (
 """What to do where memory is not enough."""
 
 
-class Phases:
-    """The run's current activities and step, for error messages here and in the command line. Phases may overlap."""
-
-    def __init__(self, step: Callable[[], int]) -> None:
-        self._step = step
-        self._active: list[str] = []
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """`with phases("updating"): ...`. After an exception the phase stays active, as the one that failed."""
-        self._change(self._active.append, name)
-        yield
-        self._change(self._active.remove, name)
-
-    def describe(self) -> str:
-        """E.g. "while updating in step 12", or "while validating, before the first step"."""
-        doing, step = " and ".join(dict.fromkeys(self._active)) or "working", self._step()
-        return f"while {doing}{f' in step {step}' if step else ', before the first step'}"
-
-    def _change(self, change: Callable[[str], None], name: str) -> None:
-        with self._lock:
-            change(name)
-            emit("doing", activity=self.describe(), phases=list(self._active))
-
-
 class Watch:
     """Ends this process when one of the run's actors is dead.
 
     Args:
         actors: name in error messages -> Ray's handle.
         activity: returns the run's activity, e.g. `Phases.describe`.
+        advice: returns how to continue, the last sentence of an error.
         end: ends this process immediately with an exit code; the main thread may be blocked.
     """
 
     def __init__(
-        self, actors: Mapping[str, Any], activity: Callable[[], str], folder: Path, end: Callable[[int], Any]
+        self,
+        actors: Mapping[str, Any],
+        activity: Callable[[], str],
+        advice: Callable[[], str],
+        end: Callable[[int], Any],
     ) -> None:
-        self._actors, self._activity, self._folder, self._end = dict(actors), activity, folder, end
+        self._actors, self._activity, self._advice, self._end = dict(actors), activity, advice, end
         self._calls: dict[str, Any] = {}
         self._failing: dict[str, float] = {}  # actor -> since when its calls raise
         self._lock = threading.Lock()
@@ -122,13 +92,13 @@ class Watch:
     def _died(self, timeout: float = 0.0) -> str | None:
         """The error message for the first dead process, or None; waits `timeout` seconds for busy actors."""
         with self._lock:
-            found = next(((f"Ray's {name}", KILLED) for name in dead_servers()), None) or self._dead_actor(timeout)
-        if found is None:
+            death = next(((f"Ray's {name}", KILLED) for name in dead_servers()), None) or self._dead_actor(timeout)
+        if death is None:
             return None
-        what, why = found
+        what, why = death
         if (blocked := reason_file()) is not None and blocked.is_file():
             why = blocked.read_text()
-        return f"{what} died {self._activity()} ({why}). {how_to_continue(self._folder)}"
+        return f"{what} died {self._activity()} ({why}). {self._advice()}"
 
     def _dead_actor(self, timeout: float) -> tuple[str, str] | None:
         """(name, why) of the first dead actor, or None. A call that raised is repeated for `UNREACHABLE` seconds."""
@@ -157,7 +127,7 @@ class Watch:
                 died = self._died()
             except Exception as error:  # noqa: BLE001 - without a watch, the run could hang
                 traceback.print_exc()
-                died = f"cannot check the run's processes: {one_line(error)}. {how_to_continue(self._folder)}"
+                died = f"cannot check the run's processes: {one_line(error)}. {self._advice()}"
             if died is not None and not self._stopped.is_set():  # a shutdown ends actors, too
                 self._finish(died)
                 return
@@ -166,48 +136,6 @@ class Watch:
         print(f"marl-verl: {died}", file=sys.stderr)
         emit("error", message=died, expected=False)
         self._end(1)
-
-
-class Parent:
-    """The process that started the trainer, unless the trainer was started by hand, without a scratch folder."""
-
-    def __init__(self) -> None:
-        self.scratch = os.environ.get(SCRATCH_VARIABLE)
-        self._pid = RunResources.read(Path(self.scratch)).command.pid if self.scratch else os.getppid()
-
-    def follow(self) -> None:
-        """Make SIGTERM interrupt the trainer as Ctrl-C does, and end the trainer when the parent ends."""
-        signal.signal(signal.SIGTERM, self._terminated)
-        if self.scratch:
-            threading.Thread(target=self._wait, name="parent", daemon=True).start()
-
-    def gone(self) -> bool:
-        return self.scratch is not None and os.getppid() != self._pid
-
-    def leave(self, code: int) -> NoReturn:
-        """End this process immediately, even if other threads are blocked.
-
-        If the parent is gone, start the cleanup in a new process, because it also ends this process.
-        """
-        if self.scratch and self.gone():
-            print("the command line has ended: stopping the run and removing its leftovers", file=sys.stderr)
-            command = [sys.executable, "-m", "marl_verl.run.cleanup", self.scratch]
-            free = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "TMPDIR")}
-            subprocess.Popen(command, env=free, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
-        """The kernel sends SIGTERM when the command line is killed (Linux)."""
-        if self.gone():
-            self.leave(1)
-        signal.raise_signal(signal.SIGINT)
-
-    def _wait(self) -> None:
-        while not self.gone():
-            time.sleep(0.5)
-        self.leave(1)
 
 
 def is_healthy(actor: Any) -> bool:
@@ -220,7 +148,7 @@ def cause_of_death(error: Exception) -> str | None:
     from ray import exceptions
 
     if isinstance(error, exceptions.OutOfMemoryError):
-        users = re.findall(r"^\d+\t([\d.]+)\t(.+)$", message_of(error), flags=re.MULTILINE)[:5]
+        users = re.findall(r"^\d+\t([\d.]+)\t(.+)$", str(error), flags=re.MULTILINE)[:5]
         largest = ", ".join(f"{command.strip()[:60]} {size} GB" for size, command in users)
         return f"out of memory, killed by Ray; largest processes: {largest or 'see train.log'}; {SMALLER}"
     dead = (
@@ -249,15 +177,6 @@ def queue_actors() -> dict[str, Any]:
     return {"TransferQueue controller": ray.get_actor(*QUEUE), **named}
 
 
-def how_to_continue(folder: Path) -> str:
-    """The last sentence of an error message: how to continue."""
-    if (folder / REQUEST).is_file():
-        return "Run the evaluation again"
-    if complete(folder / "checkpoints"):
-        return f"Continue with: marl-verl train --resume {folder}"
-    return "No checkpoint was saved yet: start a new run"
-
-
 def one_line(error: BaseException) -> str:
     """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
     from ray.exceptions import OutOfMemoryError, RayActorError
@@ -269,7 +188,7 @@ def one_line(error: BaseException) -> str:
         return f"{format_error(error)}: the disk or a quota is full. {free}"
     if "The current node timed out during startup" in str(error):  # of `ray.init`
         return "Ray did not start within 30 s: the machine is too busy. End other programs and start the run again"
-    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
         details = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
         which = f" ({details.get('class_name', 'unknown')}, process {details['pid']})" if "pid" in details else ""
