@@ -82,7 +82,7 @@ def test_the_dry_run_shows_who_shares(recipe: Path) -> None:
             "'one' has marl.policies.one.base=shared, but no other policy has it: set it",
         ),
         (["marl.policies.two.base=mine"], "marl.policies.two.base"),
-        (["marl.policies.two.frozen=true"], "'two' is frozen, but has marl.policies.two.base=shared: only trained"),
+        (["marl.policies.two.frozen=true"], "'two' is frozen, but has marl.policies.two.base=shared"),
         (
             ["marl.policies.two.tiny.steps=5"],
             "'marl.policies.two.tiny' is {'steps': 5}, but that of 'one' is",

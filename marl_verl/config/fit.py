@@ -7,7 +7,7 @@ episodes, turns and components of the team's rows: computing their advantages sh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -17,14 +17,14 @@ import numpy as np
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit.base import Credit, ReplayCredit
+from marl_verl.algo.credit.base import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
 from marl_verl.algo.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.algo.sampling.turn_columns import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.effects import NOT_REPLAYABLE
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, check
 from marl_verl.options import Part
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
@@ -33,78 +33,74 @@ from marl_verl.team import check_sides as team_sides
 MOST_MOVES, SECONDS = 3, 30.0
 
 
-def check_samplers(found: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet) -> None:
+@check
+def check_samplers(
+    samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet
+) -> Iterator[str]:
     """Check the samplers of `samplers_of`, with the names of `sampler_names`, against team and task set."""
-    for section, sampler in found.items():
-        name = names[section]
+    for section, sampler in samplers.items():
         try:
             sampler.check(list(team.agents))
         except MarlError as error:
-            raise MarlError(f"marl.{section}.options: {error}") from error
+            yield f"marl.{section}.options: {error}"
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
-            what = f"marl.{section}: sampler '{name}' needs public scores, but task set '{team.task.name}' has none"
-            raise MarlError(f"{what}: implement TaskSet.public_score, or use sampler 'independent'")
-    if found["validation"].branches and not found["validation"].public:
-        remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
+            what = f"marl.{section}: sampler '{names[section]}' needs public scores, but task set '{team.task.name}'"
+            yield f"{what} has none: implement TaskSet.public_score, or use sampler 'independent'"
+    if samplers["validation"].branches and not samplers["validation"].public:
         what = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
-        raise MarlError(f"{what}: {remedy}")
+        yield f"{what}: use 'independent', 'best-of', or 'tree-search' with options {{guide: public}}"
 
 
+@check
 def check_sides(
-    found: dict[str, Sampler], names: dict[str, str], algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
-) -> None:
+    samplers: dict[str, Sampler], names: dict[str, str], algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
+) -> Iterator[str]:
     """MarlError unless the task set scores the team's sides, and all parts work with agents of several sides."""
     sides = sides_of(team.agents)
     if tasks.sides:
         team_sides(f"task set '{team.task.name}' scores", tasks.sides, sides)
     if not sides:
         return
-    parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{names[each]}'", found[each]) for each in found]
+    parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{names[key]}'", samplers[key]) for key in samplers]
     parts += [(f"{part.kind} '{part.name}'", part) for part in algorithm.parts()]
-    for what, each in parts:
-        if each.one_side is not None:
-            raise MarlError(f"{what} needs agents of one side, but the team has {_listed(sides)}: {each.one_side}")
+    listed = " and ".join(f"'{side}'" for side in sides)
+    for label, part in parts:
+        if part.one_side is not None:
+            yield f"{label} needs agents of one side, but the team has {listed}: {part.one_side}"
 
 
-def _listed(sides: Sequence[str]) -> str:
-    return " and ".join(f"'{side}'" for side in sides)
-
-
-def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
+@check
+def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> Iterator[str]:
     """MarlError if credit or advantage is incompatible with the rows that the sampler makes."""
     # a credit that replaces component `team` is not an increment
     incremental = sampler.incremental and not any("team" in credit.consumed() for credit in algorithm.credit)
     rows = Rows(sampler.branches, sampler.crossed, incremental, sampler.greedy)
     if (why := algorithm.advantage.incompatibility(rows)) is not None:
-        own = algorithm_named(team.algorithm.name, None, "").sampler
-        hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
-        pair = f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}'"
-        raise MarlError(f"{pair}: {why}{hint}")
+        usual = algorithm_named(team.algorithm.name, None, "").sampler
+        hint = "" if usual == algorithm.sampler else f" (the algorithm's own sampler is '{usual}')"
+        yield f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}': {why}{hint}"
     for credit in algorithm.credit:
-        _check_credit(credit, sampler, algorithm, team)
+        if (why := credit.incompatibility(sampler.branches)) is not None:
+            yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"
+        if not isinstance(credit, ReplayCredit):
+            continue
+        if sampler.branches or sampler.public:
+            what = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes"
+            yield f"{what} off-path turns: use sampler 'independent'"
+        try:
+            credit.check(list(team.agents))
+        except MarlError as error:
+            yield f"marl.algorithm.options.credit: {error}"
+        if credit.repeated and algorithm.advantage.sums_turns:
+            what = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
+            remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
+            yield f"{what}: {remedy}"
 
 
-def _check_credit(credit: Credit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
-    if (why := credit.incompatibility(sampler.branches)) is not None:
-        raise MarlError(f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}")
-    if not isinstance(credit, ReplayCredit):
-        return
-    if sampler.branches or sampler.public:
-        what = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes off-path turns"
-        raise MarlError(f"{what}: use sampler 'independent'")
-    try:
-        credit.check(list(team.agents))
-    except MarlError as error:
-        raise MarlError(f"marl.algorithm.options.credit: {error}") from error
-    if credit.repeated and algorithm.advantage.sums_turns:
-        what = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
-        remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
-        raise MarlError(f"{what}: {remedy}")
-
-
+@check
 def check_replays(
     workflow: Workflow, samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, algorithm: Algorithm
-) -> None:
+) -> Iterator[str]:
     """MarlError if a sampler or the credit replays episodes of a workflow that cannot be replayed."""
     if workflow.replayable:
         return
@@ -112,10 +108,9 @@ def check_replays(
     for section, sampler in samplers.items():
         if sampler.branches:
             remedy = "use 'independent' or 'best-of'"
-            raise MarlError(f"marl.{section}: {what}, but sampler '{names[section]}' branches from replays: {remedy}")
+            yield f"marl.{section}: {what}, but sampler '{names[section]}' branches from replays: {remedy}"
     for credit in algorithm.replay_credits:
-        remedy = "set marl.algorithm.options.credit=none"
-        raise MarlError(f"{what}, but credit '{credit.name}' replays its episodes: {remedy}")
+        yield f"{what}, but credit '{credit.name}' replays its episodes: set marl.algorithm.options.credit=none"
 
 
 def check_advantage(synthetic: SyntheticTeam) -> None:

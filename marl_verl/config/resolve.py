@@ -8,7 +8,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.algo.algorithms import Algorithm
@@ -25,7 +25,7 @@ from marl_verl.config.shared_base import check_shared_base, use_shared_base
 from marl_verl.errors import MarlError
 from marl_verl.models.sources import ModelToMake, located
 from marl_verl.options import build
-from marl_verl.team import PolicyConfig, TeamConfig, source_of
+from marl_verl.team import TeamConfig, source_of
 
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
 """Section of an engine's settings: (in `actor`, in `critic`)."""
@@ -38,21 +38,29 @@ verl's fused kernels need a language model's output layer."""
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     """The resolved config for the trainer. MarlError where it cannot be resolved, or is incompatible with a loss."""
     try:
+        # loss -> (a copy of the config with its settings, in which each policy's section is resolved; the section)
+        copies: dict[str, tuple[DictConfig, Any]] = {}
+        policies: dict[str, dict[str, Any]] = {}
         pools = {name: pool for pool in pools_of(config, team) for name in pool.policies}
-        policies = {name: _policy(config, team, name, pools[name]) for name in pools}
+        for name, pool in pools.items():
+            called, loss = loss_of(team, name)
+            if called not in copies:
+                whole = with_loss(config, called, loss)
+                copies[called] = whole, OmegaConf.to_container(whole.actor_rollout_ref)
+            policies[name] = _policy(*copies[called], team, name, pool)
         check_shared_base(policies, team)
         first = next((name for name in policies if team.policies[name].trained), next(iter(policies), None))
         critics = critic_configs(config, team, algorithm_of(team), policies)
-        whole = copy.deepcopy(config)
-        with open_dict(whole):
-            if first is not None:
-                # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
-                whole.actor_rollout_ref = OmegaConf.create(policies[first]["actor_rollout_ref"])
-                # validation and endpoints use the team's sampling settings, not the first policy's
-                for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
-                    whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
-                correction = policies[first]["algorithm"]["rollout_correction"]
-                whole.algorithm.rollout_correction = OmegaConf.create(correction)
+        whole = next(iter(copies.values()))[0] if copies else config
+        if first is not None:
+            for key in ("n_gpus_per_node", "nnodes"):
+                whole.trainer[key] = config.trainer[key]
+            # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
+            whole.actor_rollout_ref = policies[first]["actor_rollout_ref"]
+            # validation and endpoints use the team's sampling settings, not the first policy's
+            for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
+                whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
+            whole.algorithm.rollout_correction = policies[first]["algorithm"]["rollout_correction"]
         return OmegaConf.create({**_resolved(whole), "policies": policies, "critics": critics})
     except OmegaConfBaseException as error:
         raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
@@ -70,50 +78,58 @@ def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
     return name, loss_named(name)
 
 
-def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:
-    """The resolved sections that the trainer merges over the whole config for a policy."""
+def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:
+    """The resolved sections that the trainer merges over the whole config for a policy.
+
+    Args:
+        whole: a config with the settings of the policy's loss, into which its section is written.
+        section: its `actor_rollout_ref`, not resolved.
+    """
     policy = team.policies[name]
-    called, loss = loss_of(team, name)
-    own = with_loss(config, called, loss)  # a copy
-    own.trainer.n_gpus_per_node, own.trainer.nnodes = pool.gpus, pool.nodes
-    _override(own, policy)
-    if policy.trained:
-        own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
+    whole.trainer.n_gpus_per_node, whole.trainer.nnodes = pool.gpus, pool.nodes
+    whole.actor_rollout_ref = merged(section, policy.override)
+    part = whole.actor_rollout_ref
+    part.model.path = located(part.model.path)
+    part.rollout.name = rollout_name(name)
+    part.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
+    if part.model.tokenizer_path:  # else vLLM looks for stop strings in texts of the model folder's tokenizer
+        served = {"vllm": {"tokenizer": part.model.tokenizer_path}}
+        part.rollout.engine_kwargs = OmegaConf.merge(served, part.rollout.engine_kwargs)
+    part.actor.optim.total_training_steps = whole.trainer.total_training_steps
+    if policy.frozen:
+        part.model.lora_rank = 0
+        if "dummy" in str(part.rollout.load_format):
+            part.rollout.load_format = "auto"  # weights are never synced to its servers
+    else:
+        if part.model.lora_rank:
+            whole.actor_rollout_ref = with_lora(part)
+            part = whole.actor_rollout_ref
         if policy.base is not None:
-            use_shared_base(own.actor_rollout_ref, name, team.sharing)
-        if pool.shared and on_gpu(config):  # offload to CPU between this policy's updates, unless the policy sets it
-            given = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
+            use_shared_base(part, name, team.sharing)
+        if pool.shared and on_gpu(whole):  # offload to CPU between this policy's updates, unless the policy sets it
+            engine = (policy.override.get("actor") or {}).get("fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
-                if given.get(key) is None:
-                    own.actor_rollout_ref.actor.fsdp_config[key] = True
-        check_policy(own, name, called, loss)
-    if own.trainer.device == "cpu":
-        repeatable = bool(OmegaConf.select(config, "marl.run.repeatable"))
-        with_model_settings(own.actor_rollout_ref, f"marl.policies.{name}", repeatable)
-    template = own.data.get("apply_chat_template_kwargs") or {}
+                if engine.get(key) is None:
+                    part.actor.fsdp_config[key] = True
+        check_policy(whole, name, *loss_of(team, name))
+    if whole.trainer.device == "cpu":
+        with_model_settings(part, f"marl.policies.{name}", bool(whole.marl.run.get("repeatable")))
+    template = whole.data.get("apply_chat_template_kwargs") or {}
     return {
         "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},
-        "actor_rollout_ref": _resolved(own.actor_rollout_ref),
-        "algorithm": {"rollout_correction": _resolved(own.algorithm.rollout_correction)},
+        "actor_rollout_ref": _resolved(part),
+        "algorithm": {"rollout_correction": _resolved(whole.algorithm.rollout_correction)},
         "trainer": {"n_gpus_per_node": pool.gpus, "nnodes": pool.nodes},
     }
 
 
-def _override(config: DictConfig, policy: PolicyConfig) -> None:
-    """Merge a policy's override over `actor_rollout_ref`, which includes the loss."""
-    config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
-    own = config.actor_rollout_ref
-    own.model.path = located(own.model.path)
-    own.rollout.name = rollout_name(policy.name)
-    own.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
-    if own.model.tokenizer_path:  # else vLLM looks for stop strings in texts of the model folder's tokenizer
-        served = {"vllm": {"tokenizer": own.model.tokenizer_path}}
-        own.rollout.engine_kwargs = OmegaConf.merge(served, own.rollout.engine_kwargs)
-    own.actor.optim.total_training_steps = config.trainer.total_training_steps
-    if policy.frozen:
-        own.model.lora_rank = 0
-        if "dummy" in str(own.rollout.load_format):
-            own.rollout.load_format = "auto"  # weights are never synced to its servers
+def merged(section: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with the values of an override, of mappings only the keys that it has."""
+    result = dict(section)
+    for key, value in override.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+    return result
 
 
 def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
