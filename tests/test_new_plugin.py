@@ -70,7 +70,7 @@ def test_the_parts_that_authors_write_most_are_registered(package: tuple[Path, d
     assert done.returncode == 0, done.stderr
     record = next(entry for entry in json.loads(done.stdout) if entry["plugin"] == "marl-verl-team-play")
     assert record["hooks"] == ["marl_register"]
-    assert set(record["names"]) == {"tasks", "workflows", "rewards", "samplers", "credits", "algorithms"}
+    assert set(record["names"]) == {"tasks", "workflows", "rewards", "samplers", "algorithms"}
     assert all(
         name == "team-play" or name.startswith("team-play-") for names in record["names"].values() for name in names
     )
