@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from marl_verl.algo.sampling import scoring
-from marl_verl.algo.sampling.context import BaseSamplingContext, judged
+from marl_verl.algo.sampling.context import SamplingContext, judged
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Journal
 from marl_verl.errors import MarlWarning
@@ -214,7 +214,7 @@ def test_role_rewards_of_an_episode_are_one_request() -> None:
     def words(task: Task, turn: Any, episode: Any) -> float:
         return float(len(turn.text) + 10 * episode.size + 100 * (turn.invalid is not None))
 
-    class Context(BaseSamplingContext):
+    class Context(SamplingContext):
         def seed(self, session: int) -> int:
             return 0
 

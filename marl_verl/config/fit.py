@@ -19,7 +19,7 @@ from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit.base import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
-from marl_verl.algo.sampling.context import BaseSamplingContext, TaskContext
+from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.algo.sampling.turn_columns import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
@@ -199,7 +199,7 @@ class _SyntheticTasks(TaskSet):
         return _number(answer, 53) / 8
 
 
-class _SyntheticContext(BaseSamplingContext):
+class _SyntheticContext(SamplingContext):
     """Its actions differ by agent, slot, session and candidate."""
 
     def seed(self, session: int) -> int:

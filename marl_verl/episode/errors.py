@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from marl_verl.errors import MarlError, format_error
@@ -31,12 +31,6 @@ class Limits:
     act_seconds: float | None = None
     call_seconds: float | None = None
     episode_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not value > 0:
-                raise MarlError(f"'{field.name}' must be above 0, got {value}")
 
 
 class WorkflowError(MarlError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from marl_verl.algo.sampling import Sample, Sampler
-from marl_verl.algo.sampling.context import BaseSamplingContext
+from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
 from marl_verl.episode.turn import JOIN, changed
 from marl_verl.testing.given import must
@@ -26,7 +26,7 @@ def named(turn: Turn) -> str:
     return f"row {turn.index} of session {turn.session} ({turn.agent}:{turn.slot}, node {turn.node})"
 
 
-async def check_replayed(sample: Sample, context: BaseSamplingContext, sampler: Sampler) -> None:
+async def check_replayed(sample: Sample, context: SamplingContext, sampler: Sampler) -> None:
     """Raise AssertionError if the sample differs from the replay of its rows; see `check_sampler`."""
     for row in sample.turns:
         right = row.node is not None if sampler.branches else row.node is row.parent is None
@@ -40,7 +40,7 @@ async def check_replayed(sample: Sample, context: BaseSamplingContext, sampler: 
     must(len(set(leaves)) == len(leaves), f"two episodes are the path to one node: {leaves}")
 
 
-async def _check_sessions(sample: Sample, context: BaseSamplingContext) -> None:
+async def _check_sessions(sample: Sample, context: SamplingContext) -> None:
     """The rows of each session are a complete run of the workflow, with the rewards of its answer."""
     ends: dict[int, Episode] = {}
     for session in sorted({row.session for row in sample.turns}):
@@ -60,7 +60,7 @@ async def _check_sessions(sample: Sample, context: BaseSamplingContext) -> None:
         _check_end(episode, end, end.journal, label)
 
 
-async def _to_the_end(session: int, rows: list[Turn], context: BaseSamplingContext) -> Episode:
+async def _to_the_end(session: int, rows: list[Turn], context: SamplingContext) -> Episode:
     records = [ActRecord(row.act, row.action) for row in rows]
     journal = Journal(tuple(records), context.seed(session))
     try:
@@ -90,7 +90,7 @@ class _Node:
 class _Tree:
     """The nodes of a sample, by session and name; None is the root."""
 
-    context: BaseSamplingContext
+    context: SamplingContext
     incremental: bool
     nodes: dict[tuple[int, str | None], _Node] = field(default_factory=dict)
     transitions: dict[tuple[int, str | None], dict[Key, Turn]] = field(default_factory=dict)  # after a node

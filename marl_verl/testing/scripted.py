@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl_verl.algo.sampling import Candidate
-from marl_verl.algo.sampling.context import BaseSamplingContext, RoleReward, TaskContext
+from marl_verl.algo.sampling.context import RoleReward, SamplingContext, TaskContext
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.messages import Observation, as_message, message_text, untrained_sampling
 from marl_verl.episode.turn import with_ids
@@ -105,7 +105,7 @@ def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: T
     instance(tasks or _Anything(), TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
 
 
-class ScriptedContext(BaseSamplingContext):
+class ScriptedContext(SamplingContext):
     """`SamplingContext` without a model, for testing samplers and credits.
 
     Args:

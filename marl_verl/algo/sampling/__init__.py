@@ -1,7 +1,8 @@
 """Samplers, and the functions from which they are built."""
 
 from marl_verl.algo.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
-from marl_verl.algo.sampling.base import Candidate, Failure, Sample, Sampler, SamplingContext, drive
+from marl_verl.algo.sampling.base import Candidate, Failure, Sample
+from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.algo.sampling.independent import BestOf, GreedyBaseline, Independent
 from marl_verl.algo.sampling.node import (
     SESSION,
@@ -16,6 +17,7 @@ from marl_verl.algo.sampling.node import (
     transition,
     waiting_for,
 )
+from marl_verl.algo.sampling.sampler import Sampler, drive
 from marl_verl.episode import Reason
 
 __all__ = [

@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-from marl_verl.algo.sampling.base import Candidate, Failure, SamplingContext
+from marl_verl.algo.sampling.base import Candidate, Failure
+from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.episode import Act, Action, Reason, WorkflowError
 from marl_verl.errors import format_error
 

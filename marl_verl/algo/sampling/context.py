@@ -1,4 +1,4 @@
-"""The part of `SamplingContext` that needs no model: runs, turns, scores and rewards."""
+"""The context of a sampler: runs, turns, scores and rewards; and the scores of a user's functions as numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.rewards.mix import RewardMix
-from marl_verl.algo.sampling.base import SamplingContext
+from marl_verl.algo.sampling.base import Candidate
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
 from marl_verl.episode.calls import perform
@@ -46,8 +46,19 @@ class TaskContext:
     parts: tuple[str, ...] = ()
 
 
-class BaseSamplingContext(SamplingContext):
-    """`SamplingContext` of the task instance `uid`, without `act` and `seed`."""
+class SamplingContext:
+    """What the rollout worker passes to a sampler for one task instance, `uid`.
+
+    An independent sampler needs only `start`, `act` and `finish`. One that branches creates its own turns (`turn`),
+    scores intermediate states (`state`), rewards turns (`reward`) and compares them (`value`). A replay for a credit
+    needs only `score`. Subclasses have `act` and `seed`.
+
+    Attributes:
+        agents: names, in the order of the config.
+        limits: of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others.
+        explored: agents of which a tree samples alternatives; acts of others are parts of a transition.
+        label: workflow and task, as a prefix of error messages.
+    """
 
     def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
         self.task_context, self.task, self.uid = task_context, task, uid
@@ -59,11 +70,17 @@ class BaseSamplingContext(SamplingContext):
         self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
 
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        """Request an action of the agent's policy. The request's seed depends on (agent, slot, session, candidate).
+        `agent`: the agent that acts, if not `act.agent`, with its own policy and instructions."""
+        raise NotImplementedError
+
     def seed(self, session: int) -> int:
         """The seed of a session's runs."""
         raise NotImplementedError
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
+        """Create a run of the workflow on the task, from the start or a journal. The sampler must close it."""
         self._begun.setdefault(session, time.monotonic())
         return Run(
             *(self.task_context.workflow, self.task, self.agents, journal, self.seed(session)),
@@ -76,11 +93,13 @@ class BaseSamplingContext(SamplingContext):
         return None
 
     def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
+        """Create the turn of an act and its action, with the agent's policy; `position`: `index`, `node`, `parent`."""
         policy = self.task_context.agents[agent or act.agent].policy
         position = {name: value for name, value in position.items() if value is not None}
         return Turn(act, action, self.uid, session, policy, agent or act.agent, **position)
 
     async def finish(self, run: Run, session: int) -> Episode:
+        """Score a finished run, reward its turns, and return it as an episode."""
         turns = [self.turn(act, action, session) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
         names = self.task_context.parts
@@ -92,6 +111,7 @@ class BaseSamplingContext(SamplingContext):
         return episode
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
+        """The current state of a run as an episode of these turns, with `answer` scored (None scores 0)."""
         verdict: Score = 0.0
         success = False
         if answer is not None:
@@ -105,10 +125,13 @@ class BaseSamplingContext(SamplingContext):
         )
 
     def outcome(self, turn: Turn, episode: Episode) -> float:
+        """The team reward of a turn's agent in an episode."""
         outcome, tasks = episode.outcome(self.task_context.agents[turn.agent].side), self.task_context.tasks
         return outcome if episode.answer is None else tasks.scale * outcome + tasks.shift
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+        """Set the reward components of turns of a tree, with the score of the state as component "team", and their
+        `invalid` marks."""
         turns = list(turns)
         for turn in turns:
             turn.rewards["team"] = self.outcome(turn, episode)
@@ -134,6 +157,7 @@ class BaseSamplingContext(SamplingContext):
                     turn.rewards["tool"] = sum(call.raised is None for call in calls_made) / len(calls_made)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
+        """The reward of each turn, with the algorithm's reward mix."""
         if self.task_context.mix is None:
             return [sum(turn.components.values()) for turn in turns]
         rows = [replace(turn, index=i, rewards=turn.components, team_reward=None) for i, turn in enumerate(turns)]
@@ -141,9 +165,11 @@ class BaseSamplingContext(SamplingContext):
         return [float(value) for value in self.task_context.mix.compute(table)]
 
     async def score(self, answer: Any) -> float:
+        """The task's score of an answer."""
         return await self._number(self.task_context.tasks.score, (self.task, answer), "the score")
 
     async def public_score(self, answer: Any) -> float:
+        """The score of an answer without the solution: `TaskSet.public_score`."""
         return await self._number(self.task_context.tasks.public_score, (self.task, answer), "the public score")
 
     async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], label: str) -> float:

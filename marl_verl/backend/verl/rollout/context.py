@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from marl_verl.algo.sampling import Candidate
 from marl_verl.algo.sampling.base import GREEDY
-from marl_verl.algo.sampling.context import BaseSamplingContext, TaskContext
+from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.episode import Act, Action, Message
 from marl_verl.episode.messages import Observation, untrained_sampling
 from marl_verl.episode.turn import with_ids
@@ -118,7 +118,7 @@ class WorkerContext:
     trained: frozenset[str] = frozenset()
 
 
-class PolicySamplingContext(BaseSamplingContext):
+class PolicySamplingContext(SamplingContext):
     """The `SamplingContext` of one task.
 
     Args:
