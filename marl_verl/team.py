@@ -169,17 +169,12 @@ def sides_of(agents: Mapping[str, AgentConfig]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(agent.side for agent in agents.values() if agent.side is not None))
 
 
-def check_sides(what: str, scored: Iterable[str], sides: Collection[str]) -> None:
-    """MarlError unless a task set's score is for exactly the sides of a team; `what` begins the message."""
+def check_sides(label: str, scored: Iterable[str], sides: Collection[str]) -> None:
+    """MarlError unless a task set's score is for exactly the sides of a team; `label` begins the message."""
     named = list(scored)
-    for side in named:
-        if side not in sides:
-            remedy = "set marl.agents.NAME.side of its agents" if not sides else nearest(side, sides)
-            raise MarlError(f"{what} side '{side}', which no agent of the team has: {remedy}")
-    for side in sides:
-        if side not in named:
-            hint = nearest(side, named)
-            raise MarlError(f"{what} no side '{side}', which agents of the team have (marl.agents.NAME.side): {hint}")
+    if set(named) != set(sides):
+        have = f"the agents have {_listed(sides)}" if sides else "no agent has a side"
+        raise MarlError(f"{label} for the sides {_listed(named) or 'none'}, but {have} (marl.agents.NAME.side)")
 
 
 def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:

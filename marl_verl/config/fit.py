@@ -58,7 +58,7 @@ def check_sides(
     """MarlError unless the task set scores the team's sides, and all parts work with agents of several sides."""
     sides = sides_of(team.agents)
     if tasks.sides:
-        team_sides(f"task set '{team.task.name}' scores", tasks.sides, sides)
+        team_sides(f"task set '{team.task.name}' has scores", tasks.sides, sides)
     if not sides:
         return
     parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{names[key]}'", samplers[key]) for key in samplers]

@@ -231,5 +231,5 @@ def by_side(score: Score, agents: Mapping[str, AgentConfig] | None = None) -> tu
     if not isinstance(score, dict):
         return score, {}
     if agents is not None:
-        check_sides("the score has", score, sides_of(agents))
+        check_sides("the score is", score, sides_of(agents))
     return sum(score.values()) / max(len(score), 1), score
