@@ -712,9 +712,9 @@ def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:
         ),
         ({"scope": "team"}, "does not train a critic"),
         ({"algorithm": "mappo"}, "does not train a critic, but algorithm 'mappo' has one"),
-        ({"options": {"group": []}}, "compares rows of different tasks"),
-        ({"options": {"scale_group": ["agent"]}}, "compares rows of different tasks"),
-        ({"options": {"singleton": "batch"}}, "compares rows of different tasks"),
+        ({"options": {"advantage": {"group": []}}}, "compares rows of different tasks"),
+        ({"options": {"advantage": {"scale_group": ["agent"]}}}, "compares rows of different tasks"),
+        ({"options": {"advantage": {"singleton": "batch"}}}, "compares rows of different tasks"),
         ({"algorithm": "reinforce++"}, "compares rows of different tasks"),
     ],
 )

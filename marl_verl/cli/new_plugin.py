@@ -81,7 +81,11 @@ def check_free(name: str) -> None:
     spec = importlib.util.find_spec(module(name))
     algorithms = plugins.load().find("algorithms", prefix(name))
     owners = [
-        *(f"plugin '{point.name}'" for point in plugins.installed()[0] if canonicalize_name(point.name) == name),
+        *(
+            f"plugin '{point.name}'"
+            for point in importlib.metadata.entry_points(group=plugins.GROUP)
+            if canonicalize_name(point.name) == name
+        ),
         *(f"distribution '{name}'" for _ in importlib.metadata.distributions(name=name)),
         *([f"module '{module(name)}'"] if spec is not None and spec.origin is not None else []),
         *(f"algorithm '{prefix(name)}' of {entry.source}" for entry in algorithms),

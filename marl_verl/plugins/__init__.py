@@ -7,7 +7,6 @@ from marl_verl.plugins.loading import (
     assemble,
     check_same,
     discover,
-    installed,
     load,
     use_files,
 )
@@ -25,4 +24,4 @@ from marl_verl.plugins.registry import KINDS, Entry, Registry, Source, hookimpl
 
 __all__ = ["KINDS", "Entry", "Plugins", "Registry", "Source", "assemble", "discover", "hookimpl", "load"]
 __all__ += ["COPIES", "GROUP", "HOOKS", "VARIABLE", "PluginFile", "check_same", "content_of", "copy_files"]
-__all__ += ["file_names", "files_in_use", "files_of_run", "installed", "read_files", "use_files"]
+__all__ += ["file_names", "files_in_use", "files_of_run", "read_files", "use_files"]

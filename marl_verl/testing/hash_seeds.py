@@ -15,13 +15,14 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from marl_verl.errors import MarlWarning
-from marl_verl.plugins import installed
+from marl_verl.plugins import GROUP
 
 VARIABLE = "PYTHONHASHSEED"
 OTHERS = 2  # processes: a set of two texts has the same order in all three with a probability of 1/4
@@ -95,7 +96,7 @@ def _packed(compute: Callable[[], Any]) -> bytes:
 @functools.cache
 def _plugins() -> set[str]:
     """The packages of installed plugins, which may be editable."""
-    return {point.value.partition(":")[0].partition(".")[0] for point in installed()[0]}
+    return {point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP)}
 
 
 def _start() -> None:

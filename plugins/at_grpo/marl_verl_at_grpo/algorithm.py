@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_verl.algo.advantage import TURN, FloatArray, RowTable
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.algorithms.reference import PlainRows, in_groups, rewards_of
+from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import RewardMix, total, weighted
 from marl_verl_at_grpo.filtered import FilteredAdvantage
 from marl_verl_at_grpo.metrics import Chosen, Turns

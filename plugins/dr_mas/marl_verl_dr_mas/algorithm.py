@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.algorithms.reference import PlainRows, in_groups, rewards_of
+from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.errors import MarlError
 from marl_verl_dr_mas.amplification import Amplification, SecondMoment

@@ -32,8 +32,7 @@ from marl_verl.algo.advantage import (
     group_ids,
     group_mean,
 )
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.algorithms.reference import PlainRows
+from marl_verl.algo.algorithms import Algorithm, PlainRows
 from marl_verl.errors import MarlError
 
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}

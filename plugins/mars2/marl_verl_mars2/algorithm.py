@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.algorithms.reference import PlainRows, in_groups
+from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
 from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
 from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable, combine
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.algorithms.reference import PlainRows, in_groups
+from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
 from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
 from marl_verl_sharp.counterfactual import Counterfactual

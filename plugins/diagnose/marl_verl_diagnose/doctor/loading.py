@@ -9,11 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import entry_points
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.unusable import unusable
-from marl_verl.plugins import VARIABLE, installed
+from marl_verl.plugins import GROUP, VARIABLE
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 LIBRARY_SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
@@ -69,7 +70,7 @@ def library(name: str, out: str, wrong: str) -> Finding:
 
 def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
     """A finding for each plugin, and for each name of a part that is not unique."""
-    names, limit = {point.name for point in installed()[0]}, os.environ.get(VARIABLE)
+    names, limit = {point.name for point in entry_points(group=GROUP)}, os.environ.get(VARIABLE)
     if limit is not None:
         left = sorted(names - {name.strip() for name in limit.split(",")})
         names -= set(left)
