@@ -59,36 +59,36 @@ Line = dict[str, Any]  # {"chart", "unit", "label", "metric", "x", "y"} and, for
 
 def columns(records: Sequence[Mapping[str, float]]) -> dict[str, tuple[list[float], list[float]]]:
     """Metric -> (steps, values), in the order of its first occurrence."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    table: dict[str, tuple[list[float], list[float]]] = {}
     for record in records:
         for name, value in record.items():
             if name != "step" and isinstance(value, int | float):
-                steps, values = found.setdefault(name, ([], []))
+                steps, values = table.setdefault(name, ([], []))
                 steps.append(record["step"])
                 values.append(float(value))
-    return found
+    return table
 
 
 def lines(records: Sequence[Mapping[str, float]], tasks: int) -> list[Line]:
     """The lines of all charts of a run that validates on `tasks` held-out tasks, in the order of the charts."""
-    metrics, found = columns(records), []
+    metrics, drawn = columns(records), []
     for label, name in SUCCESS:
         if name in metrics:
             band = (name, tasks) if name.startswith("validation/") else None
-            found.append(_line("Team success", "share of episodes", label, name, metrics[name], band))
+            drawn.append(_line("Team success", "share of episodes", label, name, metrics[name], band))
     for name in metrics:
         if match := SIDE.fullmatch(name):
             held_out = match["when"] == "validation"
             how = "training, sampled" if not held_out else f"held-out, {match['how'] or 'greedy'}"
             band = (name, tasks) if held_out else None
             label = f"{match['side']}, {how}"
-            found.append(_line("Wins of each side", "share of episodes", label, name, metrics[name], band))
+            drawn.append(_line("Wins of each side", "share of episodes", label, name, metrics[name], band))
     for title, pattern, unit in CHARTS:
         for name in metrics:
             if match := re.fullmatch(pattern, name):
                 chart = title.format(match.groupdict().get("chart", ""))
-                found.append(_line(chart, unit, match["line"], name, metrics[name]))
-    return found + [_own(name, points) for name, points in metrics.items() if not CORE.fullmatch(name)]
+                drawn.append(_line(chart, unit, match["line"], name, metrics[name]))
+    return drawn + [_own(name, points) for name, points in metrics.items() if not CORE.fullmatch(name)]
 
 
 def _own(name: str, points: tuple[list[float], list[float]]) -> Line:

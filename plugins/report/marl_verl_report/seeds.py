@@ -48,11 +48,11 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 def groups(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The groups of runs (of `overview.read`) that differ only in seed and directory: {"name", "runs", "lines"}."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    alike: dict[tuple[str, ...], list[int]] = {}
     for at, run in enumerate(runs):
         if run["starts"] and (words := run["starts"][0].get("arguments")):
-            found.setdefault(tuple(word for word in words if not OWN.match(word)), []).append(at)
-    groups = [members for members in found.values() if len({runs[at]["seed"] for at in members}) == len(members)]
+            alike.setdefault(tuple(word for word in words if not OWN.match(word)), []).append(at)
+    groups = [members for members in alike.values() if len({runs[at]["seed"] for at in members}) == len(members)]
     return [_group(runs, members) for members in groups if FEWEST <= len(members) <= MOST]
 
 
@@ -69,7 +69,7 @@ def _group(runs: Sequence[Mapping[str, Any]], members: list[int]) -> dict[str, A
 
 def means(runs: Sequence[Sequence[Line]]) -> list[Line]:
     """The mean of each line that all runs have, at the steps at which each of them has a value."""
-    found = []
+    lines = []
     others = [{(line["chart"], line["label"]): line for line in run} for run in runs]
     for line in runs[0]:
         points = [_finite(other.get((line["chart"], line["label"]))) for other in others]
@@ -77,12 +77,12 @@ def means(runs: Sequence[Sequence[Line]]) -> list[Line]:
         at = {x: estimate([point[x] for point in points]) for x in common}
         if at:
             band = {
-                "y": [digits(each.mean) for each in at.values()],
-                "low": [digits(each.low) for each in at.values()],
-                "high": [digits(each.high) for each in at.values()],
+                "y": [digits(value.mean) for value in at.values()],
+                "low": [digits(value.low) for value in at.values()],
+                "high": [digits(value.high) for value in at.values()],
             }
-            found.append({**line, "x": list(at), **band})
-    return found
+            lines.append({**line, "x": list(at), **band})
+    return lines
 
 
 def _finite(line: Line | None) -> dict[float, float]:

@@ -66,8 +66,8 @@ class Server(ThreadingHTTPServer):
         return 404, "application/json", json.dumps({"error": f"no page '{path}'"})
 
     def _step(self, query: str) -> dict[str, Any]:
-        given = parse_qs(query)
-        kind, step = given.get("kind", [""])[0], given.get("step", [""])[0]
+        values = parse_qs(query)
+        kind, step = values.get("kind", [""])[0], values.get("step", [""])[0]
         stored = {str(number): number for number in steps.stored(self.folder).get(kind, ())}
         if step not in stored:
             raise MarlError(f"step {shown(step)} of kind {shown(kind)} is not stored")
@@ -95,10 +95,10 @@ class Server(ThreadingHTTPServer):
 def _state(path: Path) -> tuple[int, int] | None:
     """Changes whenever a file is written, or a file of a folder is added or replaced."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -44,11 +44,11 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
     rows = {} if explained is None else {row["key"]: row for row in explained if not row["padding"]}
     groups = _Groups(rows)
     tasks: dict[str, list[str]] = {}
-    for each in file.episodes.values():
-        tasks.setdefault(str(each.data.get("uid")), []).append(each.id)
-    failures = [failure_record(each) for each in file.failures]
+    for episode in file.episodes.values():
+        tasks.setdefault(str(episode.data.get("uid")), []).append(episode.id)
+    failures = [failure_record(failure) for failure in file.failures]
     if limit is not None:
-        failures = [{**each, "detail": _cut(each["detail"])} for each in failures[:MOST_FAILURES]]
+        failures = [{**failure, "detail": _cut(failure["detail"])} for failure in failures[:MOST_FAILURES]]
     header = file.header
     shared = {
         "kind": kind,
@@ -102,10 +102,10 @@ def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | Non
     except (ValueError, RecursionError) as error:
         raise MarlError(f"{source} is damaged: {error}") from error
     try:
-        found = ExplainedRows(document, source, stored=True)
+        explained = ExplainedRows(document, source, stored=True)
     except MarlError as error:  # e.g. a part of a plugin that is not installed here
         return None, f"Advantages are not explained: {error}"
-    return found, found.difference
+    return explained, explained.difference
 
 
 class _Groups:
@@ -120,7 +120,7 @@ class _Groups:
         if members[0] not in self._numbers:  # a row is in one group
             self._numbers[members[0]] = len(self.used)
             known = [self._rows[key] for key in members[:MOST_MEMBERS]]
-            shown = [[each["key"], each["return"], each["advantage"]] for each in known]
+            shown = [[member["key"], member["return"], member["advantage"]] for member in known]
             self.used.append({"same": row["group"], "size": len(members), "members": shown})
         return self._numbers[members[0]]
 
@@ -131,9 +131,9 @@ def _episode(file: EpisodeFile, name: str, rows: Mapping[str, dict[str, Any]], g
     record = episode_record(file, episode, None, None)
     for shared in ("step", "workflow", "agents"):
         del record[shared]
-    acts = [each for each in record["effects"] if each["effect"] == "act"]
+    acts = [effect for effect in record["effects"] if effect["effect"] == "act"]
     for act in (*acts, *record["off_path_turns"]):
-        act["observation"] = [[each["role"], message_text(each)] for each in act["observation"]]
+        act["observation"] = [[message["role"], message_text(message)] for message in act["observation"]]
     for turn in (*(act for act in acts if "rewards" in act), *record["off_path_turns"]):
         row = rows.get(f"{episode.uid}_{turn['session']}_{turn['index']}")
         if row is not None and row["agent"] == turn["agent"]:

@@ -18,7 +18,6 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.inspect import summary
 from marl_verl.inspect.run_files import use_plugin_files
-from marl_verl.run import prepare
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir
 from marl_verl.testing.rows import algorithm, row
@@ -269,35 +268,15 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
     return shown
 
 
-def test_only_commands_that_work_are_suggested(
-    run: Path, shown: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run with a checkpoint, stored episodes, a recipe and two trained policies has them all; without one, none."""
+def test_only_commands_that_work_are_suggested(run: Path, shown: Callable[[Path], str]) -> None:
     (run / "summary.json").write_text((run / "summary.json").read_text().replace('"checkpoints/step_2"', "null"))
-    assert "next, try" not in shown(run)  # no checkpoint, no recipe file, no journals
-
-    def refuse(recipe: Path, overrides: list[str]) -> None:
-        raise MarlError("the critic belongs to the policy 'scout'")
-
-    recipe = run / "recipe.yaml"
-    recipe.touch()
-    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("my/recipe.yaml", str(recipe)))
-    monkeypatch.setattr(prepare, "plan_run", refuse)
-    assert "next, try" not in shown(run)
-    asked: list[Any] = []
-    monkeypatch.setattr(prepare, "plan_run", lambda *given: asked.append(given))
-    assert "frozen=true" in shown(run)
-    assert asked == [(recipe, ["marl.policies.scout.frozen=true"])]
+    assert "next, try" not in shown(run)  # no checkpoint, no journals
     RunDir(run).journals(1, ["{}"])
     assert "marl-verl replay " in shown(run)
     assert f"marl-verl report {run}  " in shown(run)
 
 
-def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "plan_run", lambda *given: None)
-    monkeypatch.chdir(run)
-    Path("my").mkdir()
-    Path("my/recipe.yaml").touch()
+def test_the_end_is_reported(run: Path, shown: Callable[[Path], str]) -> None:
     printed = shown(run)
     assert "300 held-out tasks" in printed
     assert "10.0% (7.0 to 14.0)" in printed
@@ -305,7 +284,6 @@ def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatc
     assert "policy scout: 87,104 parameters, weights changed by 12%" in printed
     assert "policy mover: 87,104 parameters, frozen" in printed
     assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in printed
-    assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in printed
     assert f"marl-verl eval {run} --untrained scout" in printed
 
 
