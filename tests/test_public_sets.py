@@ -95,9 +95,7 @@ def test_rows_that_are_tasks_need_no_set(tmp_path: Path) -> None:
         ),
         ("t.jsonl", '{"answer": 1}', "row 1 has no field 'question' or 'problem': valid: answer"),
         ("t.jsonl", '{"question": ["a"], "answer": 1}', "row 1: field 'question' must be a text, got ['a']"),
-        ("t.jsonl", '{"question": "a", "answer": true}', "row 1: field 'answer' must be a text, got True"),
         ("t.jsonl", '{"question": "a", "answer": "none"}', "has no tasks; rows left out: 1 without an answer"),
-        ("t.jsonl", "", "has no tasks"),
     ],
 )
 def test_a_malformed_file_raises_with_row_and_field(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -138,7 +136,6 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
             "2?\n\n1\n2",
             "2",
         ),
-        ({"question": "1 + 1?", "a.b": {"c": 2}}, {"answer": "a.b.c"}, None, "no field 'a.b.c'"),
         ({"question": "1?", "reward_model": {"ground_truth": "2"}}, {"answer": "reward_model.ground_truth"}, "1?", "2"),
         ({"question": "1?", "final_answer": 2, "answer": "2"}, {}, "1?", "2"),
         ({"question": "1?", "context": "", "options": None, "answer": "2", "solution": "long"}, {}, "1?", "2"),
@@ -199,7 +196,6 @@ def test_fields_without_a_set(tmp_path: Path) -> None:
     [
         ({"train": "quizz"}, "unknown public set 'quizz': did you mean 'quiz'?"),
         ({"train_rows": [3, 3]}, "train_rows must be [first, end]"),
-        ({"test_rows": [3]}, "test_rows must be [first, end]"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:

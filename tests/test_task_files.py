@@ -79,12 +79,6 @@ def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_offers_the_nearest(tmp_path: Path) -> None:
-    write_tasks(TASKS, tmp_path / "train.jsonl")
-    with pytest.raises(MarlError, match=r"no task file '.*trian.jsonl': did you mean '.*train.jsonl'\?"):
-        read_tasks(tmp_path / "trian.jsonl")
-
-
 def test_a_json_list_is_read(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps([{"id": "a", "prompt": "p"}, {"id": "b", "prompt": "q", "data": {"x": 1}}], indent=1))

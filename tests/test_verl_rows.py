@@ -104,10 +104,6 @@ def test_a_system_message_reaches_the_agent(tmp_path: Path) -> None:
     assert task.prompt == "Be brief.\n\n2 + 2?"  # for a workflow that shows a text
 
 
-def test_single_shows_a_text_as_it_is() -> None:
-    assert shown(Task("t", "2 + 2?")) == [USER]
-
-
 def test_single_is_for_one_agent() -> None:
     with pytest.raises((MarlError, WorkflowError), match=r"team of one agent, got solver, verifier"):
         shown(Task("t", "2 + 2?"), "solver", "verifier")
@@ -169,21 +165,6 @@ def test_a_wrong_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.parquet", b"no parquet", r"data\.train_files: '.*t\.parquet' is not parquet"),
-        ("t.jsonl", b"", r"data\.train_files '.*t\.jsonl' has no rows"),
-        ("t.jsonl", b"{", r"data\.train_files: '.*t\.jsonl', line 1 is not a JSON object"),
-        ("t.csv", b"a,b", r"must end in \.jsonl, \.json or \.parquet"),
-    ],
-)
-def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(MarlError, match=message):
-        read(str(tmp_path / name))
-
-
 @pytest.mark.parametrize("truth", [b"4", decimal.Decimal("4"), 4.0, [4]])
 def test_a_ground_truth_of_another_type_of_parquet_is_refused(tmp_path: Path, truth: Any) -> None:
     with pytest.raises(MarlError, match=r"row 1: 'reward_model\.ground_truth' must be a text"):
@@ -219,14 +200,6 @@ def test_prompts_that_tell_an_agent_to_call_a_tool(tmp_path: Path, told: str, as
     assert (asks_for_tool(task) is not None) == asks
     (task,) = read(write(tmp_path / "t.jsonl", changed(extra_info={"need_tools_kwargs": asks, "tools_kwargs": {}})))
     assert (asks_for_tool(task) is not None) == asks
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(MarlError, match=r"'data\.train_files' is not set"):
-        read()
-    file = write(tmp_path / "train.parquet", ROW)
-    with pytest.raises(MarlError, match=r"data\.train_files: '.*trian\.parquet': did you mean '.*train\.parquet'"):
-        read(file.replace("train.p", "trian.p"))
 
 
 def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
