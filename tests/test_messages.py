@@ -83,7 +83,7 @@ def test_another_tool_is_another_request() -> None:
         async def run(self, task: Any, team: Any) -> str:
             return (await team["solver"].act(task.prompt, tools=[ADD | {"strict": True}], max_tokens=8)).text
 
-    with pytest.raises(ReplayMismatch, match=r"another request: recorded .*now .*strict"):
+    with pytest.raises(ReplayMismatch, match=r"another observation .*recorded .*now .*strict"):
         asyncio.run(replay(Other(), TASK, ["solver"], first.journal))
 
 

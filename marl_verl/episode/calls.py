@@ -100,11 +100,3 @@ def function_name(fn: Any) -> str:
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     module = getattr(named, "__module__", None) or "builtins"  # methods of built-in types have no module
     return f"{module}:{named.__qualname__}"
-
-
-def shown_value(value: Any) -> str:
-    """The `repr` of a value as JSON text; its class where `repr` raises."""
-    try:
-        return json.dumps(repr(value), ensure_ascii=False)
-    except Exception:  # noqa: BLE001 - code of users
-        return json.dumps(f"<{type(value).__name__}>")

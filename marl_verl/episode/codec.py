@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from marl_verl.episode.calls import as_json, shown_value
+from marl_verl.episode.calls import as_json
 from marl_verl.episode.deltas import Deltas
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
 from marl_verl.episode.messages import as_observation
@@ -105,7 +105,7 @@ def plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=_plain))
     except Exception:  # noqa: BLE001 - a key that is not a string, a circular reference, code of users
-        return without_addresses(json.loads(shown_value(value)))
+        return without_addresses(repr(value))
 
 
 def without_addresses(text: str) -> str:

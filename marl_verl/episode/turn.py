@@ -59,36 +59,25 @@ def slot_name(name: str | None, turn: int) -> str:
 
 def changed(old: Act, new: Act) -> str:
     """A description of the first difference between two observations, or between their parameters."""
-    if old.observation == new.observation:
-        before, now = (json.dumps(act.parameters, sort_keys=True) for act in (old, new))
-        return f"another request: {_difference(before, now)}"
-    before, now = ("\n".join(f"{m['role']}: {message_text(m)}" for m in act.observation) for act in (old, new))
-    pairs = enumerate(zip(old.observation, new.observation, strict=False))
-    number, last = next((i for i, (one, two) in pairs if one != two), None), len(old.observation)
-    if number is None:
-        return f"another number of messages, recorded {last}, now {len(new.observation)}: {_difference(before, now)}"
-    if last == len(new.observation) == 1:
-        return _difference(before, now)
-    which = f"message {number + 1} ({new.observation[number]['role']})"
-    pair = [act.observation[number] for act in (old, new)]
-    texts = [f"{m['role']}: {message_text(m)}" for m in pair]
-    if texts[0] == texts[1]:  # e.g. another id of a call
-        texts = [json.dumps(message, ensure_ascii=False) for message in pair]
-    return f"{which}: {_difference(*texts)}"
-
-
-def _difference(before: str, now: str) -> str:
+    before, now = (_shown(act) for act in (old, new))
+    if before == now:  # e.g. another id of a call
+        before, now = (json.dumps(act.seen, ensure_ascii=False) for act in (old, new))
     at = shared_length(before, now)
     start = max(0, at - 20)
     return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
 
 
-def shared_length(one: str, other: str) -> int:
+def _shown(act: Act) -> str:
+    lines = [f"{message['role']}: {message_text(message)}" for message in act.observation]
+    return "\n".join([*lines, *([json.dumps(act.parameters, sort_keys=True)] if act.parameters else [])])
+
+
+def shared_length(text: str, other: str) -> int:
     """The length of the common prefix of two texts."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(text), len(other))
     while low < high:  # compares halves, since a loop over characters is slow for long texts
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if text[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1

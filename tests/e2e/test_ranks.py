@@ -80,9 +80,8 @@ def between_servers_and_export(run: Finished, policy: str, model: Path, merge: b
     exported, found = AutoModelForCausalLM.from_pretrained(model), []
     for line in (run.folder / "journals" / "step_00002.jsonl").read_text().splitlines()[1:]:
         episode = json.loads(line)
-        agents = {turn["agent"] for turn in episode["turns"] if turn["policy"] == policy}
         for record in episode["journal"]["records"]:
-            if record.get("agent") in agents:
+            if "row" in record and record["row"]["policy"] == policy:
                 action = record["action"]
                 tokens = torch.tensor([[*action["prompt_ids"], *action["response_ids"]]])
                 with torch.no_grad():
@@ -108,10 +107,11 @@ def test_every_task_of_both_rollout_workers_is_learnt_from_once(ranks: Finished)
     assert [line.count(":") - 1 for line in servers] == [2, 2]  # addresses of each policy's servers
     for step, line in enumerate(ranks.lines("train/success"), start=1):
         keys = [
-            (episode["uid"], turn["session"], turn["index"])
+            (episode["uid"], record["row"]["session"], record["row"]["index"])
             for text in (ranks.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()[1:]
             for episode in [json.loads(text)]
-            for turn in episode["turns"]
+            for record in episode["journal"]["records"]
+            if "row" in record
         ]
         assert len(keys) == len(set(keys)) == 2 * 8 * 8
         assert {uid for uid, *_ in keys} == {f"s{step}t{task:05d}" for task in range(8)}

@@ -51,11 +51,10 @@ class Seen:
 
 
 def keyed(episode: dict[str, Any]) -> list[tuple[str, tuple[dict[str, Any], dict[str, Any]]]]:
-    """(row key, (turn, action)) of an episode's turns."""
-    records = {(each["agent"], each["slot"]): each["action"] for each in episode["journal"]["records"]}
+    """(row key, (row, action)) of an episode's turns."""
+    acts = [record for record in episode["journal"]["records"] if "row" in record]
     return [
-        (f"{episode['uid']}_{turn['session']}_{turn['index']}", (turn, records[turn["agent"], turn["slot"]]))
-        for turn in episode["turns"]
+        (f"{episode['uid']}_{act['row']['session']}_{act['row']['index']}", (act["row"], act["action"])) for act in acts
     ]
 
 
