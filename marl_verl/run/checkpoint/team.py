@@ -61,7 +61,7 @@ class Checkpoints:
             saved = folders.complete(self._root)
             remedy = f"continue with marl-verl train --resume {self._run}" if saved else "start the run again"
             raise MarlError(
-                f"no space left while saving step {step}. Free space in '{self._root}' and {remedy}"
+                f"no space left while saving step {step} in '{self._root}'. Free space and {remedy}"
             ) from error
 
     def commit(self, step: int) -> None:
