@@ -66,7 +66,7 @@ class Options:
         dataclasses.dataclass(cls)
 
     @classmethod
-    def for_options(cls, given: Mapping[str, Any]) -> type[Self]:
+    def for_options(cls, options: Mapping[str, Any]) -> type[Self]:
         """The class to construct: override it if the value of one option decides which others there are."""
         return cls
 
@@ -142,20 +142,20 @@ def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find 
     """`base` is a class, or an object whose options change."""
     if not isinstance(options, Mapping | None):
         raise MarlError(f"'{where}' must be a mapping of options, got {shown(options)}")
-    given = dict(options or {})
+    chosen = dict(options or {})
     cls: Any = base if isinstance(base, type) else type(base)
-    cls = cls.for_options(given) if issubclass(cls, Options) else cls
+    cls = cls.for_options(chosen) if issubclass(cls, Options) else cls
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     hints = get_type_hints(cls, include_extras=True)
     values = {}
-    for name, value in given.items():
+    for name, value in chosen.items():
         if name not in fields:
             nested = paths(base, str(name))
             hint = f"write '{where}.{nested[0]}'" if nested else nearest(str(name), fields)
             raise MarlError(f"unknown key '{where}.{name}': {hint}")
         values[name] = _read(value, hints[name], getattr(base, name, None), f"{where}.{name}", find)
     for name, field in fields.items() if isinstance(base, type) else ():
-        if name not in given and field.default is field.default_factory is dataclasses.MISSING:
+        if name not in chosen and field.default is field.default_factory is dataclasses.MISSING:
             raise MarlError(f"'{where}.{name}' is missing. Give it a value.")
     try:
         return cls(**values) if isinstance(base, type) else dataclasses.replace(base, **values)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     plugins.use_files(plugins.read_files(args.plugin))
     known = plugins.discover(os.environ.get(plugins.VARIABLE), strict=False)
-    records = [each for each in known.describe() if args.name in (None, each["plugin"])]
+    records = [record for record in known.describe() if args.name in (None, record["plugin"])]
     parts = []
     if args.name is not None:
         from marl_verl.plugins.details import details, unknown_name  # here: the list does not import the parts
@@ -62,7 +62,7 @@ def part_text(record: dict[str, Any]) -> str:
         return harmless("\n".join([*lines, f"  broken: {record['error']}"]))
     if record["doc"]:
         lines += indented(record["doc"], 2)
-    rows = [[name, _shown(each["default"]), each["type"]] for name, each in record["options"].items()]
+    rows = [[name, _shown(record["default"]), record["type"]] for name, record in record["options"].items()]
     if rows:
         title = ["option", "default", "type"]
         lines += ["", f"  options ({record['section']})", *(f"    {line}" for line in aligned([title, *rows]))]

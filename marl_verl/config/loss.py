@@ -56,20 +56,20 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None
     updates = actor.ppo_epochs * updates_per_batch(config, actor)
     if loss.one_update and updates != 1:
         sizes = f"ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}"
-        what = f"loss '{name}' allows one optimiser update per batch, but policy '{policy}' would make {updates}"
+        message = f"loss '{name}' allows one optimiser update per batch, but policy '{policy}' would make {updates}"
         remedy = f"ppo_epochs=1 and ppo_mini_batch_size={batch}, below {ACTOR} or marl.policies.{policy}.actor"
-        raise MarlError(f"{what} ({sizes}, data.train_batch_size={batch}): set {remedy}")
+        raise MarlError(f"{message} ({sizes}, data.train_batch_size={batch}): set {remedy}")
     needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
-        what = f"{CORRECTION} needs the log-probs of the sampled tokens, but policy '{policy}' does not request them"
-        raise MarlError(f"{what}: set rollout.calculate_log_probs=true")
+        message = f"{CORRECTION} needs the log-probs of the sampled tokens, but policy '{policy}' does not request them"
+        raise MarlError(f"{message}: set rollout.calculate_log_probs=true")
     low, high = actor.policy_loss.clip_cov_lb, actor.policy_loss.clip_cov_ub
     if actor.policy_loss.loss_mode == "clip_cov" and low >= high:
         where = f"policy '{policy}': policy_loss.clip_cov_lb"
         raise MarlError(f"{where}={low:g} must be below clip_cov_ub={high:g}, else no token is clipped")
     if actor.policy_loss.loss_mode == "bypass_mode":
-        what = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
-        raise MarlError(f"{what}: set another loss_mode, and the correction in {CORRECTION}")
+        message = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
+        raise MarlError(f"{message}: set another loss_mode, and the correction in {CORRECTION}")
 
 
 def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:
@@ -78,11 +78,11 @@ def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[
     for key, value in key_paths(settings):
         if isinstance(value, Mapping):
             continue
-        given = OmegaConf.select(config, f"{where}.{key}")
-        if given is not None and given not in (value, OmegaConf.select(default, key)):
+        value_set = OmegaConf.select(config, f"{where}.{key}")
+        if value_set is not None and value_set not in (value, OmegaConf.select(default, key)):
             instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
             remedy = f"leave it out, or {instead}"
-            raise MarlError(f"'{where}.{key}' is {given!r}, but loss '{name}' sets it to {value!r}: {remedy}")
+            raise MarlError(f"'{where}.{key}' is {value_set!r}, but loss '{name}' sets it to {value!r}: {remedy}")
 
 
 def _check_correction(settings: DictConfig, name: str) -> None:
@@ -90,8 +90,8 @@ def _check_correction(settings: DictConfig, name: str) -> None:
     level, rejection = settings.rollout_is, settings.rollout_rs
     if settings.bypass_mode and (level or rejection):
         idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has no effect"
-        what = f"'{CORRECTION}.bypass_mode' uses the rollout log-probs as the old ones, so that {idle}"
-        raise MarlError(f"{what}: set bypass_mode=false, or {ANOTHER_LOSS}")
+        message = f"'{CORRECTION}.bypass_mode' uses the rollout log-probs as the old ones, so that {idle}"
+        raise MarlError(f"{message}: set bypass_mode=false, or {ANOTHER_LOSS}")
 
 
 @functools.cache

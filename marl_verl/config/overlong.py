@@ -33,8 +33,8 @@ def drop_overlong(
             except MarlError:
                 raise
             except Exception as error:
-                what = f"data.filter_overlong_prompts needs the tokenizer of policy '{name}', which cannot be loaded"
-                raise MarlError(f"{what}: {error}") from error
+                message = f"data.filter_overlong_prompts needs the tokenizer of policy '{name}', which cannot be loaded"
+                raise MarlError(f"{message}: {error}") from error
             limits[name] = int(resolved.policies[name].actor_rollout_ref.rollout.prompt_length)
     agents = [agent for agent in team.agents.values() if agent.policy in chats]
 
@@ -45,8 +45,8 @@ def drop_overlong(
             for agent in agents
         )
 
-    for split, found in tasks.items():
-        tasks[split] = [task for task in found if fits(task)]
-        dropped = len(found) - len(tasks[split])
+    for split, loaded in tasks.items():
+        tasks[split] = [task for task in loaded if fits(task)]
+        dropped = len(loaded) - len(tasks[split])
         why = "longer than data.max_prompt_length"
-        yield f"{dropped} of {len(found)} {split} tasks dropped: their prompt is {why} (data.filter_overlong_prompts)"
+        yield f"{dropped} of {len(loaded)} {split} tasks dropped: their prompt is {why} (data.filter_overlong_prompts)"

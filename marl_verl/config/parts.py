@@ -22,13 +22,13 @@ from marl_verl.team import Named, TeamConfig
 def part(kind: str, name: str, base: type | None) -> Any:
     """Return a registered part. MarlError unless it is a subclass of `base`, or callable where `base` is None."""
     known = plugins.load()
-    found = known.get(kind, name)
-    right = callable(found) if base is None else isinstance(found, type) and issubclass(found, base)
+    target = known.get(kind, name)
+    right = callable(target) if base is None else isinstance(target, type) and issubclass(target, base)
     if not right:
         wanted = "a function" if base is None else f"a subclass of {base.__name__}"
         source = known.entry(kind, name).source
-        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, got {found!r:.80}")
-    return found
+        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, got {target!r:.80}")
+    return target
 
 
 CORE = tuple(module.__name__ for module in (rewards, credit, advantage, compare, gigpo, remax, gdpo))
@@ -108,15 +108,15 @@ def algorithm_of(team: TeamConfig) -> Algorithm:
 def loss_named(name: str) -> Loss:
     """Return a registered loss. MarlError for an unknown name, and a target that is no `Loss` and no loss function."""
     known = plugins.load()
-    found, entry = known.get("losses", name), known.entry("losses", name)
-    if isinstance(found, Loss):
+    target, entry = known.get("losses", name), known.entry("losses", name)
+    if isinstance(target, Loss):
         if entry.settings:
             keys = ", ".join(entry.settings)
             raise MarlError(f"loss '{name}' of {entry.source} is a Loss registered with {keys}: set them in the Loss")
-        return found
-    if not callable(found):
-        raise MarlError(f"loss '{name}' must be a Loss, got {found!r:.80}")
-    return Loss.of(found, name, entry.settings)
+        return target
+    if not callable(target):
+        raise MarlError(f"loss '{name}' must be a Loss, got {target!r:.80}")
+    return Loss.of(target, name, entry.settings)
 
 
 def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:
@@ -131,19 +131,19 @@ def sampler_names(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, st
 
 def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Sampler]:
     """Section of the config ("sampler", "validation") -> the sampler with its options."""
-    found: dict[str, Sampler] = {}
+    samplers: dict[str, Sampler] = {}
     for section, name in sampler_names(algorithm, marl).items():
         kind, options, where = part("samplers", name, Sampler), marl[section].get("options"), f"marl.{section}.options"
         if section == "validation" and marl[section]["sampler"] is None:
             options = {"episodes": 1, **(options or {})}
         try:
-            found[section] = build(kind, options, where)
+            samplers[section] = build(kind, options, where)
         except MarlError as error:
             raise MarlError(f"{error} (of sampler '{name}')") from error
-    return found
+    return samplers
 
 
 def named_samplers(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Named]:
     """Section of the config -> the name of its sampler and all options, defaults included."""
-    names, found = sampler_names(algorithm, marl), samplers_of(algorithm, marl)
-    return {section: Named(names[section], dataclasses.asdict(sampler)) for section, sampler in found.items()}
+    names, samplers = sampler_names(algorithm, marl), samplers_of(algorithm, marl)
+    return {section: Named(names[section], dataclasses.asdict(sampler)) for section, sampler in samplers.items()}

@@ -26,7 +26,7 @@ def details(known: Plugins, name: str) -> list[dict[str, Any]]:
 
 def unknown_name(known: Plugins, name: str) -> MarlError:
     """The error for a name that is neither that of a part nor of a plugin."""
-    parts = {each for kind in KINDS for each in known.names(kind)}
+    parts = {name for kind in KINDS for name in known.names(kind)}
     return unknown("part or plugin", name, parts | {source.plugin for source in (*known.loaded, *known.broken)})
 
 
@@ -45,8 +45,8 @@ def _record(known: Plugins, entry: Entry) -> dict[str, Any]:
 def _doc(target: Any, entry: Entry) -> str:
     """The docstring of a class or function; of an object, that of the module that defines it."""
     if inspect.isclass(target):
-        found = vars(target).get("__doc__") or ""
-        return "" if found.startswith(f"{target.__name__}(") else inspect.cleandoc(found)  # written by `dataclass`
+        doc = vars(target).get("__doc__") or ""
+        return "" if doc.startswith(f"{target.__name__}(") else inspect.cleandoc(doc)  # written by `dataclass`
     if inspect.isroutine(target):
         return inspect.getdoc(target) or ""
     place = entry.target if isinstance(entry.target, str) else entry.source.target

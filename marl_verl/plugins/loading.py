@@ -128,8 +128,8 @@ def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
         fits = requirement.specifier.contains(__version__, prereleases=True)
         if canonicalize_name(requirement.name) == "marl-verl" and applies and not fits:
             remedy = f"install a matching version of {source.distribution}, or exclude the plugin with {VARIABLE}"
-            what = f"{source} requires marl-verl {requirement.specifier}, but this is {__version__}"
-            raise MarlError(f"{what}: {remedy}")
+            message = f"{source} requires marl-verl {requirement.specifier}, but this is {__version__}"
+            raise MarlError(f"{message}: {remedy}")
     return point.load()
 
 

@@ -43,20 +43,20 @@ class Plugins:
 
     def entry(self, kind: str, name: str) -> Entry:
         """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
-        found = self.find(kind, name)
-        if not found:
+        entries = self.find(kind, name)
+        if not entries:
             raise self.unknown(kind, name)
-        if len(found) > 1:
-            owners = " and by ".join(str(entry.source) for entry in found)
-            choices = " or ".join(f"'{entry.distribution}:{entry.name}'" for entry in found)
+        if len(entries) > 1:
+            owners = " and by ".join(str(entry.source) for entry in entries)
+            choices = " or ".join(f"'{entry.distribution}:{entry.name}'" for entry in entries)
             raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
-        return found[0]
+        return entries[0]
 
     def find(self, kind: str, name: str) -> list[Entry]:
         """The entries of a name, or "distribution:name": at most one per distribution."""
         distribution, colon, plain = name.rpartition(":")
-        found = [entry for entry in self.entries(kind) if entry.name == plain]
-        return [entry for entry in found if not colon or entry.distribution == distribution]
+        entries = [entry for entry in self.entries(kind) if entry.name == plain]
+        return [entry for entry in entries if not colon or entry.distribution == distribution]
 
     def names(self, kind: str) -> list[str]:
         """The registered names of a kind, sorted."""
@@ -118,17 +118,17 @@ def resolve(entry: Entry) -> Any:
     """Import a lazy target, or a command's module. MarlError naming target, distribution and cause if that fails."""
     target = str(entry.target)
     module_name, _, path = target.partition(":")
-    what = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
+    label = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
     try:
-        found: Any = importlib.import_module(module_name)
+        value: Any = importlib.import_module(module_name)
     except Exception as error:  # a plugin's module may raise anything: the error names it, and keeps the cause
-        raise MarlError(f"{what}: cannot import '{target}': {cause(error)}") from error
+        raise MarlError(f"{label}: cannot import '{target}': {cause(error)}") from error
     for part in path.split(".") if path else ():
-        if not hasattr(found, part):
-            hint = nearest(part, [name for name in dir(found) if not name.startswith("_")])
-            raise MarlError(f"{what}: cannot import '{target}': no attribute '{part}'; {hint}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(value, part):
+            hint = nearest(part, [name for name in dir(value) if not name.startswith("_")])
+            raise MarlError(f"{label}: cannot import '{target}': no attribute '{part}'; {hint}")
+        value = getattr(value, part)
+    return value
 
 
 @functools.cache
@@ -148,11 +148,11 @@ def content_of(source: Source, more: tuple[str, ...] = ()) -> str:
         if spec is not None and not folders and spec.origin is not None:
             inside = {Path(spec.origin).name: Path(spec.origin)}
         files |= {f"{top}/{place}": path for place, path in inside.items()}
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for place, path in sorted(files.items()):
-        for each in (place.encode(), path.read_bytes()):
-            found.update(len(each).to_bytes(8, "big") + each)
-    return found.hexdigest() if files else ""
+        for content in (place.encode(), path.read_bytes()):
+            digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest() if files else ""
 
 
 def top_of(target: str) -> str:

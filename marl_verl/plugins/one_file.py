@@ -98,13 +98,13 @@ def _read(name: str, path: Path) -> PluginFile:
         raise MarlError(f"plugin file '{path}' cannot be read: {error.strerror}.") from error
 
 
-def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
+def files_of_run(run: Path, files: Sequence[Path] = ()) -> list[PluginFile]:
     """The copies in a run directory, and the files in `given`. MarlError as `read_files`, or for a changed copy."""
     check_run_directory(run)
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     copies = {name: _read(name, path) for name, path in paths.items()}
-    for file in read_files(given):
+    for file in read_files(files):
         copy = copies.setdefault(file.name, file)
         if copy.text != file.text:
             ours = f"'{copy.path}' (content {copy.version}), which run '{run}' uses"
@@ -126,8 +126,8 @@ def activate(files: Sequence[PluginFile]) -> bool:
     value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:
         names = ", ".join(file.name for file in files)
-        what = f"the plugin files {names} take {len(value):,} bytes packed, but the limit is {LIMIT:,}"
-        raise MarlError(f"{what}. Make a package of them: `marl-verl new-plugin` writes one.")
+        message = f"the plugin files {names} take {len(value):,} bytes packed, but the limit is {LIMIT:,}"
+        raise MarlError(f"{message}. Make a package of them: `marl-verl new-plugin` writes one.")
     if value == os.environ.get(FILES_VARIABLE, ""):
         return False
     os.environ[FILES_VARIABLE] = value
@@ -167,8 +167,8 @@ def load_file(file: PluginFile) -> types.ModuleType:
     except Exception as error:  # plugin code may raise anything: the error names file and line, and keeps the cause
         del sys.modules[name]
         if isinstance(error, SyntaxError) and error.filename == file.path:
-            what = f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}"
-            raise MarlError(f"{what}. Correct the line.") from error
+            message = f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}"
+            raise MarlError(f"{message}. Correct the line.") from error
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
         where = f", line {lines[-1]}" if lines else ""
         raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(format_error(error).split())}") from error

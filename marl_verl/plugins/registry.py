@@ -152,16 +152,16 @@ class Registry:
         self._add("commands", name, target, {"help": help})
 
     def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
-        what = f"{KINDS[kind]} {name!r} of {self.source}"
+        label = f"{KINDS[kind]} {name!r} of {self.source}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise MarlError(f"{what}: a name must consist of letters, digits and . _ + -")
+            raise MarlError(f"{label}: a name must consist of letters, digits and . _ + -")
         if target is None:
-            raise MarlError(f"{what}: the target is None")
+            raise MarlError(f"{label}: the target is None")
         if isinstance(target, str) and not (MODULE if kind == "commands" else LAZY).fullmatch(target):
             form = "package.module" if kind == "commands" else "package.module:attribute"
-            raise MarlError(f"{what}: '{target}' is not of the form '{form}'")
+            raise MarlError(f"{label}: '{target}' is not of the form '{form}'")
         if (kind, name) in self.entries:
-            raise MarlError(f"{what} is registered twice by the same plugin: rename one")
+            raise MarlError(f"{label} is registered twice by the same plugin: rename one")
         self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})
 
 

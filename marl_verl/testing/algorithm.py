@@ -128,11 +128,11 @@ class _Check:
         for name, values in _numbers(self.result).items():
             must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
             self.at(np.isfinite(values), f"`{name}` is not a finite number", name)
-        found = self.result
-        self.at(found.scale > 0, "the scale is not above 0", "scale")
+        result = self.result
+        self.at(result.scale > 0, "the scale is not above 0", "scale")
         message = "the advantage is not (ret - baseline) / scale; create the result with AdvantageResult.of"
-        weight = 1.0 if found.weight is None else found.weight
-        self.at(found.advantage == weight * ((found.ret - found.baseline) / found.scale), message, "advantage")
+        weight = 1.0 if result.weight is None else result.weight
+        self.at(result.advantage == weight * ((result.ret - result.baseline) / result.scale), message, "advantage")
 
     def groups(self) -> None:
         """Groups match `group_by`."""
@@ -178,7 +178,8 @@ class _Check:
         """Changing or removing rows outside the reach changes nothing."""
         tree = any(row.get("parent") is not None for row in self.rows)
         tasks = np.array([row["uid"] for row in self.rows])
-        for group in self.random.sample(found := sorted(set(self.result.group.tolist())), min(MOST_GROUPS, len(found))):
+        groups = sorted(set(self.result.group.tolist()))
+        for group in self.random.sample(groups, min(MOST_GROUPS, len(groups))):
             mine = np.flatnonzero(self.result.group == group)
             near = np.isin(tasks, tasks[mine])
             inside = np.isin(np.arange(len(tasks)), mine) if reach == "group" else near
@@ -217,12 +218,12 @@ def _rewarded(row: dict[str, Any], value: float) -> dict[str, Any]:
     return {**row, "rewards": dict.fromkeys(row["rewards"], value), "team_reward": team}
 
 
-def _numbers(found: AdvantageResult) -> dict[str, FloatArray]:
+def _numbers(result: AdvantageResult) -> dict[str, FloatArray]:
     """Name -> numbers of a result: those of the equation, the stages, and a critic's target."""
-    numbers = {name: getattr(found, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
-    numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(found.stages)}
-    numbers |= {} if found.weight is None else {"weight": found.weight}
-    if found.tokens is not None:  # a number that changes with each value and with their order
-        each = [float(values @ np.arange(1.0, len(values) + 1)) for values in found.tokens]
-        numbers["tokens"] = np.array(each)
-    return numbers if found.target is None else {**numbers, "target": found.target}
+    numbers = {name: getattr(result, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
+    numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(result.stages)}
+    numbers |= {} if result.weight is None else {"weight": result.weight}
+    if result.tokens is not None:  # a number that changes with each value and with their order
+        sums = [float(values @ np.arange(1.0, len(values) + 1)) for values in result.tokens]
+        numbers["tokens"] = np.array(sums)
+    return numbers if result.target is None else {**numbers, "target": result.target}

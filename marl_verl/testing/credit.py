@@ -76,9 +76,9 @@ def check_credit(
 
     compute = partial(_lines, credit, episodes, workflow, task, policy, tasks, seed, options)
     with time_limit("check_credit", seconds):
-        found = asyncio.run(_Check(credit, Independent(episodes), context).all(orders))
+        episodes_credited = asyncio.run(_Check(credit, Independent(episodes), context).all(orders))
         same_elsewhere(compute, compute(), f"credit '{credit.name}'")
-    return found
+    return episodes_credited
 
 
 def _lines(credit: ReplayCredit, episodes: int, *scene: Any) -> list[str]:

@@ -71,10 +71,10 @@ class _Check:
         from verl.workers.config import ActorConfig, PolicyLossConfig
 
         policy = PolicyLossConfig(**settings.get("policy_loss", {}))
-        given = {name: value for name, value in settings.items() if name != "policy_loss"}
+        arguments = {name: value for name, value in settings.items() if name != "policy_loss"}
         self.config: Any = ActorConfig(
             strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, use_torch_compile=False, policy_loss=policy,
-            **given,
+            **arguments,
         )  # fmt: skip
         self.function: Callable[..., Any] = loss.function or get_policy_loss_fn(policy.loss_mode)
         random, shape = torch.Generator().manual_seed(seed), (len(LENGTHS), max(LENGTHS))
@@ -97,16 +97,17 @@ class _Check:
         self.config.global_batch_info.update(
             dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=len(LENGTHS), loss_scale_factor=None
         )
-        given = {**rows, "log_prob": log_prob, "response_mask": mask, "config": self.config}
-        given |= {"loss_agg_mode": self.config.loss_agg_mode}
-        given |= {} if weighted else {"rollout_is_weights": None}
-        found = self.function(**{name: given[name] for name in PARAMETERS})
-        right = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)
+        arguments = {**rows, "log_prob": log_prob, "response_mask": mask, "config": self.config}
+        arguments |= {"loss_agg_mode": self.config.loss_agg_mode}
+        arguments |= {} if weighted else {"rollout_is_weights": None}
+        returned = self.function(**{name: arguments[name] for name in PARAMETERS})
+        right = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
         must(
-            right and isinstance(found[0], torch.Tensor), f"the loss must return (tensor, metrics), got {shown(found)}"
+            right and isinstance(returned[0], torch.Tensor),
+            f"the loss must return (tensor, metrics), got {shown(returned)}",
         )
-        must(found[0].ndim == 0, f"the loss must be a scalar, got shape {tuple(found[0].shape)}")
-        return found[0]
+        must(returned[0].ndim == 0, f"the loss must be a scalar, got shape {tuple(returned[0].shape)}")
+        return returned[0]
 
     def gradient(self, log_prob: Any, mask: Any, rows: Mapping[str, Any], weighted: bool) -> tuple[float, Any]:
         """(loss, gradient of the log-probs)."""
@@ -124,7 +125,7 @@ class _Check:
         must(bool(gradient.any()), "the gradient is 0 everywhere")
         return loss, gradient
 
-    def differences(self, found: tuple[float, Any], weighted: bool) -> None:
+    def differences(self, returned: tuple[float, Any], weighted: bool) -> None:
         """The gradient is that of the loss, with what `detach` returned as constants."""
         import torch
 
@@ -138,16 +139,16 @@ class _Check:
                 moved[row, token] += step
                 with torch.no_grad(), _detached(list(constants), record=False):
                     sides.append(float(self.call(moved, self.mask, self.rows, weighted)))
-            wanted, got = (sides[0] - sides[1]) / (2 * STEP), float(found[1][row, token])
+            wanted, got = (sides[0] - sides[1]) / (2 * STEP), float(returned[1][row, token])
             same = abs(wanted - got) <= 1e-7 + 1e-5 * abs(wanted)
             must(same, f"the gradient of token {token} of row {row} is {got:.9g}, finite differences give {wanted:.9g}")
 
-    def padding(self, found: tuple[float, Any], weighted: bool) -> None:
+    def padding(self, returned: tuple[float, Any], weighted: bool) -> None:
         """What is beyond a response changes nothing."""
         import torch
 
         outside = ~self.mask
-        must(not found[1][outside].any(), "tokens beyond the end of a response get a gradient: multiply by the mask")
+        must(not returned[1][outside].any(), "tokens beyond the end of a response get a gradient: multiply by the mask")
 
         def wider(values: Any, fill: float) -> Any:
             values = torch.where(outside, torch.full_like(values, fill), values)
@@ -156,9 +157,9 @@ class _Check:
         rows = {name: wider(values, 0.7 + number) for number, (name, values) in enumerate(self.rows.items())}
         mask = torch.nn.functional.pad(self.mask, (0, 3), value=False)
         loss, gradient = self.gradient(wider(self.log_prob, -2.5), mask, rows, weighted)
-        self.same(found, (loss, gradient[:, : outside.shape[1]]), "with other values in the padding, and more of it")
+        self.same(returned, (loss, gradient[:, : outside.shape[1]]), "with other values in the padding, and more of it")
 
-    def split(self, found: tuple[float, Any], weighted: bool) -> None:
+    def split(self, returned: tuple[float, Any], weighted: bool) -> None:
         """Micro-batches add up."""
         import torch
 
@@ -168,13 +169,16 @@ class _Check:
             loss, gradient = self.gradient(self.log_prob[part], self.mask[part], rows, weighted)
             total += loss
             parts.append(gradient)
-        self.same(found, (total, torch.cat(parts)), "summed over micro-batches")
+        self.same(returned, (total, torch.cat(parts)), "summed over micro-batches")
 
-    def same(self, found: tuple[float, Any], again: tuple[float, Any], when: str) -> None:
+    def same(self, returned: tuple[float, Any], again: tuple[float, Any], when: str) -> None:
         import torch
 
-        must(abs(found[0] - again[0]) <= 1e-9 * (1 + abs(found[0])), f"the loss is {found[0]}, and {again[0]} {when}")
-        must(torch.allclose(found[1], again[1], rtol=1e-9, atol=1e-12), f"the gradient differs {when}")
+        must(
+            abs(returned[0] - again[0]) <= 1e-9 * (1 + abs(returned[0])),
+            f"the loss is {returned[0]}, and {again[0]} {when}",
+        )
+        must(torch.allclose(returned[1], again[1], rtol=1e-9, atol=1e-12), f"the gradient differs {when}")
 
 
 @contextmanager

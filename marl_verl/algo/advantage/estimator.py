@@ -212,8 +212,8 @@ class Advantage(GroupEstimator):
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError (with the nearest name) for a group column that the table lacks."""
-        what = self.returns.described
-        stages = [(name, numbers_of(each, len(table), what)) for name, each in self.returns.stages(table, reward)]
+        label = self.returns.described
+        stages = [(name, numbers_of(values, len(table), label)) for name, values in self.returns.stages(table, reward)]
         ret = stages[-1][1]
         target = self.returns.target(table, ret)
         if self.overlong is not None:

@@ -159,12 +159,12 @@ class Algorithm:
         for name, value in after.items():
             if not np.isfinite(value):
                 raise MarlError(f"the memory '{name}' of advantage '{self.advantage.name}' is {value}")
-        found = {name: np.full(len(table), np.nan) for name in columns}
+        computed = {name: np.full(len(table), np.nan) for name in columns}
         for name, values in columns.items():
-            found[name][rows[compared]] = numbers_of(
+            computed[name][rows[compared]] = numbers_of(
                 values, len(compared), f"column '{name}' of '{self.advantage.name}'"
             )
-        return table.with_columns(found), after
+        return table.with_columns(computed), after
 
     def _mixed(self, table: RowTable) -> tuple[IntArray, RowTable, FloatArray]:
         """The rows that are not padding, in order; their table with the credit; and their mixed reward."""

@@ -97,10 +97,10 @@ async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sa
     """Credit all episodes of a sample concurrently; an episode that cannot be credited becomes a failure."""
     work = (attempt(context, episode.session, credit.assign(context, episode)) for episode in sample.episodes)
     credited = []
-    for episode, found in zip(sample.episodes, await gather_all(work), strict=True):
-        if isinstance(found, Failure):
-            sample.failures.append(found)
+    for episode, outcome in zip(sample.episodes, await gather_all(work), strict=True):
+        if isinstance(outcome, Failure):
+            sample.failures.append(outcome)
         else:
-            sample.add_tokens("credit", found)
+            sample.add_tokens("credit", outcome)
             credited.append(episode)
     sample.episodes = credited

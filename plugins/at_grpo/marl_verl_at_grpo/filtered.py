@@ -44,18 +44,18 @@ class FilteredAdvantage(Advantage):
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """As `Advantage.compute`, with advantage 0 in the groups that are filtered out."""
-        found = super().compute(table, reward)
+        result = super().compute(table, reward)
         if self.filter_method == "none":
-            return found
+            return result
         out = np.zeros(len(table), dtype=np.bool_)
         for agent in np.unique(table.agent.codes):
-            groups = np.unique(found.group[table.agent.codes == agent])
-            worth = np.array([self._worth(found.ret[found.group == group]) for group in groups])
+            groups = np.unique(result.group[table.agent.codes == agent])
+            worth = np.array([self._worth(result.ret[result.group == group]) for group in groups])
             lowest = groups[np.argsort(worth, kind="stable")[: int(len(groups) * self.filter_ratio)]]
-            out |= np.isin(found.group, lowest) & (table.agent.codes == agent)
+            out |= np.isin(result.group, lowest) & (table.agent.codes == agent)
         # with its own return as baseline, a row has advantage 0
-        baseline = np.where(out, found.ret, found.baseline)
-        return dataclasses.replace(found, advantage=np.where(out, 0.0, found.advantage), baseline=baseline)
+        baseline = np.where(out, result.ret, result.baseline)
+        return dataclasses.replace(result, advantage=np.where(out, 0.0, result.advantage), baseline=baseline)
 
     def _worth(self, values: FloatArray) -> float:
         if self.filter_method == "mean":

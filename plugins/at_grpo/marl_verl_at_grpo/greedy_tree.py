@@ -56,29 +56,29 @@ class GreedyTree(Sampler):
 
     async def sample(self, context: SamplingContext) -> Sample:
         """Sample one path from the root to the workflow's end."""
-        found = Sample()
+        sample = Sample()
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
             return Sample(failures=[start] * self.candidates)  # none of the first act's candidates could be sampled
         path = _Path(start)
         while path.waiting:
             grown = await self._candidates(context, path)
-            found.failures += [each for each in grown if isinstance(each, Failure)]
-            states = [each for each in grown if isinstance(each, State)]
+            sample.failures += [child for child in grown if isinstance(child, Failure)]
+            states = [child for child in grown if isinstance(child, State)]
             if not states:
                 break
             if value_tokens := sum(state.value_tokens for state in states):
-                found.add_tokens("rollout", value_tokens)
+                sample.add_tokens("rollout", value_tokens)
             best = path.choose(states)
             after = await attempt(context, SESSION, settled(context, best, SESSION))
             if isinstance(after, Failure):
-                found.failures.append(after)
+                sample.failures.append(after)
                 break
             path.advance(after)
         if path.state.episode is not None:
-            found.episodes.append(leaf_episode(path.state, path.off_path_turns))
-        found.count_transitions()
-        return found
+            sample.episodes.append(leaf_episode(path.state, path.off_path_turns))
+        sample.count_transitions()
+        return sample
 
     async def _candidates(self, context: SamplingContext, path: _Path) -> list[State | Failure]:
         """All candidates for the path's next act, by number."""

@@ -44,4 +44,4 @@ class Chosen(Metric):
         gains: dict[str, list[float]] = defaultdict(list)
         for (_, agent, _), rewards in acts.items():
             gains[agent].append(max(rewards) - sum(rewards) / len(rewards))
-        return {f"tree/gain/{agent}": sum(found) / len(found) for agent, found in sorted(gains.items())}
+        return {f"tree/gain/{agent}": sum(values) / len(values) for agent, values in sorted(gains.items())}

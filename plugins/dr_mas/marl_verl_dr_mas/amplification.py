@@ -55,11 +55,11 @@ class Amplification(Metric):
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for code, factor in amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows]).items():
             name = f"agent/{table.agent.names[code]}/amplification"
-            found |= {name: factor.total, f"{name}/spread": factor.spread, f"{name}/shift": factor.shift}
-        return found
+            values |= {name: factor.total, f"{name}/spread": factor.spread, f"{name}/shift": factor.shift}
+        return values
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class SecondMoment(Metric):
         """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
-        found = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
-        return {f"agent/{table.agent.names[code]}/second_moment": value for code, value in found.items()}
+        values = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
+        return {f"agent/{table.agent.names[code]}/second_moment": value for code, value in values.items()}
 
 
 def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, Factor]:

@@ -58,7 +58,7 @@ class Joint:
     @property
     def by_choice(self) -> dict[Choice, Joint]:
         """The child nodes, by choice."""
-        return {choice: each for choice, each in self.below.items() if isinstance(each, Joint)}
+        return {choice: child for choice, child in self.below.items() if isinstance(child, Joint)}
 
     @property
     def children(self) -> list[Joint]:
@@ -96,7 +96,7 @@ def prune(root: Joint, crossed: bool) -> int:
     for node in reversed(list(root.walk())):
         came = [choice for choice, child in node.by_choice.items() if not child.lost]
         kept = set(product_of(came, node.below) if crossed else came)
-        node.below = {choice: each if choice in kept else None for choice, each in node.below.items()}
+        node.below = {choice: child if choice in kept else None for choice, child in node.below.items()}
     return before - sum(1 for _ in root.walk())
 
 
@@ -106,7 +106,7 @@ def product_of(came: Iterable[Choice], tried: Iterable[Choice]) -> list[Choice]:
     while lost := [choice for choice in left if choice not in there]:
         held = Counter((act, own) for choice in lost for act, own in enumerate(choice))
         among = Counter((act, own) for choice in left for act, own in enumerate(choice))
-        act, own = min(held, key=lambda each: (-held[each], among[each], each))
+        act, own = min(held, key=lambda child: (-held[child], among[child], child))
         left = [choice for choice in left if choice[act] != own]
     return left
 
@@ -161,4 +161,4 @@ def failures_of(root: Joint) -> Iterator[Failure]:
     """Yield the failures by node, in the order of paths; at a node first actions, then joint actions."""
     for node in root.walk():
         yield from node.failures
-        yield from (each for each in node.below.values() if isinstance(each, Failure))
+        yield from (child for child in node.below.values() if isinstance(child, Failure))

@@ -116,12 +116,11 @@ class JointTree(Sampler):
         """With three or more turns, a path that stops with a positive reward lacks those of the turns that are left."""
         if self.stop_above is None or turns < 3 or (self.stop_above < 0 and tasks.shift < 0):
             return None
-        what = (
+        message = (
             f"stop_above={self.stop_above:g} with {turns} turns stops at positive rewards, so that an earlier solution"
         )
-        return (
-            f"{what} has a lower return. Shift rewards to 0 or less (marl.task.options.shift), and the threshold too."
-        )
+        remedy = "Shift rewards to 0 or less (marl.task.options.shift), and the threshold too."
+        return f"{message} has a lower return. {remedy}"
 
     @property
     def crossed(self) -> bool:
@@ -162,8 +161,8 @@ class JointTree(Sampler):
             for number, choice in enumerate(chosen):
                 actions = [asked[act][own] for act, own in enumerate(choice)]
                 made.append(group.create_task(self._child(context, node, number, actions, size)))
-        came = [task.result() for each in asked for task in each]
-        node.failures = [each for each in came if isinstance(each, Failure)]
+        came = [task.result() for outcome in asked for task in outcome]
+        node.failures = [outcome for outcome in came if isinstance(outcome, Failure)]
         node.below = {choice: task.result() for choice, task in zip(chosen, made, strict=True)}
         rewards = [child.reward for child in node.children]
         if self.stop_above is not None and rewards and sum(rewards) / len(rewards) <= self.stop_above:
@@ -275,5 +274,5 @@ async def _same(run: Run) -> bool:
     try:
         return answer is proposal or bool(answer == proposal)
     except Exception as error:  # `==` is defined by the answer's class
-        what = f"an answer of type '{type(answer).__name__}' cannot be compared with the proposal"
-        raise MarlError(f"{what}: define '==' for it, or return the proposed object itself") from error
+        message = f"an answer of type '{type(answer).__name__}' cannot be compared with the proposal"
+        raise MarlError(f"{message}: define '==' for it, or return the proposed object itself") from error

@@ -31,13 +31,13 @@ class JointTurns(Metric):
         group = combine([result.group[rows]], len(rows))
         size = np.bincount(group)
         spread = Population().compute(ret, group)[group]
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for t in np.unique(turn):
             at = turn == t
             compared = at & (size[group] > 1)
-            found[f"magrpo/turn_{t}/return"] = float(ret[at].mean())
-            found[f"magrpo/turn_{t}/reward"] = float(reward[at].mean())
-            found[f"magrpo/turn_{t}/groups"] = float(len(np.unique(group[compared])))
+            values[f"magrpo/turn_{t}/return"] = float(ret[at].mean())
+            values[f"magrpo/turn_{t}/reward"] = float(reward[at].mean())
+            values[f"magrpo/turn_{t}/groups"] = float(len(np.unique(group[compared])))
             if compared.any():
-                found[f"magrpo/turn_{t}/spread"] = float(spread[compared].mean())
-        return found
+                values[f"magrpo/turn_{t}/spread"] = float(spread[compared].mean())
+        return values

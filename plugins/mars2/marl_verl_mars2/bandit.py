@@ -88,7 +88,7 @@ class Arms:
     def generators(self) -> list[tuple[str, Posterior]]:
         """The posteriors of generating, with the decay."""
         weight = self.decay ** len(self.children)
-        return [(agent, Decayed(each, weight)) for agent, each in self.generate.items()]
+        return [(agent, Decayed(posterior, weight)) for agent, posterior in self.generate.items()]
 
     def _open(self, agent: str | None = None) -> list[tuple[int, Posterior]]:
         """The children to continue in, all or one agent's, by their numbers."""

@@ -50,11 +50,11 @@ class StyleDiversity(Metric):
             before = None if turn.parent is None else text_of.get(turn.parent)
             moves.setdefault(turn.agent, Counter()).update(diversity.moves(turn.action.text, before))
             openings.setdefault(turn.agent, Counter()).update(diversity.openings(turn.action.text))
-        found = {
+        values = {
             "diversity/style_moves": diversity.style(list(moves.values())),
             "diversity/style_openings": diversity.style(list(openings.values())),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class Refinement(Metric):
         pairs = [(by_node[turn.parent], turn) for turn in turns if turn.parent is not None]
         own = [_gain(*pair) for pair in pairs if pair[0].agent == pair[1].agent]
         cross = [_gain(*pair) for pair in pairs if pair[0].agent != pair[1].agent]
-        found = {
+        values = {
             "refinement/share": len(pairs) / len(turns),
             "refinement/depth": sum(depth.values()) / len(depth),
         }
         if pairs:
-            found["refinement/cross"] = len(cross) / len(pairs)
+            values["refinement/cross"] = len(cross) / len(pairs)
         if own:
-            found["refinement/gain_own"] = sum(own) / len(own)
+            values["refinement/gain_own"] = sum(own) / len(own)
         if cross:
-            found["refinement/gain_cross"] = sum(cross) / len(cross)
-        return found
+            values["refinement/gain_cross"] = sum(cross) / len(cross)
+        return values
 
 
 def _depth(turn: Turn, by_node: Mapping[str, Turn]) -> int:

@@ -107,5 +107,5 @@ def posterior(prior: Prior) -> Posterior:
 
 def thompson(rng: Random, arms: Iterable[tuple[K, Posterior]]) -> K:
     """Thompson sampling: draw from each posterior, in order, and take the arm whose draw is highest."""
-    drawn = [(each.draw(rng), arm) for arm, each in arms]
+    drawn = [(posterior.draw(rng), arm) for arm, posterior in arms]
     return max(drawn, key=lambda pair: pair[0])[1]

@@ -115,16 +115,16 @@ class TreeSearch(Sampler):
     async def sample(self, context: SamplingContext) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""
         if not self.public and (untrained := sorted({*self.arms} - context.explored)):
-            what = f"arms of tree-search: agent '{untrained[0]}' is not trained, so that its acts are no nodes"
-            raise MarlError(f"{what}. Remove it from the arms, or train its policy.")
+            message = f"arms of tree-search: agent '{untrained[0]}' is not trained, so that its acts are no nodes"
+            raise MarlError(f"{message}. Remove it from the arms, or train its policy.")
         start = await attempt(context, SESSION, root(context, SESSION, self.arms))
         if isinstance(start, Failure):
             return Sample(failures=[start] * self.nodes)
         if start.episode is not None:  # the workflow ends without an act of a trained agent
-            found = Sample([start.episode])
-            found.count_transitions()
-            return found
-        found = Sample()
+            sample = Sample([start.episode])
+            sample.count_transitions()
+            return sample
+        sample = Sample()
         rng = Random(f"tree-search {start.journal.seed} {context.label}")
         top = Node(start, self._arms(start))
         nodes: list[Node] = []
@@ -133,7 +133,7 @@ class TreeSearch(Sampler):
             place, agent = descend(top, rng)
             made = await attempt(context, SESSION, self._generate(context, place, agent, number))
             if isinstance(made, Failure):
-                found.failures.append(made)
+                sample.failures.append(made)
                 place.arms.tried(agent, lowest)
                 back_up(place, lowest)
                 continue
@@ -143,10 +143,10 @@ class TreeSearch(Sampler):
             nodes.append(made)
             lowest = min(lowest, made.score)
             if made.state.value_tokens:
-                found.add_tokens("rollout", made.state.value_tokens)
-        found.episodes = best_path(nodes) if self.public else all_paths(nodes)
-        found.count_transitions()
-        return found
+                sample.add_tokens("rollout", made.state.value_tokens)
+        sample.episodes = best_path(nodes) if self.public else all_paths(nodes)
+        sample.count_transitions()
+        return sample
 
     async def _generate(self, context: SamplingContext, parent: Node, agent: str, number: int) -> Node:
         """A new child of a node, by an agent; the parent does not have it yet."""
