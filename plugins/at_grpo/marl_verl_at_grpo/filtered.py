@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Interval
 
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
-from marl_verl.errors import MarlError, unknown
-
-METHODS = ("none", "mean", "std")
 
 
 @dataclass(frozen=True)
@@ -32,15 +30,8 @@ class FilteredAdvantage(Advantage):
     """
 
     name: ClassVar[str] = "filtered"
-    filter_method: str = "none"
-    filter_ratio: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.filter_method not in METHODS:
-            raise unknown("filter_method", self.filter_method, METHODS)
-        if not 0 <= self.filter_ratio < 1:
-            raise MarlError(f"'filter_ratio' must be 0 to below 1, got {self.filter_ratio}")
+    filter_method: Literal["none", "mean", "std"] = "none"
+    filter_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """As `Advantage.compute`, with advantage 0 in the groups that are filtered out."""

@@ -55,7 +55,10 @@ def test_groups_without_spread_are_first_by_std() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"filter_method": "meen"}, "did you mean 'mean'"), ({"filter_ratio": 1.0}, "must be 0 to below 1, got 1.0")],
+    [
+        ({"filter_method": "meen"}, "did you mean 'mean'"),
+        ({"filter_ratio": 1.0}, "must be a number >= 0 and < 1, got 1.0"),
+    ],
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(MarlError, match=message):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import Mix, RewardMix
-from marl_verl.errors import MarlError
 from marl_verl_dr_mas.amplification import Amplification, SecondMoment
 
 
@@ -23,12 +24,10 @@ class PenaltyMix(RewardMix):
     """
 
     name: ClassVar[str] = "penalty"
-    penalty: float = 0.1
+    penalty: Annotated[float, Ge(0)] = 0.1
     weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        if self.penalty < 0:
-            raise MarlError(f"'penalty' must be >= 0, got {self.penalty}")
         Mix(self.weights)  # raises MarlError for invalid weights
 
     def required(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def test_weights_are_of_components() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"penalty": -0.1}, "'penalty' must be >= 0, got -0.1"),
+        ({"penalty": -0.1}, "penalty' must be a number >= 0, got -0.1"),
         ({"weights": {}}, "'weights' is empty"),
         ({"weights": {"team": "much"}}, "'weights.team' must be a number, got 'much'"),
         ({"penality": 0.1}, "unknown key 'options.penality'"),

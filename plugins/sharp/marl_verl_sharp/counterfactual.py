@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 
 from marl_verl.algo.sampling import SamplingContext
 from marl_verl.episode import Episode, Turn
-from marl_verl.errors import unknown
 from marl_verl_sharp.masking import MaskingCredit
 
 
@@ -37,11 +36,6 @@ class Counterfactual(MaskingCredit):
     def repeated(self) -> bool:
         """Whether `unit` is "agent"."""
         return self.unit == "agent"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.unit not in ("agent", "act"):
-            raise unknown("unit", self.unit, ("agent", "act"))
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Set Delta on the turns. Returns the number of sampled tokens. AttemptFailed if a masked run has no score."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
@@ -50,8 +50,6 @@ class MaskingCredit(ReplayCredit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in get_args(Mode):
-            raise unknown("mode", self.mode, get_args(Mode))
         for option in ("only", "without"):
             names = getattr(self, option)
             if isinstance(names, str):

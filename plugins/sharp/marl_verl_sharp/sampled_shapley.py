@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Interval
 
 from marl_verl.algo.credit import MOST_PLAYERS, coalitions, shapley
 from marl_verl.algo.sampling import SamplingContext
 from marl_verl.episode import Episode
-from marl_verl.errors import MarlError
+from marl_verl.options import Positive
 from marl_verl_sharp.masking import MaskingCredit
 
 Coalition = frozenset[str]
@@ -39,18 +41,9 @@ class SampledShapley(MaskingCredit):
     """
 
     name: ClassVar[str] = "shapley"
-    exact_up_to: int = 6
-    permutations: int = 16
-    truncation: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.exact_up_to <= MOST_PLAYERS:
-            raise MarlError(f"'exact_up_to' must be between 0 and {MOST_PLAYERS}, got {self.exact_up_to}")
-        if self.permutations < 1:
-            raise MarlError(f"'permutations' must be 1 or more, got {self.permutations}")
-        if self.truncation < 0:
-            raise MarlError(f"'truncation' must be 0 or more, got {self.truncation}")
+    exact_up_to: Annotated[int, Interval(ge=0, le=MOST_PLAYERS)] = 6
+    permutations: Positive = 16
+    truncation: Annotated[float, Ge(0)] = 0.0
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Set phi on the turns. Returns the number of sampled tokens. AttemptFailed if a replay has no score."""
