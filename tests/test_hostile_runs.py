@@ -111,6 +111,14 @@ def test_a_file_is_a_regular_one_of_bounded_size(
     assert "'link' is" not in capsys.readouterr().err
 
 
+def test_a_link_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.read_bytes(tmp_path / "link")
+    assert files.read_bytes(tmp_path / "link", follow=True) == b"mine"
+
+
 def test_trackers_may_link_in_their_folders_and_a_run_may_be_a_link(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", steps=1)
     (run / "wandb").mkdir()
