@@ -39,6 +39,8 @@ __all__ = [
     "Options",
     "Part",
     "Positive",
+    "Share",
+    "Small",
     "build",
     "check_type",
     "config_of",
@@ -49,6 +51,9 @@ __all__ = [
 T = TypeVar("T")
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[int, Ge(0)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Small = Annotated[float, Ge(0)]
+"""A number added to a divisor, 0 or above."""
 Count = Annotated[int, Interval(ge=1, le=4096)]
 """The number of episodes, candidates or nodes of a task: all are in memory at the same time."""
 

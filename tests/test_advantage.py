@@ -291,13 +291,6 @@ def test_extra_columns_can_be_group_keys() -> None:
     assert result.members(0).tolist() == [0, 2]
 
 
-def test_numpy_numbers_are_numbers() -> None:
-    one = row("q", 0, 0, 0, "a")
-    one |= {"session": np.int64(2), "rewards": {"team": np.float32(0.5)}, "padding": np.bool_(False)}
-    table = RowTable.from_rows([one])
-    assert (table.key(0), table.rewards["team"].tolist()) == ("q_2_0", [0.5])
-
-
 # What a user does wrong
 
 
@@ -319,16 +312,7 @@ def changed(**values: Any) -> Rows:
         (changed(rewards={"team": float("nan"), "role": 0.0}), ["'team'", "q0_1_0", "agent 'a'", "task 'q0'", "nan"]),
         (changed(rewards={"team": 0.0, "role": float("-inf")}), ["'role'", "q0_1_0", "task 'q0'", "-inf"]),
         (changed(rewards={}), ["q0_1_0", "no reward component"]),
-        (changed(rewards={"team": "1"}), ["row 1", "'team'", "'1'"]),
-        (changed(rewards=[1.0]), ["row 1", "'rewards'"]),
-        (changed(uid=7), ["row 1", "'uid'", "a name"]),
-        (changed(turn=1.5), ["row 1", "'turn'", "whole number"]),
-        (changed(turn=-1), ["row 1", "'turn'", "-1"]),
-        (changed(session=True), ["row 1", "'session'"]),
         (changed(session=0), ["two rows", "q0_0_0"]),
-        (changed(agent=None), ["row 1", "'agent'"]),
-        (changed(padding="no"), ["row 1", "'padding'"]),
-        ([{k: v for k, v in r.items() if k != "agent"} for r in good()], ["row 0", "no 'agent'"]),
         (changed(rewards={"team": 1e308, "role": 1e308}), ["mixed reward", "q0_1_0", "inf"]),
         (changed(rewards={"team": 1e200, "role": 0.0}), ["scale", "q0_", "too large"]),
     ],
@@ -366,12 +350,15 @@ def test_missing_components_raise_with_the_nearest() -> None:
         ({"credit": "marl_verl.algo.rewards:Mux"}, ["cannot import 'marl_verl.algo.rewards:Mux'"]),
         ({"rewards": "alhpa"}, ["reward mix 'alhpa'", "did you mean 'alpha'"]),
         ({"gamma": 0.5}, ["unknown key 'x.gamma'"]),
-        ({"advantage": {"returns": {"name": "discounted", "gamma": 2.0}}}, ["x.advantage.returns: 'gamma'", "2.0"]),
+        (
+            {"advantage": {"returns": {"name": "discounted", "gamma": 2.0}}},
+            ["returns.gamma' must be a number", "2.0"],
+        ),
         ({"advantage": {"overlong": {"L": 4}}}, ["overlong.C' is missing"]),
         ({"advantage": {"overlong": {"L": 4, "C": 5}}}, ["L=4", "C=5"]),
         ({"advantage": {"scale_group": ["agent", "agent"]}}, ["'scale_group'", "'agent' twice"]),
         ({"advantage": {"norm_by_std": 1}}, ["'x.advantage.norm_by_std'"]),
-        ({"advantage": {"eps": -1.0}}, ["'eps'", "-1.0"]),
+        ({"advantage": {"eps": -1.0}}, ["x.advantage.eps'", "-1.0"]),
         ({"advantage": 3}, ["'x.advantage' must be the name of a part"]),
         ({"sampler": 3}, ["'x.sampler'"]),
     ],

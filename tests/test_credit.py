@@ -157,7 +157,7 @@ def test_a_credit_adds_to_the_other_components() -> None:
     method = algorithm("at-grpo", credit="step-groups", credit_gamma=0.5, credit_group=["uid", "agent"])
     assert method.compute(RowTable.from_rows(rows)).reward.tolist() == [0.5, 1.5]
     assert method.credit[0].group == ("uid", "agent")
-    with pytest.raises(MarlError, match=r"'options.credit.gamma' must be a number, got 'x'"):
+    with pytest.raises(MarlError, match=r"'options.credit.gamma' must be a number >= 0 and <= 1, got 'x'"):
         algorithm("at-grpo", credit="step-groups", credit_gamma="x")
-    with pytest.raises(MarlError, match=r"options.credit: 'gamma' must be between 0 and 1, got 2.0"):
+    with pytest.raises(MarlError, match=r"'options.credit.gamma' must be a number >= 0 and <= 1, got 2.0"):
         algorithm("at-grpo", credit="step-groups", credit_gamma=2.0)

@@ -128,9 +128,9 @@ def test_a_value_is_a_finite_number(value: object) -> None:
         RowTable.from_rows([turn(0, 0, "a", 1.0, 0.5), {**turn(1, 0, "a", 1.0, 0.5), "value": value}])
 
 
-@pytest.mark.parametrize(("options", "message"), [({"lam": 1.5}, "'lam'"), ({"gamma": -1.0}, "'gamma'")])
+@pytest.mark.parametrize(("options", "message"), [({"lam": 1.5}, "lam'"), ({"gamma": -1.0}, "gamma'")])
 def test_options_out_of_range(options: dict[str, float], message: str) -> None:
-    with pytest.raises(MarlError, match=f"{message} must be between 0 and 1"):
+    with pytest.raises(MarlError, match=f"{message} must be a number >= 0 and <= 1"):
         algorithm("ippo", **options)
 
 

@@ -11,18 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
-from marl_verl.errors import MarlError
 from marl_verl.options import Part
 
 SINGLETONS = ("zero", "raw", "batch")
 MODERATE = 1e100
 """Returns below it are not the reason where a baseline or a scale is not finite."""
-
-
-def check_eps(eps: float) -> None:
-    """Raise MarlError unless eps is a finite number >= 0."""
-    if not 0 <= eps < np.inf:
-        raise MarlError(f"'eps' must be >= 0, got {eps}")
 
 
 class Baseline(Part):

@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
-from marl_verl.algo.advantage.compare import SINGLETONS, Baseline, Mean, Scale, Unbiased, check_eps, compare
+from marl_verl.algo.advantage.compare import SINGLETONS, Baseline, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.groups import SAMPLES, TASK, Group, check_columns, group_ids, sample_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.errors import MarlError, unknown
-from marl_verl.options import Part
+from marl_verl.options import Part, Small
 
 Memory = Mapping[str, float]
 """What an estimator keeps of earlier steps: names and numbers, stored in checkpoints."""
@@ -186,7 +186,7 @@ class Advantage(GroupEstimator):
     baseline: Baseline = Mean()
     norm_by_std: bool = True
     std: Scale = Unbiased()
-    eps: float = 1e-6
+    eps: Small = 1e-6
     scale_group: Group | None = None
     singleton: str = "zero"
 
@@ -195,7 +195,6 @@ class Advantage(GroupEstimator):
             raise unknown("sample", self.sample, SAMPLES)
         if self.singleton not in SINGLETONS:
             raise unknown("singleton policy", self.singleton, SINGLETONS)
-        check_eps(self.eps)
         object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
         if self.scale_group is not None:
             object.__setattr__(self, "scale_group", check_columns("scale_group", self.scale_group))

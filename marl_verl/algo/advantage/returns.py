@@ -12,7 +12,7 @@ from marl_verl.algo.advantage.groups import check_shared
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
-from marl_verl.options import Part
+from marl_verl.options import Part, Share
 
 Scope = Literal["policy", "team"]
 """Input of a critic: the agent's observation, one critic per policy; or the joint observation, one critic per team."""
@@ -67,12 +67,9 @@ class Immediate(Returns):
 class _SessionSum(Returns):
     """Base of returns that sum the agent's own turns in the session, later ones discounted by `gamma`."""
 
-    gamma: float = 1.0
+    gamma: Share = 1.0
     sums_turns = True
     of = "sessions"
-
-    def __post_init__(self) -> None:
-        check_gamma(self.gamma)
 
     def team_rows(self, table: RowTable) -> BoolArray:
         """[n] bool, each agent's last turn in the session."""
@@ -118,12 +115,9 @@ class TreeMean(Returns):
 
     name: ClassVar[str] = "tree_mean"
     one_side: ClassVar[str | None] = "it sums the turns of all agents on a path"
-    gamma: float = 1.0
+    gamma: Share = 1.0
     sums_turns = True
     of = "trees"
-
-    def __post_init__(self) -> None:
-        check_gamma(self.gamma)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """See `Returns.compute`. MarlError as in `Tree.of`, or if uncrossed rows at one node have different rewards."""
@@ -163,13 +157,8 @@ class GAE(_SessionSum):
     """
 
     name: ClassVar[str] = "gae"
-    lam: float = 0.95
+    lam: Share = 0.95
     critic: Scope = "policy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.lam <= 1:
-            raise MarlError(f"'lam' must be between 0 and 1, got {self.lam}")
 
     def wants_critic(self) -> Scope:
         return self.critic
@@ -194,12 +183,6 @@ class GAE(_SessionSum):
         """[n] A + V; 0 where there is no value."""
         value: FloatArray = np.where(_valued(table), table.values, 0.0)
         return ret + value
-
-
-def check_gamma(gamma: float) -> None:
-    """Raise MarlError unless 0 <= gamma <= 1."""
-    if not 0 <= gamma <= 1:
-        raise MarlError(f"'gamma' must be between 0 and 1, got {gamma}")
 
 
 def _latest(time: IntArray, group: IntArray) -> BoolArray:

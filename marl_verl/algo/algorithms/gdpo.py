@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, combine
-from marl_verl.algo.advantage.compare import Mean, Unbiased, check_eps, compare
+from marl_verl.algo.advantage.compare import Mean, Unbiased, compare
 from marl_verl.algo.advantage.estimator import Estimator, Rows
 from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_ids
 from marl_verl.algo.advantage.result import AdvantageResult
@@ -17,6 +17,7 @@ from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.reference import PlainRows, in_groups
 from marl_verl.errors import MarlError
+from marl_verl.options import Small
 
 SET = ("team", "role", "tool")
 """Components that a run sets without a part of the score."""
@@ -42,12 +43,11 @@ class Decoupled(Estimator):
     key_weights: list[float] | tuple[float, ...] | None = None
     group: Group = TASK
     norm_by_std: bool = True
-    eps: float = 1e-6
+    eps: Small = 1e-6
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", check_columns("keys", self.keys))
         object.__setattr__(self, "group", check_columns("group", self.group))
-        check_eps(self.eps)
         if not self.keys:
             raise MarlError("'keys' is empty: name the reward components to normalise")
         if self.key_weights is not None and len(self.key_weights) != len(self.keys):

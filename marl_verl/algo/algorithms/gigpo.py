@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, group_mean
-from marl_verl.algo.advantage.compare import Mean, Scale, Unbiased, check_eps, compare
+from marl_verl.algo.advantage.compare import Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.estimator import Estimator, Rows
 from marl_verl.algo.advantage.groups import TASK, Group, check_columns, check_shared, group_ids, sample_ids
 from marl_verl.algo.advantage.result import AdvantageResult
-from marl_verl.algo.advantage.returns import check_gamma
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.reference import PlainRows
 from marl_verl.algo.credit.table import Mode, same_observation, step_returns
+from marl_verl.options import Share, Small
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,15 @@ class GroupInGroup(Estimator):
     group_by_agent: bool = False
     mode: Mode = "mean_norm"
     step_w: float = 1.0
-    gamma: float = 0.95
+    gamma: Share = 0.95
     step: str = "step"
     std: Scale = Unbiased()
-    eps: float = 1e-6
+    eps: Small = 1e-6
     episode_singleton: Literal["zero", "raw"] = "raw"
     step_singleton: Literal["zero", "raw"] = "zero"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", check_columns("group", self.group))
-        check_gamma(self.gamma)
-        check_eps(self.eps)
 
     def incompatibility(self, rows: Rows) -> str | None:
         return "it compares sessions, and a tree is a single session" if rows.tree else None

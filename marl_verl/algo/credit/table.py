@@ -8,13 +8,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, first_true
-from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, check_eps, compare
+from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.groups import SIBLINGS, TASK, Group, group_ids
-from marl_verl.algo.advantage.returns import check_gamma, sum_joint_turns
+from marl_verl.algo.advantage.returns import sum_joint_turns
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import deepest_first
 from marl_verl.algo.credit.base import TableCredit
 from marl_verl.errors import MarlError
+from marl_verl.options import Share, Small
 
 Mode = Literal["mean_norm", "mean_std_norm"]
 
@@ -76,16 +77,14 @@ class StepGroups(TableCredit):
     name: ClassVar[str] = "step-groups"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
     step: str = "step"
-    gamma: float = 0.95
+    gamma: Share = 0.95
     group: Group = TASK
     mode: Mode = "mean_norm"
     std: Scale = Unbiased()
-    eps: float = 1e-6
+    eps: Small = 1e-6
     singleton: Literal["zero", "raw"] = "zero"
 
     def __post_init__(self) -> None:
-        check_gamma(self.gamma)
-        check_eps(self.eps)
         object.__setattr__(self, "group", tuple(self.group))
 
     def incompatibility(self, branches: bool) -> str | None:

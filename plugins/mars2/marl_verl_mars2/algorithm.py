@@ -11,7 +11,7 @@ import numpy as np
 from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
 from marl_verl.algo.rewards import Mix
-from marl_verl.errors import MarlError
+from marl_verl.options import Share, Small
 from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity
 
 
@@ -30,15 +30,9 @@ class Shaped(Returns):
 
     name: ClassVar[str] = "shaped"
     one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
-    gamma: float = 0.5
-    lam: float = 0.5
+    gamma: Small = 0.5
+    lam: Share = 0.5
     shaping_from: Literal["raw"] = "raw"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lam <= 1:
-            raise MarlError(f"'lam' must be between 0 and 1, got {self.lam}")
-        if self.gamma < 0:
-            raise MarlError(f"'gamma' must be >= 0, got {self.gamma}")
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """MarlError as `Tree.of`."""

@@ -100,7 +100,7 @@ def test_twice_the_same_model_has_the_demonstrations_of_one_half(seed: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"gamma": -1.0}, "'gamma' must be >= 0"), ({"lam": 2.0}, "'lam' must")]
+    ("options", "message"), [({"gamma": -1.0}, "gamma' must be a number >= 0"), ({"lam": 2.0}, "lam' must")]
 )
 def test_shaping_that_makes_no_sense_is_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(MarlError, match=message):
