@@ -130,10 +130,8 @@ def test_an_override_is_refused_at_once(line: str) -> None:
     ("override", "message"),
     [
         (f"marl.run.name={'x' * 300}", "has 300 bytes, but the name of a run directory may have 200: shorten it"),
-        (f"marl.run.name='{'ü' * 150}'", "has 300 bytes"),
         ("marl.run.name=''", "'marl.run.name' must be the name of a folder, without '/', got ''"),
         ("marl.run.name=..", "must be the name of a folder"),
-        ("marl.run.name='a\0b'", "must be the name of a folder"),
         (f"marl.run.dir={'x' * 300}", "'marl.run.dir' is no folder"),
         ("marl.run.dir='a\0b'", "'marl.run.dir' is no folder"),
         ("marl.run.dir=/dev/null/runs", "cannot be created"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl.config.compose import compose, parse_overrides, with_overrides
+from marl_verl.config.compose import attention, compose, parse_overrides, rollout_workers, with_overrides
 from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.resolve import resolve
 from marl_verl.config.verl_keys import changed
@@ -174,15 +174,13 @@ def test_each_sampler_has_its_own_options(
     assert found["validation"] == validation
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(None, 1), (8, 1), (31, 1), (32, 2), (96, 6), (256, 8)])
-def test_rollout_workers_on_gpu_machines_are_as_many_as_its_cores_allow(
-    monkeypatch: pytest.MonkeyPatch, cores: int | None, expected: int
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    recipe, key = QUICKSTART / "inventory.yaml", "actor_rollout_ref.rollout.agent.num_workers"
-    found = [OmegaConf.select(compose(recipe, more, hardware="gpu"), key) for more in ([], [f"{key}=3"])]
-    assert found == [expected, 3]
-    assert OmegaConf.select(compose(recipe, [], hardware="cpu"), key) == 1
+def test_rollout_workers_on_gpu_machines_are_as_many_as_its_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, expected in ((None, 1), (31, 1), (32, 2), (256, 8)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert rollout_workers() == expected
+    key = "actor_rollout_ref.rollout.agent.num_workers"
+    assert OmegaConf.select(compose(QUICKSTART / "inventory.yaml", [], hardware="gpu"), key) == 8
+    assert OmegaConf.select(compose(QUICKSTART / "inventory.yaml", [f"{key}=3"], hardware="gpu"), key) == 3
 
 
 def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
@@ -203,17 +201,13 @@ def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
 
 def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marl_verl.config.compose.flash_attention", lambda: True)
-    recipe = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
-    own = "model.override_config.attn_implementation"
-    precision = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
-
-    def found(*overrides: str) -> list[str]:
-        config = compose(recipe, list(overrides), hardware="gpu")
-        whole = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))
-        return [str(OmegaConf.select(part.actor_rollout_ref, own)) for part in whole.policies.values()]
-
-    assert found() == ["flash_attention_2"] * 2
-    assert found(f"+{precision}={{param_dtype: fp32}}") == ["sdpa"] * 2  # its kernels are for 16 bits
-    assert found(f"+{precision}={{param_dtype: bf16}}") == ["flash_attention_2"] * 2
-    assert found(f"actor_rollout_ref.{own}=sdpa") == ["sdpa"] * 2
-    assert found(f"+marl.policies.asker.{own}=eager") == ["flash_attention_2", "eager"]
+    assert (attention("fp32"), attention("bf16")) == ("sdpa", "flash_attention_2")  # its kernels are for 16 bits
+    key = "model.override_config.attn_implementation"
+    precision = "+actor_rollout_ref.actor.fsdp_config.mixed_precision={param_dtype: bf16}"
+    lines = [precision, f"+marl.policies.asker.{key}=eager"]
+    config = compose(QUICKSTART / "inventory.yaml", lines, hardware="gpu")
+    whole = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))
+    settings = [str(OmegaConf.select(part.actor_rollout_ref, key)) for part in whole.policies.values()]
+    assert settings == ["flash_attention_2", "eager"]
+    config = compose(QUICKSTART / "inventory.yaml", [precision.replace("bf16", "fp32")], hardware="gpu")
+    assert OmegaConf.select(config, f"actor_rollout_ref.{key}") == "sdpa"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -17,17 +18,21 @@ from typing import Any
 import pytest
 import torch  # noqa: F401 -- where it is imported, the checks of a plan need no child process
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.cli.main import main
 from marl_verl.config import checks, compose
-from marl_verl.config.hardware import HARDWARE_VARIABLE
+from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.parts import algorithm_of
+from marl_verl.config.resolve import loss_of
+from marl_verl.config.stored import marl_section
 from marl_verl.config.variants import TABLE, Variant, variant_overrides, variants_of
 from marl_verl.errors import MarlError
 from marl_verl.models import count
+from marl_verl.run import prepare
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import Plan, plan_run
+from marl_verl.team import TeamConfig
 from tests.model_configs import CONFIGS
 
 pytestmark = pytest.mark.slow
@@ -69,8 +74,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasks of a recipe are made once."""
+    """The tasks of a recipe are made once, and policies with the same settings are resolved once."""
     monkeypatch.setattr(checks, "load_tasks", tasks_of)
+    monkeypatch.setattr(prepare, "resolve", resolved_once)
     monkeypatch.setattr(count, "_hub_config", lambda name: CONFIGS.get(name, {}))
     count.model_config.cache_clear()
 
@@ -85,6 +91,24 @@ def tasks_of(
     if key not in made:
         made[key] = load(task_set, section, split, seed, few)
     return list(made[key])
+
+
+resolved: dict[bytes, bytes] = {}
+
+
+def resolved_once(config: DictConfig, team: TeamConfig, resolve: Any = prepare.resolve) -> DictConfig:
+    """A resolved config, of which only section `marl` depends on task, workflow and options of the algorithm."""
+    content: Any = OmegaConf.to_container(config)
+    marl = content.pop("marl")
+    losses = {name: loss_of(team, name)[0] for name in team.policies}
+    scope = algorithm_of(team).advantage.wants_critic()
+    chosen = [marl[key] for key in ("policies", "pools", "critic")], marl["run"]["repeatable"], len(team.agents)
+    key = pickle.dumps((content, chosen, losses, scope, has_accelerator()))
+    if key not in resolved:
+        resolved[key] = pickle.dumps(resolve(config, team))
+    whole: DictConfig = pickle.loads(resolved[key])
+    whole.marl = marl_section(config)
+    return whole
 
 
 def data_of(recipe: Path, folder: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -221,14 +220,6 @@ def test_verls_own_defaults_hold() -> None:
     assert made["data"]["train_batch_size"] == defaults["data"]["train_batch_size"]
     for key in ("total_epochs", "total_training_steps", "save_freq", "test_freq"):
         assert made["trainer"][key] == defaults["trainer"][key]
-
-
-def test_a_translation_is_the_callers_own() -> None:
-    made = recipe("algorithm.adv_estimator=rloo")
-    expected = copy.deepcopy(made)
-    for section in (made["data"], made["trainer"], made["marl"]["algorithm"]["options"], made["marl"]["agents"]):
-        section.clear()
-    assert recipe("algorithm.adv_estimator=rloo") == expected
 
 
 def test_the_last_of_two_overrides_holds() -> None:

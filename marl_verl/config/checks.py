@@ -44,8 +44,8 @@ def check_sampling(config: DictConfig, team: TeamConfig) -> Iterator[str]:
         rollout = policy.override.get("rollout") or {}
         trained = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
         if temperature not in (None, trained) and not policy.frozen:
-            what = f"agent '{agent.name}' samples at temperature {temperature:g}, but policy '{name}' is trained at"
-            yield f"{what} {trained:g}: set marl.policies.{name}.rollout.temperature instead"
+            problem = f"agent '{agent.name}' samples at temperature {temperature:g}, but policy '{name}' is trained at"
+            yield f"{problem} {trained:g}: set marl.policies.{name}.rollout.temperature instead"
 
 
 def load_tasks(
@@ -83,8 +83,8 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> Iterator[
             yield f"{times} {split} tasks have the id '{most}': task ids must be unique"
     files = any(config.marl.task[f"{split}_file"] is not None for split in tasks)
     if both := trained(tasks["train"], tasks["test"], files):
-        what = f"{len(both)} tasks are in both splits, e.g. '{both[0].id}', {shown(both[0].prompt)}"
-        yield f"{what}: held-out tasks must not be trained on"
+        problem = f"{len(both)} tasks are in both splits, e.g. '{both[0].id}', {shown(both[0].prompt)}"
+        yield f"{problem}: held-out tasks must not be trained on"
     count, batch = len(tasks["train"]), config.data.train_batch_size
     if count < batch:
         yield f"{count} training tasks are fewer than data.train_batch_size={batch}"
@@ -96,8 +96,8 @@ def missing_tools(tasks: dict[Split, list[Task]], moves: Iterable[Iterable[Act]]
     if not asking or any((act.parameters or {}).get("tools") for acts in moves for act in acts):
         return []
     (task, why), *_ = asking
-    what = f"warning: {len(asking)} tasks tell the agent to call a tool, which no agent has: of '{task.id}' {why}"
-    return [f"{what}. Change the prompts, or give the agents tools in a workflow (docs/teams.md#tools-and-messages)."]
+    note = f"warning: {len(asking)} tasks tell the agent to call a tool, which no agent has: of '{task.id}' {why}"
+    return [f"{note}. Change the prompts, or give the agents tools in a workflow (docs/teams.md#tools-and-messages)."]
 
 
 def set_steps(config: DictConfig, tasks: int) -> None:
@@ -123,6 +123,6 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> Iterato
     needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
     available = psutil.virtual_memory().available
     if available < needed:
-        what = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
+        problem = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
         remedy = "close other programs, or let the agents share a policy"
-        yield f"{available / GIB:.1f} GiB of memory are free, but {what}: {remedy}"
+        yield f"{available / GIB:.1f} GiB of memory are free, but {problem}: {remedy}"

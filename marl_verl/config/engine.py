@@ -121,12 +121,12 @@ def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, Mod
         context: Any = made[name].context if name in made else model.override_config.get("max_position_embeddings")
         context = context or model_config(str(model.path)).get("max_position_embeddings")
         if limit is not None and isinstance(context, int) and limit > context:
-            what = f"'{where}.rollout.max_model_len' is {limit}, but its model has a context of {context} tokens"
+            problem = f"'{where}.rollout.max_model_len' is {limit}, but its model has a context of {context} tokens"
             source = team.policies[name].made
-            yield f"{what}: lower it" + (f", or raise {where}.{source.name}.context" if source else "")
+            yield f"{problem}: lower it" + (f", or raise {where}.{source.name}.context" if source else "")
         if (tokens := rollout.max_num_batched_tokens) < (rows := rollout.max_num_seqs):
-            what = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"
-            yield f"{what}: raise it, or lower rollout.max_num_seqs"
+            problem = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"
+            yield f"{problem}: raise it, or lower rollout.max_num_seqs"
         for agent in team.agents.values():
             if agent.policy == name and (words := len(agent.instructions.split())) > prompt:
                 yield too_long(agent.name, name, f"{words} words", prompt)
@@ -134,5 +134,5 @@ def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, Mod
 
 def too_long(agent: str, policy: str, length: str, limit: int) -> str:
     """The problem of instructions that leave no room for an observation."""
-    what = f"the instructions of agent '{agent}' have {length}, but a prompt of policy '{policy}' has {limit} tokens"
-    return f"{what}: shorten marl.agents.{agent}.instructions, or raise data.max_prompt_length"
+    problem = f"the instructions of agent '{agent}' have {length}, but a prompt of policy '{policy}' has {limit} tokens"
+    return f"{problem}: shorten marl.agents.{agent}.instructions, or raise data.max_prompt_length"

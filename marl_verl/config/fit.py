@@ -44,11 +44,11 @@ def check_samplers(
         except MarlError as error:
             yield f"marl.{section}.options: {error}"
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
-            what = f"marl.{section}: sampler '{names[section]}' needs public scores, but task set '{team.task.name}'"
-            yield f"{what} has none: implement TaskSet.public_score, or use sampler 'independent'"
+            problem = f"marl.{section}: sampler '{names[section]}' needs public scores, but task set '{team.task.name}'"
+            yield f"{problem} has none: implement TaskSet.public_score, or use sampler 'independent'"
     if samplers["validation"].branches and not samplers["validation"].public:
-        what = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
-        yield f"{what}: use 'independent', 'best-of', or 'tree-search' with options {{guide: public}}"
+        problem = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
+        yield f"{problem}: use 'independent', 'best-of', or 'tree-search' with options {{guide: public}}"
 
 
 @check
@@ -85,16 +85,16 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> Itera
         if not isinstance(credit, ReplayCredit):
             continue
         if sampler.branches or sampler.public:
-            what = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes"
-            yield f"{what} off-path turns: use sampler 'independent'"
+            problem = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes"
+            yield f"{problem} off-path turns: use sampler 'independent'"
         try:
             credit.check(list(team.agents))
         except MarlError as error:
             yield f"marl.algorithm.options.credit: {error}"
         if credit.repeated and algorithm.advantage.sums_turns:
-            what = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
+            problem = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
             remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
-            yield f"{what}: {remedy}"
+            yield f"{problem}: {remedy}"
 
 
 @check
@@ -104,13 +104,13 @@ def check_replays(
     """MarlError if a sampler or the credit replays episodes of a workflow that cannot be replayed."""
     if workflow.replayable:
         return
-    what = f"workflow '{team.workflow.name}' {NOT_REPLAYABLE}"
+    problem = f"workflow '{team.workflow.name}' {NOT_REPLAYABLE}"
     for section, sampler in samplers.items():
         if sampler.branches:
             remedy = "use 'independent' or 'best-of'"
-            yield f"marl.{section}: {what}, but sampler '{names[section]}' branches from replays: {remedy}"
+            yield f"marl.{section}: {problem}, but sampler '{names[section]}' branches from replays: {remedy}"
     for credit in algorithm.replay_credits:
-        yield f"{what}, but credit '{credit.name}' replays its episodes: set marl.algorithm.options.credit=none"
+        yield f"{problem}, but credit '{credit.name}' replays its episodes: set marl.algorithm.options.credit=none"
 
 
 def check_advantage(synthetic: SyntheticTeam) -> None:
@@ -208,7 +208,7 @@ class _SyntheticContext(SamplingContext):
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         text = f"({agent or act.agent} {act.slot} {session} {candidate})"
         ids = [*range(1 + _number(text, 16))]
-        return Action(text, [], ids, [-0.1 * (1 + each) for each in ids], stop_reason="stop", version=0)
+        return Action(text, [], ids, [-0.1 * (1 + number) for number in ids], stop_reason="stop", version=0)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The sum of the components; errors of the mix appear when the advantage is computed."""

@@ -34,19 +34,19 @@ def with_model_settings(actor_rollout_ref: DictConfig, where: str, repeatable: b
         repeatable: whether every request has a seed.
     """
     if repeatable and actor_rollout_ref.rollout.enable_chunked_prefill:
-        what = f"'{where}.rollout.enable_chunked_prefill' must be false on a CPU"
+        problem = f"'{where}.rollout.enable_chunked_prefill' must be false on a CPU"
         why = "a server ends when it divides the prompt of a request with a seed"
-        raise MarlError(f"{what}: {why}. Leave it out, or set marl.run.repeatable=false.")
-    found = shapes(model_folder(str(actor_rollout_ref.model.path)))
+        raise MarlError(f"{problem}: {why}. Leave it out, or set marl.run.repeatable=false.")
+    tensors = shapes(model_folder(str(actor_rollout_ref.model.path)))
     bucket, largest = (
         OmegaConf.select(actor_rollout_ref, BUCKET),
-        max(found, key=lambda name: prod(found[name]), default=""),
+        max(tensors, key=lambda name: prod(tensors[name]), default=""),
     )
-    needed = ceil(4 * prod(found[largest]) / MIB) if found else 0  # float32, as the training worker has it
+    needed = ceil(4 * prod(tensors[largest]) / MIB) if tensors else 0  # float32, as the training worker has it
     if bucket is not None and bucket < needed:
-        what = f"'{where}.{BUCKET}' is {bucket}, but tensor '{largest}' of the model has {needed} MiB"
-        raise MarlError(f"{what}: leave it out, or set at least {needed}")
-    half = parameters(found) >= LARGE and bool(BFLOAT16_FLAGS & cpu_flags())
+        problem = f"'{where}.{BUCKET}' is {bucket}, but tensor '{largest}' of the model has {needed} MiB"
+        raise MarlError(f"{problem}: leave it out, or set at least {needed}")
+    half = parameters(tensors) >= LARGE and bool(BFLOAT16_FLAGS & cpu_flags())
     kind = "bf16" if half else "fp32"
     settings: dict[str, Any] = {
         BUCKET: max(SMALLEST_BUCKET, needed),
@@ -90,5 +90,5 @@ def cpu_flags() -> frozenset[str]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return frozenset()
-    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return frozenset(found[1].split()) if found else frozenset()
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(flags[1].split()) if flags else frozenset()

@@ -119,22 +119,23 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     elif any(pool.nodes > 1 for pool in pools):
         check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")
     if ray.get("num_cpus") is not None and (needed := ray_cpus(config, pools)) > ray.num_cpus:
-        what = f"'ray_kwargs.ray_init.num_cpus' is {ray.num_cpus}, but the run needs {needed} (logical) CPUs of Ray"
-        yield f"{what}: leave it out, or raise it"
+        problem = f"'ray_kwargs.ray_init.num_cpus' is {ray.num_cpus}, but the run needs {needed} (logical) CPUs of Ray"
+        yield f"{problem}: leave it out, or raise it"
 
 
 def _server_problems(pool: Pool, policy: str, rollout: Any) -> Iterator[str]:
     gpus = server_gpus(rollout)
     if (experts := int(rollout.get("expert_parallel_size", 1))) not in (1, gpus):
-        what = f"policy '{policy}': rollout.expert_parallel_size={experts} must be 1, or all GPUs of a server ({gpus})"
-        yield f"{what}: experts are spread over tensor_model_parallel_size x data_parallel_size GPUs"
+        size = f"must be 1, or all GPUs of a server ({gpus})"
+        reason = "experts are spread over tensor_model_parallel_size x data_parallel_size GPUs"
+        yield f"policy '{policy}': rollout.expert_parallel_size={experts} {size}: {reason}"
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % gpus:
-        what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"
-        yield f"{what} {product} = {gpus}: {pool.size} is not a multiple of {gpus}"
+        has = f"has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"
+        yield f"policy '{policy}' {has} {product} = {gpus}: {pool.size} is not a multiple of {gpus}"
     if gpus > pool.gpus and gpus % pool.gpus:
-        what = f"a server of policy '{policy}' needs {product} = {gpus} GPUs"
-        yield f"{what}, which is not a multiple of the {pool.gpus} GPUs per node"
+        problem = f"a server of policy '{policy}' needs {product} = {gpus} GPUs"
+        yield f"{problem}, which is not a multiple of the {pool.gpus} GPUs per node"
 
 
 def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:
@@ -142,12 +143,12 @@ def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
     if sum(shares.values()) > 1:
         terms = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
-        what = f"the servers on pool '{pool.name}' would take {terms} = {sum(shares.values()):.2f} of each GPU's memory"
-        yield f"{what}: set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
+        fact = f"the servers on pool '{pool.name}' would take {terms} = {sum(shares.values()):.2f} of each GPU's memory"
+        yield f"{fact}: set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
     for name, rollout in rollouts.items():
         if not rollout.free_cache_engine or not rollout.get("enable_sleep_mode", True):
-            what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep during training"
-            yield f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on"
+            problem = f"policy '{name}' shares pool '{pool.name}', where servers must sleep during training"
+            yield f"{problem}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on"
 
 
 def ray_cpus(config: DictConfig, pools: Sequence[Pool]) -> int:
@@ -166,8 +167,8 @@ def check_cpus(config: DictConfig, pools: Sequence[Pool], nodes: Sequence[float]
         yield f"the run needs {needed} CPUs of Ray, which has {sum(nodes):g}: {advice}"
     for pool in pools:
         if len([count for count in nodes if count >= pool.gpus * pool.cpus]) < pool.nodes:
-            what = f"pool '{pool.name}' reserves {pool.gpus * pool.cpus} CPUs of Ray on each of {pool.nodes} machines"
-            yield f"{what}, but they have {' + '.join(f'{count:g}' for count in nodes)}: {advice}"
+            fact = f"pool '{pool.name}' reserves {pool.gpus * pool.cpus} CPUs of Ray on each of {pool.nodes} machines"
+            yield f"{fact}, but they have {' + '.join(f'{count:g}' for count in nodes)}: {advice}"
 
 
 def _visible_gpus() -> int:

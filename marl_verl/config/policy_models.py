@@ -142,12 +142,12 @@ def chat_of(name: str, part: DictConfig, made: Mapping[str, ModelToMake], **wher
 
 
 @check
-def check_files(folder: Path, what: str, words: Path | None = None) -> Iterator[str]:
+def check_files(folder: Path, whose: str, words: Path | None = None) -> Iterator[str]:
     """MarlError unless a model's folder has config and weights, and folder `words` a tokenizer."""
     needed = [(folder, "config.json", ("config.json",)), (folder, "weights (*.safetensors)", WEIGHTS)]
     for place, kind, patterns in [*needed, (words, "tokenizer", TOKENIZERS)]:
         if place is not None and not any(path for pattern in patterns for path in place.glob(pattern)):
-            yield f"{what}: no {kind} in '{place}'"
+            yield f"{whose}: no {kind} in '{place}'"
 
 
 def local_model(whose: str, path: Any) -> Path | None:

@@ -35,8 +35,8 @@ def check_recipe(recipe: Path) -> None:
     names = [file.relative_to(folder) for folder in search_path() for file in sorted(folder.rglob("*.yaml"))]
     for name in (Path("marl_defaults.yaml"), *names):
         if (recipe.parent / name).exists():
-            what = f"'{recipe.parent / name}' would replace the config file of that name, which recipes extend"
-            raise MarlError(f"{what}: rename it, or move recipe '{recipe.name}' to another folder")
+            problem = f"'{recipe.parent / name}' would replace the config file of that name, which recipes extend"
+            raise MarlError(f"{problem}: rename it, or move recipe '{recipe.name}' to another folder")
 
 
 def count_aliases(text: str) -> int:

@@ -159,8 +159,8 @@ def critic_configs(
     hosts = {name: name for name in trained} if scope == "policy" else {"team": trained[0]}
     limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
     if scope == "policy" and team.sharing:
-        what = f"algorithm '{team.algorithm.name}' has a critic per policy, but '{team.sharing[0]}' has base=shared"
-        raise MarlError(f"{what}: remove base, or use a critic of scope team (marl.algorithm.name=mappo)")
+        problem = f"algorithm '{team.algorithm.name}' has a critic per policy, but '{team.sharing[0]}' has base=shared"
+        raise MarlError(f"{problem}: remove base, or use a critic of scope team (marl.algorithm.name=mappo)")
     critics = {}
     for name, policy in hosts.items():
         critic = _verl_critic(config, policies[policy]["actor_rollout_ref"])
@@ -174,11 +174,11 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
     scope = build(
         CriticKeys, {key: section[key] for key in ("scope", "max_prompt_length") if key in section}, "marl.critic"
     ).scope
-    given = [key for key, value in section.items() if value is not None]
-    if (wish is None and given) or scope not in (None, wish):
+    keys = [key for key, value in section.items() if value is not None]
+    if (wish is None and keys) or scope not in (None, wish):
         has = f"needs a critic of scope '{wish}'" if wish else "uses no critic"
         remedy = "leave marl.critic out, or choose marl.algorithm.name=ippo, mappo or options.advantage.returns=gae"
-        raise MarlError(f"'marl.critic.{given[0]}' is set, but algorithm '{name}' {has}: {remedy}")
+        raise MarlError(f"'marl.critic.{keys[0]}' is set, but algorithm '{name}' {has}: {remedy}")
     path = (section.get("model") or {}).get("path")
     if path and "${" not in str(path) and located(path) == path:
         local_model("marl.critic", path)

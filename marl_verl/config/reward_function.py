@@ -89,9 +89,9 @@ class FunctionScored(TaskSet):
         info = task.data.get("extra_info", task.data)
         if self.experiment is not None:
             info = {**(info or {}), "experiment_name": self.experiment}
-        given = (task.data.get("data_source", self.task), text, truth, info)
+        arguments = (task.data.get("data_source", self.task), text, truth, info)
         names = OF_A_BATCH if self._batch else ARGUMENTS
-        values = [[value] for value in given] if self._batch else given
+        values = [[value] for value in arguments] if self._batch else arguments
         result = self._fn(**{**dict(zip(names, values, strict=True)), **self.kwargs})
         return self._awaited(result) if inspect.isawaitable(result) else self._number(result)
 
@@ -115,8 +115,8 @@ def check_score(task_set: TaskSet, task: Task, parts: Sequence[str] = ()) -> Non
     try:
         (value,) = asyncio.run(scored(task_set.score, [(task, "")], TRY_SECONDS))
     except Exception as error:  # noqa: BLE001 - it may need a real answer, or a server that is not there yet
-        what = f"{label} raised {format_error(error)} for an empty answer"
-        warnings.warn(MarlWarning(f"{what}: such an attempt fails in a run"), stacklevel=2)
+        problem = f"{label} raised {format_error(error)} for an empty answer"
+        warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
         return
     try:
         score_parts(value, parts)
@@ -148,8 +148,8 @@ def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], 
         except TypeError as error:
             errors.append(error)
     right = f"def {name}({', '.join(ARGUMENTS)})"
-    what = f"reward function '{text}' cannot be called with verl's arguments: {errors[0]}"
-    raise MarlError(f"{what}. Write `{right}`.") from errors[0]
+    problem = f"reward function '{text}' cannot be called with verl's arguments: {errors[0]}"
+    raise MarlError(f"{problem}. Write `{right}`.") from errors[0]
 
 
 def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.PluginFile]:
@@ -159,16 +159,16 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
     round). Its modules come with the file. MarlError: two different
     settings, or a file that cannot be read.
     """
-    found = {key: setting for key in (KEY, *VERL) if (setting := _setting(config, key)) is not None}
-    if not found:
+    settings = {key: setting for key in (KEY, *VERL) if (setting := _setting(config, key)) is not None}
+    if not settings:
         return []
-    (key, (path, name, kwargs)), *others = found.items()
+    (key, (path, name, kwargs)), *others = settings.items()
     for other, setting in others:
         if setting[:2] != (path, name):
             raise MarlError(f"'{key}' and '{other}' name different reward functions: remove one of them")
     places = (folder, Path.cwd()) if key == KEY else (Path.cwd(), folder)  # a verl script's are those of its shell
     paths = [place / Path(path).expanduser() for place in places]
-    file = next((each for each in paths if each.is_file()), None)
+    file = next((path for path in paths if path.is_file()), None)
     if file is None:
         near = [other.name for place in paths for other in place.parent.glob("*.py")]
         where = " or ".join(f"'{place}'" for place in dict.fromkeys(map(str, places)))
@@ -189,7 +189,7 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
         "task": own,
         "options": options,
     }
-    task.name, task.options = NAME, {each: value for each, value in wrapped.items() if value not in (None, {})}
+    task.name, task.options = NAME, {option: value for option, value in wrapped.items() if value not in (None, {})}
     for other in VERL:  # verl must not load it from this path again
         if OmegaConf.select(config, f"{other}.path") is not None:
             OmegaConf.update(config, f"{other}.path", None)
@@ -200,17 +200,17 @@ def check_unchanged(overrides: Sequence[str]) -> None:
     """Raise MarlError for an override of the reward function of a run that exists."""
     for change in parse_overrides(overrides):
         if change.key_or_group.startswith((KEY, *VERL)):
-            what = f"'{change.key_or_group}' cannot be changed in an existing run, which has a copy of its function"
-            raise MarlError(f"{what}. Start a new run to use another one.")
+            problem = f"'{change.key_or_group}' cannot be changed in an existing run, which has a copy of its function"
+            raise MarlError(f"{problem}. Start a new run to use another one.")
 
 
 def _setting(config: DictConfig, key: str) -> tuple[str, str, dict[str, Any]] | None:
     """(path, name of the function, more arguments) of a setting, or None."""
-    given = OmegaConf.select(config, key)
-    path, name = given, DEFAULT
+    setting = OmegaConf.select(config, key)
+    path, name = setting, DEFAULT
     kwargs: dict[str, Any] = {}
     if key != KEY:
-        section: Any = OmegaConf.to_container(given) if given is not None else {}
+        section: Any = OmegaConf.to_container(setting) if setting is not None else {}
         path, name = section.get("path"), section.get("name") or DEFAULT
         kwargs = section.get("reward_kwargs") or {}
     elif isinstance(path, str) and ".py:" in path:
@@ -219,5 +219,5 @@ def _setting(config: DictConfig, key: str) -> tuple[str, str, dict[str, Any]] | 
         return None
     if not isinstance(path, str) or not path.endswith(".py") or not str(name).isidentifier():
         where = key if key == KEY else f"{key}.path"
-        raise MarlError(f"'{where}' must be FILE.py:FUNCTION such as my_reward.py:{DEFAULT}, got {given!r:.80}")
+        raise MarlError(f"'{where}' must be FILE.py:FUNCTION such as my_reward.py:{DEFAULT}, got {setting!r:.80}")
     return path, str(name), dict(kwargs)

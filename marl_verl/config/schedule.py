@@ -43,24 +43,24 @@ def check_schedule(
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
         yield f"{WHERE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one: it {needs}"
     if team.sharing:
-        what = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"
-        yield f"{what}: one policy's weights cannot change while others on its servers are sampling"
+        problem = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"
+        yield f"{problem}: one policy's weights cannot change while others on its servers are sampling"
     for past in team.past.values():
         yield f"'{past.kind}' of an agent {needs}: tasks in flight would meet different snapshots"
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         policy = team.policies[name]
         others = [other for other in team.policies if other != name and team.policies[other].pool == policy.pool]
         if policy.pool is not None and others:
-            what = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
-            yield f"{what} policy learns: with {WHERE}.mode=async give each a separate pool, or use mode=sync"
+            fact = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
+            yield f"{fact} policy learns: with {WHERE}.mode=async give each a separate pool, or use mode=sync"
         section = config.policies[name]
         yield from _loss_problems(section, name, policy.loss or algorithm.loss)
         # the rows of an update are split equally among the GPUs that train
         gpus = int(section.trainer.n_gpus_per_node) * int(section.trainer.nnodes)
         ranks = gpus // int(section.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1)
         if (settings.batch or 0) % ranks:
-            what = f"'{WHERE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
-            yield f"{what} '{name}' ({gpus} GPUs): make it a multiple of {ranks}"
+            problem = f"'{WHERE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
+            yield f"{problem} '{name}' ({gpus} GPUs): make it a multiple of {ranks}"
     yield from _dependences(synthetic)
 
 
@@ -76,8 +76,8 @@ def small_updates(config: DictConfig, team: TeamConfig, rows: Mapping[str, int])
             continue
         usual = count // updates_per_batch(config, config.policies[name].actor_rollout_ref.actor)
         if settings.batch is not None and SMALL * settings.batch < usual:
-            what = f"policy '{name}' learns from {settings.batch} rows an update ({WHERE}.batch), with mode=sync from"
-            notes.append(f"{what} about {usual}: such small updates may not learn; set {WHERE}.batch=null")
+            fact = f"policy '{name}' learns from {settings.batch} rows an update ({WHERE}.batch), with mode=sync from"
+            notes.append(f"{fact} about {usual}: such small updates may not learn; set {WHERE}.batch=null")
     return notes
 
 
@@ -85,15 +85,15 @@ def _loss_problems(section: DictConfig, policy: str, name: str) -> Iterator[str]
     """Whether a policy's loss corrects for rows that older weights sampled."""
     where = f"marl.policies.{policy}.loss"
     if loss_named(name).one_update:
-        what = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
-        yield f"{what}, but with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
+        problem = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
+        yield f"{problem}, but with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
     correction = section.algorithm.rollout_correction
     if not correction.rollout_is and not correction.bypass_mode:
         corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
-        what = f"with {WHERE}.mode=async rows are older than the weights trained on them"
+        problem = f"with {WHERE}.mode=async rows are older than the weights trained on them"
         remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
         remedy = f"{remedy} algorithm.rollout_correction.bypass_mode=true"
-        yield f"{what}, but loss '{name}' of policy '{policy}' does not correct for that: {remedy}"
+        yield f"{problem}, but loss '{name}' of policy '{policy}' does not correct for that: {remedy}"
 
 
 def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
@@ -108,5 +108,5 @@ def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
     except MarlError as error:
         raise MarlError(f"{prefix}: {error}") from error
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
-        what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
-        yield f"{prefix}: {what}, but with async a row's advantage is computed when its own task is finished"
+        problem = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
+        yield f"{prefix}: {problem}, but with async a row's advantage is computed when its own task is finished"

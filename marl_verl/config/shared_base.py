@@ -31,8 +31,8 @@ def check_sharing(team: TeamConfig) -> Iterator[str]:
         return
     first, *others = (team.policies[name] for name in team.sharing)
     if not others:
-        what = f"policy '{first.name}' has marl.policies.{first.name}.base=shared, but no other policy has it"
-        yield f"{what}: set it for another policy with the same model, or remove it"
+        problem = f"policy '{first.name}' has marl.policies.{first.name}.base=shared, but no other policy has it"
+        yield f"{problem}: set it for another policy with the same model, or remove it"
     for other in others:
         compared: list[tuple[str, Any, Any]] = [("pool", first.pool, other.pool)]
         if made := first.made or other.made:
@@ -40,8 +40,8 @@ def check_sharing(team: TeamConfig) -> Iterator[str]:
             compared.append((made.name, mine, theirs))
         for key, mine, theirs in compared:
             if mine != theirs:
-                what = f"'marl.policies.{other.name}.{key}' is {theirs}, but that of '{first.name}' is {mine}"
-                yield f"{what}, and both have base=shared: make them equal, or remove base"
+                problem = f"'marl.policies.{other.name}.{key}' is {theirs}, but that of '{first.name}' is {mine}"
+                yield f"{problem}, and both have base=shared: make them equal, or remove base"
 
 
 def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequence[str]) -> None:
@@ -70,9 +70,9 @@ def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfi
         mine, theirs = (dict(_settings(policies[name]["actor_rollout_ref"])) for name in (first, other))
         for key in dict.fromkeys([*mine, *theirs]):
             if mine.get(key) != theirs.get(key):
-                what = f"policies '{first}' and '{other}' have base=shared, but their {key} differ"
+                problem = f"policies '{first}' and '{other}' have base=shared, but their {key} differ"
                 values = f"{mine.get(key)} and {theirs.get(key)}"
-                yield f"{what}, {values}: make marl.policies.{other}.{key} equal, or remove base"
+                yield f"{problem}, {values}: make marl.policies.{other}.{key} equal, or remove base"
 
 
 def _settings(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

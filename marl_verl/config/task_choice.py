@@ -33,8 +33,8 @@ def curriculum_of(config: DictConfig) -> Curriculum | None:
 def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
     """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
     if filter_of(config) is not None and algorithm.advantage.wants_critic() is not None:
-        what = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
-        yield f"{what}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
+        problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
+        yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
     if curriculum_of(config) is not None and config.marl.schedule.mode == "async":
         why = "the tasks of a batch would depend on which episodes finish first"
         yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"

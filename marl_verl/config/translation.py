@@ -107,8 +107,8 @@ class Translation:
             raise MarlError(f"'{line}' cannot be honoured: {reason}")
         if groups:
             listed = "".join(f"\n  {reason}\n    {' '.join(lines)}" for reason, lines in groups.items())
-            what = f"{len(self.refused)} settings of the script would change the training and cannot be honoured"
-            raise MarlError(f"{what}:{listed}")
+            problem = f"{len(self.refused)} settings of the script would change the training and cannot be honoured"
+            raise MarlError(f"{problem}:{listed}")
         return self.recipe, self.overrides
 
 

@@ -63,5 +63,5 @@ def check_torchvision() -> None:
         return
     if builds == [True, False] and unusable(["torchvision"]):
         version = importlib.metadata.version("torchvision")
-        what = f"torchvision {version} does not load with torch's CPU build, and vLLM imports it"
-        raise MarlError(f"{what}. Run `marl-verl doctor --fix`, which removes it.")
+        problem = f"torchvision {version} does not load with torch's CPU build, and vLLM imports it"
+        raise MarlError(f"{problem}. Run `marl-verl doctor --fix`, which removes it.")

@@ -54,5 +54,5 @@ def _check_other(config: DictConfig, name: str) -> None:
         given, usual = OmegaConf.select(config, key), at(verl_defaults(), key)
         if key != EVERY_RUN and given not in (None, usual):
             file = next((f", and others have marl.task.{split}_file" for split in KEYS if KEYS[split] == key), "")
-            what = f"'{key}' has no effect on task set '{name}', got {shown(given)}"
-            raise MarlError(f"{what}: it is for marl.task.name=verl{file}")
+            problem = f"'{key}' has no effect on task set '{name}', got {shown(given)}"
+            raise MarlError(f"{problem}: it is for marl.task.name=verl{file}")

@@ -199,8 +199,8 @@ def _set_algorithm(script: Translation) -> bool:
         script.take(key)
         algorithm, usual = ESTIMATORS[estimator]
         if name not in (None, algorithm):
-            what = f"'{key}={estimator}' and 'marl.algorithm.name={name}' both choose the advantage"
-            raise MarlError(f"{what}: remove the first one")
+            problem = f"'{key}={estimator}' and 'marl.algorithm.name={name}' both choose the advantage"
+            raise MarlError(f"{problem}: remove the first one")
         name, options = algorithm, dict(usual)
         script.put("marl.sampler.options.episodes", 1)
         if estimator == "gdpo" and not script.values.get("algorithm.gdpo_reward_keys"):
@@ -313,8 +313,8 @@ def _set_team(script: Translation) -> None:
         address = os.environ.get("RAY_ADDRESS")
         if address is None and not CLUSTER.exists() and HARDWARE_VARIABLE not in os.environ:
             remedy = "start Ray on them (ray start), and set RAY_ADDRESS or ray_kwargs.ray_init.address=auto"
-            what = f"'trainer.nnodes={nodes}' needs a Ray cluster of {nodes} machines, and none runs here"
-            raise MarlError(f"{what}: {remedy}")
+            problem = f"'trainer.nnodes={nodes}' needs a Ray cluster of {nodes} machines, and none runs here"
+            raise MarlError(f"{problem}: {remedy}")
         script.add(ADDRESS, "auto" if address is None or address.startswith("http") else address)
         script.translated.append((f"trainer.nnodes={nodes}", script.lines[ADDRESS]))
     if not (has_accelerator() or ADDRESS in script.values) or marl.get("pools") or not isinstance(policies, dict):
@@ -334,8 +334,8 @@ def _set_team(script: Translation) -> None:
         policy.setdefault("rollout", {}).setdefault("gpu_memory_utilization", share)
     if script.values.get(f"{ROLLOUT}.free_cache_engine") is False:
         script.drop(f"{ROLLOUT}.free_cache_engine")
-    what = f"marl.pools.{POOL}={{gpus: {gpus}, nodes: {nodes}}}, {SHARE}={share:g} each"
-    script.translated.append((f"the GPUs of the script, shared by {', '.join(inside)}", what))
+    text = f"marl.pools.{POOL}={{gpus: {gpus}, nodes: {nodes}}}, {SHARE}={share:g} each"
+    script.translated.append((f"the GPUs of the script, shared by {', '.join(inside)}", text))
 
 
 def _settle(script: Translation, key: str, critic: bool, values: Mapping[str, Any]) -> None:

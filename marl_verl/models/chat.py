@@ -74,11 +74,11 @@ class Chat:
         self, messages: Iterable[Mapping[str, Any]], tokenize: bool = False, tools: Sequence[Any] | None = None
     ) -> Any:
         """The prompt of a conversation, with the generation prompt, as text or ids. MarlError if it is refused."""
-        given = self.roles.rendered([_for_template(message) for message in messages], tools)
-        if not tokenize:
-            return self._apply(given, tools)
-        cuts = self._cuts(given, tools)
-        return self.controls.encode(self._apply(given, tools), cuts) if cuts else self._apply(given, tools, True)
+        rendered = self.roles.rendered([_for_template(message) for message in messages], tools)
+        if tokenize and not (cuts := self._cuts(rendered, tools)):
+            return self._apply(rendered, tools, True)
+        text = self._apply(rendered, tools)
+        return self.controls.encode(text, cuts) if tokenize else text
 
     def _cuts(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
         """Where the prompt is cut so that no text of a message becomes a control token. MarlError if unknown."""
@@ -88,8 +88,8 @@ class Chat:
             cuts = controls.cuts(self._apply(given, tools), self._probe(*changed))
             if cuts is not None:
                 return cuts
-        what = "the chat template changes a message with the text of a control token, which would become the token"
-        raise MarlError(f"{self.whose}: {what}: change the message, or set model.custom_chat_template")
+        problem = "the chat template changes a message with the text of a control token, which would become the token"
+        raise MarlError(f"{self.whose}: {problem}: change the message, or set model.custom_chat_template")
 
     def _apply(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, tokenize: bool = False) -> Any:
         if tools and not self.takes_tools:
@@ -147,8 +147,8 @@ class Chat:
         self, begun: Sequence[int], reply: int, messages: Sequence[Any], tools: Sequence[Any] | None
     ) -> list[int] | None:
         """`begun` and the ids of the rest of a prompt; None if that has another text, e.g. without former reasoning."""
-        given = self.roles.rendered([_for_template(message) for message in messages], tools)
-        text = self._apply(given, tools)
+        rendered = self.roles.rendered([_for_template(message) for message in messages], tools)
+        text = self._apply(rendered, tools)
         decode = functools.partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
         # ids of another policy's tokenizer may be unknown to this one, which leaves them out of the text
         if max(begun) >= len(self.tokenizer):
@@ -157,7 +157,7 @@ class Chat:
         end = len(start) if text.startswith(start) else _end(text, shown, start) if reply else None
         if end is None:
             return None
-        cuts = self._cuts(given, tools)
+        cuts = self._cuts(rendered, tools)
         if not self.controls.agree(begun, start, [cut for cut in cuts if cut < end]):
             return None
         ids = [*begun, *self.controls.encode(text[end:], [cut - end for cut in cuts if cut > end])]
@@ -197,7 +197,7 @@ class Chat:
         for observation in observations or [as_observation("task")]:
             try:
                 seen = agent.conversation(observation)
-                self.render(({**each, "content": each["content"] or "text"} for each in seen), tools=tools)
+                self.render(({**message, "content": message["content"] or "text"} for message in seen), tools=tools)
             except MarlError as error:
                 raise MarlError(f"agent '{agent.name}' of {error}") from error
 

@@ -27,12 +27,12 @@ def model_config(path: str) -> dict[str, Any]:
     folder = Path(path).expanduser()
     if folder.is_dir():
         file = folder / "config.json"
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", path):
-        found = _hub_config(path)
+        config = _hub_config(path)
     else:
-        found = {}
-    return {**found, **found.get("text_config", {})}
+        config = {}
+    return {**config, **config.get("text_config", {})}
 
 
 def _hub_config(name: str) -> dict[str, Any]:
@@ -50,23 +50,23 @@ def _hub_config(name: str) -> dict[str, Any]:
             text = answer.raise_for_status().text
         except (httpx.HTTPError, OSError):
             return {}
-    found: dict[str, Any] = json.loads(text)
-    return found
+    config: dict[str, Any] = json.loads(text)
+    return config
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor in a folder's safetensors; empty without any. MarlError for a damaged file."""
     from safetensors import SafetensorError, safe_open
 
-    found: dict[str, tuple[int, ...]] = {}
+    tensors: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="numpy") as file:
                 names = file.keys()
-                found.update({name: tuple(file.get_slice(name).get_shape()) for name in names})
+                tensors.update({name: tuple(file.get_slice(name).get_shape()) for name in names})
         except SafetensorError as error:
             raise MarlError(f"the weights in '{path}' cannot be read: {error}") from error
-    return found
+    return tensors
 
 
 def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -104,7 +104,7 @@ class Parsers:
             self._check_family()
         if choice not in (None, "none"):  # structured outputs
             functions = [tool["function"] for tool in parameters["tools"]]
-            schemas = {f"parameters of tool '{each['name']}'": each.get("parameters") or {} for each in functions}
+            schemas = {f"parameters of tool '{tool['name']}'": tool.get("parameters") or {} for tool in functions}
         elif (wanted := parameters.get("response_format") or {}).get("type") == "json_schema":
             schemas = {"'response_format'": wanted["json_schema"]["schema"]}
         for subject, schema in schemas.items():
@@ -115,8 +115,8 @@ class Parsers:
 
     def _check_family(self) -> None:
         if self.tool is None:
-            what = f"{self.whose} has a chat template of no known family of tool calls"
-            raise MarlError(f"{what}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
+            problem = f"{self.whose} has a chat template of no known family of tool calls"
+            raise MarlError(f"{problem}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
 
     def parse(
         self, text: str, raw: str, parameters: Mapping[str, Any], opening: str = "", cut: str | None = None
@@ -247,17 +247,17 @@ def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]
     return None
 
 
-def _forced(found: Parsed, choice: Any, parameters: Mapping[str, Any]) -> Parsed:
+def _forced(parsed: Parsed, choice: Any, parameters: Mapping[str, Any]) -> Parsed:
     """The calls of a completion that structured outputs restricted to calls (`tool_choice` required, or a function)."""
     try:
-        values = json_value(found.text)
+        values = json_value(parsed.text)
         named = [{"name": choice["function"]["name"], "parameters": values}] if choice != "required" else values
-        calls = [{"name": str(each["name"]), "arguments": json.dumps(each["parameters"])} for each in named]
+        calls = [{"name": str(call["name"]), "arguments": json.dumps(call["parameters"])} for call in named]
     except (ValueError, KeyError, TypeError):  # cut at max_tokens
-        return replace(found, malformed="a tool call that is no complete JSON")
+        return replace(parsed, malformed="a tool call that is no complete JSON")
     if why := wrong_call(calls, parameters):
-        return replace(found, malformed=why)
-    return replace(found, text="", calls=tuple(calls))
+        return replace(parsed, malformed=why)
+    return replace(parsed, text="", calls=tuple(calls))
 
 
 def restricts(parameters: Mapping[str, Any]) -> bool:
@@ -320,10 +320,10 @@ def check_parser(kind: str, name: str | None, where: str) -> None:
 
 def parser_names(kind: str) -> list[str]:
     """Names of vLLM's parsers, read from its source; empty if vLLM is not installed, or keeps them elsewhere."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("vllm")
+    if package is None or package.origin is None:
         return []
-    file = Path(found.origin).parent / {"tool": "tool_parsers", "reasoning": "reasoning"}[kind] / "__init__.py"
+    file = Path(package.origin).parent / {"tool": "tool_parsers", "reasoning": "reasoning"}[kind] / "__init__.py"
     if not file.exists():
         return []
     for node in ast.parse(file.read_text()).body:
