@@ -159,6 +159,6 @@ def _header(line: bytes, source: str) -> Header:
     except (ValueError, RecursionError) as error:
         raise MarlError(f"{source} is cut off in line 1, its header") from error
     if (schema := data["schema"]) != SCHEMA:
-        other = "marl-verl 0.1.0" if schema == 3 else f"another version ({data.get('marl_verl')})"
-        raise MarlError(f"{source} has schema {schema}, which {other} reads; this version reads {SCHEMA}")
+        build = f"the build of marl-verl {data.get('marl_verl')} that wrote it"
+        raise MarlError(f"{source} has schema {schema}, which {build} reads; this version reads {SCHEMA}")
     return decode(Header, data, f"{source}: the header in line 1")
