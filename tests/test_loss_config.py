@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from marl_verl.algo.algorithms.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import marl_section, read_composed
 from marl_verl.errors import MarlError
 from marl_verl.team import read_team
 
@@ -204,3 +206,12 @@ def test_a_loss_of_ones_own_may_differ_from_verls_defaults(small: DictConfig) ->
     own = Loss(PPO_CLIP.actor, {"rollout_is": "token", "rollout_is_threshold": 5.0})
     assert with_loss(small, "own", own).algorithm.rollout_correction.rollout_is_threshold == 5.0
     assert (PPO_CLIP.correction, GSPO.correction, PPO_CLIP_TIS.actor) == ({}, {}, PPO_CLIP.actor)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_run_with_the_loss_can_be_resumed(composed: DictConfig, loss: str, tmp_path: Path) -> None:
+    """The config that a loss has changed is stored beside the composed one, which has not its settings."""
+    config = with_overrides(composed, [f"marl.algorithm.options.loss={loss}"])
+    OmegaConf.save(config, tmp_path / "composed.yaml")
+    OmegaConf.save(resolve(config, read_team(marl_section(config))), tmp_path / "config.yaml")
+    assert read_composed(tmp_path).marl.algorithm.options.loss == loss

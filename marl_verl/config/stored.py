@@ -19,7 +19,7 @@ COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
 RESOLVED = re.compile(
-    r"policies|critics|(actor_rollout_ref|critic|marl\.policies)\..+|marl\.(run\.folder|critic\.model)"
+    r"policies|critics|(actor_rollout_ref|critic|marl\.policies|algorithm\.rollout_correction)\..+|marl\.(run\.folder|critic\.model)"
     r"|data\.(train_files|val_files|val_batch_size)|trainer\.experiment_name"
 )
 """Keys that a run directory's config.yaml has in addition, or with other values."""
