@@ -109,6 +109,24 @@ def test_the_kit_refuses_other_sampling_than_that_of_training(key: str, value: f
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["data.max_prompt_length=4"], r"every train prompt of agent 'sender' is too long: .* 10 tokens, .*=4 "),
+        (["marl.policies.answerer.rollout.prompt_length=9"], "every train prompt of agent 'answerer' is too long"),
+        (
+            ["marl.agents.answerer.instructions=now answer in one digit please"],
+            "agent 'answerer' is too long: .* 19 tok",
+        ),
+    ],
+)
+def test_prompts_that_are_all_too_long_end_the_dry_run(overrides: list[str], why: str) -> None:
+    size = ["marl.task.train_size=40", "marl.task.test_size=10"]
+    with pytest.raises(MarlError, match=why):
+        plan_run(RECIPE, ["data.max_prompt_length=12", *size, *overrides])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ("'good'", "role reward 'holds-it' of agent 'sender' must be a number, holds_it returned 'good'"),

@@ -46,6 +46,7 @@ from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.child import check_in_child
 from marl_verl.run.machine import machine, packages
 from marl_verl.run.progress import Display
+from marl_verl.run.prompts import check_prompts
 from marl_verl.run.rehearsal import TRIED, check_requests, rehearse_split
 from marl_verl.run.run_dir import STARTS
 from marl_verl.run.trackers import check_trackers, keyless
@@ -245,7 +246,11 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     engine.check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
     check_requests(resolved, team, seen)
-    check_in_child(partial(check_templates, resolved, team, seen, made), partial(check_with_verl, config, resolved))
+    check_in_child(
+        partial(check_templates, resolved, team, seen, made),
+        partial(check_prompts, resolved, team, workflow, tasks, made),
+        partial(check_with_verl, config, resolved),
+    )
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     notes += small_updates(resolved, team, batch)
