@@ -129,11 +129,8 @@ def test_an_override_is_refused_at_once(line: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (f"marl.run.name={'x' * 300}", "has 300 bytes, but the name of a run directory may have 200: shorten it"),
         ("marl.run.name=''", "'marl.run.name' must be the name of a folder, without '/', got ''"),
         ("marl.run.name=..", "must be the name of a folder"),
-        (f"marl.run.dir={'x' * 300}", "'marl.run.dir' is no folder"),
-        ("marl.run.dir='a\0b'", "'marl.run.dir' is no folder"),
         ("marl.run.dir=/dev/null/runs", "cannot be created"),
         ("hardware=gpu", "the policies need 1 (one) + 1 (two) = 2 GPUs, but this machine has 0"),
     ],
@@ -205,7 +202,6 @@ def test_a_recipe_with_mistakes_is_planned_or_refused(changes: list[tuple[str, s
             "exec marl-verl train {recipe} --dry-run hardware=cpu > /dev/full",
             "cannot write to standard output: No space",
         ),
-        ("mkdir gone && cd gone && rmdir ../gone && exec marl-verl train {recipe} --dry-run", "has been deleted"),
     ],
 )
 def test_a_command_line_without_a_place_for_its_output(tmp_path: Path, shell: str, message: str) -> None:

@@ -85,8 +85,8 @@ def test_the_name_of_an_excluded_or_broken_plugin_has_the_cause(monkeypatch: pyt
     with pytest.raises(MarlError, match=r"unknown sampler 'joint-tree': .*; MARL_VERL_PLUGINS excludes .*, magrpo, "):
         plugins.discover("").get("samplers", "joint-tree")
     monkeypatch.setattr("marl_verl_sharp.plugin.marl_register", None)
-    with pytest.raises(MarlError, match=r"unknown credit 'shapley': .* cannot be loaded: marl-verl-sharp .* no hook"):
-        plugins.discover().get("credits", "shapley")
+    with pytest.raises(MarlError, match=r"unknown algorithm 'sharp': .* cannot be loaded: marl-verl-sharp .* no hook"):
+        plugins.discover().get("algorithms", "sharp")
 
 
 def test_the_command_line_prints_the_error_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

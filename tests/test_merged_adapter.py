@@ -36,7 +36,7 @@ def _find(weights: dict[str, torch.Tensor], *parts: str) -> torch.Tensor:
 
 def test_the_servers_receive_base_and_adapter_merged(actor: Actor) -> None:
     rows = [Row([5, 6, 7], [8, 9], advantage, [0.0, 0.0], [0.0, 0.0]) for advantage in (1.0, -0.5)]
-    for _ in range(2):  # A begins to learn when B is not zero any more
+    for _ in range(6):  # A begins to learn when B is not zero any more
         actor.update(rows, [torch.full((2,), -3.0) for _ in rows])
     before = actor.weights()
     sent = dict(actor._worker.actor.engine.get_per_tensor_param(base_sync_done=True)[0])

@@ -109,31 +109,32 @@ def test_large_models_are_updated_alone(
 
 
 def test_updates_one_after_another_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
     from marl_verl.trainer import policies
 
     running: list[str] = []
     beside: dict[str, set[str]] = {}
     both = threading.Barrier(2)
 
-    def update(runtime: Any, part: Any) -> str:
-        running.append(runtime.name)
-        if runtime.name.startswith("small"):
-            both.wait(timeout=20)
-        beside[runtime.name] = {*running} - {runtime.name}
-        if runtime.name.startswith("small"):
-            both.wait(timeout=20)
-        running.remove(runtime.name)
-        return f"{runtime.name} learnt from {part}"
+    class Learner:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def update(self, rows: str) -> str:
+            running.append(self.name)
+            if self.name.startswith("small"):
+                both.wait(timeout=20)
+            beside[self.name] = {*running} - {self.name}
+            if self.name.startswith("small"):
+                both.wait(timeout=20)
+            running.remove(self.name)
+            return f"{self.name} learnt from {rows}"
 
     names = ["small one", "large one", "large two", "small two"]
-    monkeypatch.setattr(policies, "_update", update)
     monkeypatch.setattr(policies, "by_policy", lambda batch: dict.fromkeys(names, batch))
     team = policies.Policies.__new__(policies.Policies)
-    team.trained = [SimpleNamespace(name=name) for name in names]  # type: ignore[misc]
+    team.trained = [Learner(name) for name in names]  # type: ignore[misc]
     team.alone = {name for name in names if name.startswith("large")}
-    assert team.update("rows") == {name: f"{name} learnt from rows" for name in names}  # type: ignore[arg-type]
+    assert team.update("rows") == {name: f"{name} learnt from rows" for name in names}  # type: ignore[arg-type,comparison-overlap]
     none: set[str] = set()
     small = {"small one": {"small two"}, "small two": {"small one"}}
     assert beside == {"large one": none, "large two": none, **small}

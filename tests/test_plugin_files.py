@@ -298,15 +298,17 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     (file,) = plugins.files_of_run(run)
     copy.write_text(text + "# changed\n")
     (changed,) = plugins.files_of_run(run)
-    message = rf"content {file.version} -> {changed.version}\)\. Restore the file to continue the run, or start a new"
+    message = (
+        rf"plugin 'my_team\.py' \({file.version} -> {changed.version}\)\. Restore these settings to resume the run"
+    )
     with pytest.raises(MarlError, match=message):
         prepare.continue_run(run, [])
     copy.unlink()
-    with pytest.raises(MarlError, match=rf"content {file.version} -> absent"):
+    with pytest.raises(MarlError, match=rf"{file.version} -> not installed"):
         prepare.continue_run(run, [])
     copy.write_text(text)
     (run / "plugins" / "more.py").write_text(text)
-    with pytest.raises(MarlError, match=r"plugins/more\.py' is not the one .*content absent -> "):
+    with pytest.raises(MarlError, match=r"plugin 'more\.py' \(not installed -> "):
         prepare.continue_run(run, [])
 
 
@@ -315,6 +317,6 @@ def test_other_files_need_a_new_run(recipe: Path, run: Path) -> None:
     with pytest.raises(MarlError, match=r"'marl\.plugins' cannot be changed in a continued run"):
         prepare.continue_run(run, ["marl.plugins=[]"])
     other = recipe.with_name("other.py")
-    other.write_text("x = 1\n")
-    with pytest.raises(MarlError, match=r"other\.py' is not the one that run"):
+    other.write_text((run / "plugins" / "my_team.py").read_text())
+    with pytest.raises(MarlError, match=r"plugin 'other\.py' \(not installed -> "):
         prepare.continue_run(run, [], [other])

@@ -336,10 +336,10 @@ def of(recipe: str, folder: Path, *names: str) -> dict[str, Any]:
 @pytest.mark.parametrize("setting", ["cpu", "math", "plan_path"])
 def test_turn_blind_groups_of_at_grpo(setting: str, folder: Path) -> None:
     recipe = f"at_grpo/{setting}"
-    assert of(recipe, folder)["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(recipe, folder)["advantage"]["group"] == ["uid", "turn", "agent", "slot"]
     blind = of(recipe, folder, "grpo")
-    assert (blind["group"], blind["sampler"]) == (["uid"], "independent")
-    assert of(recipe, folder, "episodes")["group"] == ["uid", "turn", "agent", "slot"]
+    assert (blind["advantage"]["group"], blind["sampler"]) == (["uid"], "independent")
+    assert of(recipe, folder, "episodes")["advantage"]["group"] == ["uid", "turn", "agent", "slot"]
 
 
 def test_roles_on_different_scales_of_at_grpo(folder: Path) -> None:
@@ -352,18 +352,18 @@ def test_roles_on_different_scales_of_at_grpo(folder: Path) -> None:
 @pytest.mark.parametrize("setting", ["cpu", "math", "search"])
 def test_global_normalisation_of_dr_mas(setting: str, folder: Path) -> None:
     recipe = f"dr_mas/{setting}"
-    assert of(recipe, folder)["group"] == ["uid", "agent"]
+    assert of(recipe, folder)["advantage"]["group"] == ["uid", "agent"]
     for name in ("grpo", "trajectory_mean"):
-        assert of(recipe, folder, name)["group"] == ["uid"]
-        assert "amplification" in of(recipe, folder, name)["metrics"]
-    assert of(recipe, folder, "trajectory_mean")["sample"] == "session_mean"
+        assert of(recipe, folder, name)["advantage"]["group"] == ["uid"]
+        assert "marl_verl_dr_mas.amplification:Amplification" in of(recipe, folder, name)["metrics"]
+    assert of(recipe, folder, "trajectory_mean")["advantage"]["sample"] == "session_mean"
 
 
 @pytest.mark.parametrize("setting", ["cpu", "multi_hop"])
 def test_broadcast_only_of_sharp(setting: str, folder: Path) -> None:
     weights = ("w_broadcast", "w_marginal", "w_tool")
-    assert [of(f"sharp/{setting}", folder)[name] for name in weights] == [0.9, 0.9, 0.1]
-    assert [of(f"sharp/{setting}", folder, "broadcast_only")[name] for name in weights] == [0.9, 0.0, 0.0]
+    assert [of(f"sharp/{setting}", folder)["rewards"][name] for name in weights] == [0.9, 0.9, 0.1]
+    assert [of(f"sharp/{setting}", folder, "broadcast_only")["rewards"][name] for name in weights] == [0.9, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("setting", ["code", "cpu"])
@@ -371,9 +371,9 @@ def test_magrpo_without_its_tree_and_turn_blind(setting: str, folder: Path) -> N
     recipe = f"magrpo/{setting}"
     method = of(recipe, folder)
     assert (method["sampler"], method["loss"]) == ("joint-tree", "reinforce")
-    assert method["group"] == ["uid", "parent", "agent", "slot"]
-    assert of(recipe, folder, "episodes")["group"] == ["uid", "turn", "agent", "slot"]
-    assert of(recipe, folder, "grpo")["group"] == ["uid"]
+    assert method["advantage"]["group"] == ["uid", "parent", "agent", "slot"]
+    assert of(recipe, folder, "episodes")["advantage"]["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(recipe, folder, "grpo")["advantage"]["group"] == ["uid"]
 
 
 # Where values are from

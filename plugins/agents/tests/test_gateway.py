@@ -213,9 +213,15 @@ def test_a_request_in_progress_ends_with_its_episode() -> None:
     assert answered == [410]
 
 
+def listeners() -> set[tuple[str, int]]:
+    """Addresses and ports on which this process listens, also by other tests."""
+    connections = psutil.Process().net_connections("inet")
+    return {(conn.laddr.ip, conn.laddr.port) for conn in connections if conn.status == psutil.CONN_LISTEN}
+
+
 def test_it_listens_on_loopback_only_and_survives_many_episodes_at_once() -> None:
     """200 episodes, two requests each, over sockets."""
-    listening: set[str] = set()
+    former, listening = listeners(), set[tuple[str, int]]()
 
     async def do(endpoints: Endpoints) -> str:
         limits = httpx.Limits(max_connections=1)
@@ -225,15 +231,14 @@ def test_it_listens_on_loopback_only_and_survives_many_episodes_at_once() -> Non
                 reply = await client.post(f"{endpoints['solver'].openai}/chat/completions", json=body)
                 assert reply.status_code == 200, reply.text
         if not listening:
-            mine = psutil.Process().net_connections("inet")
-            listening.update(each.laddr.ip for each in mine if each.status == psutil.CONN_LISTEN)
+            listening.update(listeners() - former)
         return str(reply.json()["choices"][0]["message"]["content"])
 
     sample = sampled(do, episodes=200)
     assert not sample.failures, sample.failures[0].trace
     assert [episode.score for episode in sample.episodes] == [1.0] * 200
     assert {len(episode.turns) for episode in sample.episodes} == {2}
-    assert listening == {"127.0.0.1"}
+    assert {address for address, _ in listening} == {"127.0.0.1"}
 
 
 PROGRAM = textwrap.dedent("""

@@ -148,5 +148,7 @@ def test_the_kit_accepts_it_and_recipes_name_it() -> None:
 
 def test_it_needs_steps_that_do_not_overlap() -> None:
     config = OmegaConf.create({"marl": {"schedule": {"mode": "async"}}})
-    with pytest.raises(MarlError, match=r"'role-conditioned' depends on earlier steps, .*: use mode=sync"):
+    with pytest.raises(
+        MarlError, match=r"'role-conditioned' depends on earlier steps, .*needs marl\.schedule\.mode=sync"
+    ):
         check_schedule(config, None, RAE, None)  # type: ignore[arg-type]
