@@ -134,7 +134,7 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     versions = {name: source.version for name, source in sources.items()}
     names = [*saved, *(file.name for file in plugins.files_in_use() if file.name not in saved)]
     clauses = [
-        f"plugin '{name}' ({saved.get(name, {}).get('version', 'absent')} -> {versions.get(name, 'not installed')})"
+        f"plugin '{name}' ({saved.get(name, {}).get('version', 'not installed')} -> {versions.get(name, 'not installed')})"
         for name in names
         if name not in saved or saved[name]["version"] != versions.get(name)
     ]
