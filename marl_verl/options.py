@@ -42,6 +42,7 @@ __all__ = [
     "Share",
     "Small",
     "build",
+    "check_options",
     "check_type",
     "config_of",
     "in_words",
@@ -166,6 +167,13 @@ def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find 
         return cls(**values) if isinstance(base, type) else dataclasses.replace(base, **values)
     except (MarlError, ValueError, TypeError) as error:  # raised by `__post_init__`
         raise MarlError(f"{where}: {error}") from error
+
+
+def check_options(part: Part) -> None:
+    """MarlError for an option of a part, as Python code has set it, that config could not set."""
+    for name, hint in get_type_hints(type(part), include_extras=True).items():
+        if get_origin(hint) is not ClassVar and name in getattr(part, "__dataclass_fields__", ()):
+            check_type(getattr(part, name), hint, f"{part.name}.{name}")
 
 
 def paths(base: Any, name: str) -> list[str]:

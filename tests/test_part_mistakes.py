@@ -13,6 +13,7 @@ from marl_verl.algo.advantage import (
     Advantage,
     AdvantageResult,
     Baseline,
+    Discounted,
     Estimator,
     FloatArray,
     IntArray,
@@ -157,8 +158,10 @@ TWO = talkers(0, ("solver", "verifier"))
     [
         (
             lambda: check_algorithm(ByName("mean"), ROWS),  # type: ignore[arg-type]
-            r"'baseline' of by-name must be a part such as Mean\(\), got 'm",
+            "'by-name.baseline' must be Baseline, got 'mean'",
         ),
+        (lambda: Algorithm(advantage=Advantage(returns=Discounted(gamma=2.0))), "'discounted.gamma' must be .* <= 1"),
+        (lambda: Algorithm(columns=(lambda turn, episode: {},)), "must be functions of a module"),
         (lambda: Algorithm(metrics="joint-turns"), "'metrics' of an algorithm must be a tuple, got 'joint-turns'"),
         (lambda: Mix("team"), "'weights' must be a mapping or null, got 'team'"),
         (lambda: Mix(["team"]), "'weights' must be a mapping or null, got"),

@@ -98,8 +98,11 @@ def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_path
     assert (other.rewards, other.advantage.baseline) == (Mix(), LeaveOneOut())
     assert algorithm_named("grpo", {"rewards": {"name": path, "factor": 3}}, "o").rewards == Doubled(3)
     assert algorithm_named("mine", {"rewards": "doubled"}, "o") == MINE
-    with pytest.raises(MarlError, match=r"'o\.rewards': unknown reward mix 'doubled'"):
+    with pytest.raises(MarlError, match=r"'o\.rewards' .*: unknown reward mix 'doubled'"):
         algorithm_named("grpo", {"rewards": "doubled"}, "o")
+    for option in ({"credit": "replay-credit"}, {"metrics": "metric"}, {"advantage": {"returns": "_session-sum"}}):
+        with pytest.raises(MarlError, match="unknown"):  # classes to derive from, and private ones
+            algorithm_named("grpo", option, "o")
     with pytest.raises(MarlError, match=r"'o\.advantage\.returns': 'marl_verl.*:C3' is no returns"):
         algorithm_named("grpo", {"advantage": {"returns": "marl_verl.algo.credit:C3"}}, "o")
 

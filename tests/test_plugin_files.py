@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.cli.main import main
+from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import run_of, use_plugin_files
 from marl_verl.options import build
@@ -115,6 +116,32 @@ def test_a_file_is_a_module_of_its_own(write: Write) -> None:
     assert inspect.getsource(module.is_one).startswith("def is_one(task, turn, episode):\n    return float(")
 
 
+PARTS = """
+from dataclasses import dataclass
+from marl_verl.algo.algorithms import Algorithm, Metric
+from marl_verl.plugins import hookimpl
+
+@dataclass(frozen=True)
+class Opinions(Metric):
+    factor: float = 1.0
+
+def length(turn, episode):
+    return {"length": turn.length}
+
+@hookimpl
+def marl_register(registry):
+    registry.algorithm("plain", Algorithm())
+"""
+
+
+def test_parts_of_the_file_of_an_algorithm_have_short_names(write: Write) -> None:
+    used(write(code=PARTS))
+    options = {"metrics": [{"name": "opinions", "factor": 2}], "columns": ["length"]}
+    algorithm: Any = algorithm_named("plain", options, "o")
+    assert (algorithm.metrics[0].factor, algorithm.columns[0].__name__) == (2, "length")
+    assert algorithm_named("plain", algorithm.options(), "o") == algorithm
+
+
 def test_two_files_of_one_name_both_work(write: Write) -> None:
     first, second = write("one", "a/my.py"), write("two", "b/my.py")
     known = used(first, second, first)
@@ -131,6 +158,10 @@ def test_two_files_of_one_name_both_work(write: Write) -> None:
         ("\n\n1 / 0\n", r"'.*ones\.py', line 3: ZeroDivisionError: division by zero"),
         ("x = 1\n", r"ones\.py [0-9a-f]{12} \(plugin 'ones'\) implements no hook"),
         ("def marl_registre(registry): ...\n", r"unknown hook 'marl_registre': did you mean 'marl_register'\?"),
+        (
+            "from marl_verl.plugins import hookimpl\n@hookimpl\nasync def marl_register(registry): ...\n",
+            "never awaited",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_an_error(write: Write, code: str, message: str) -> None:

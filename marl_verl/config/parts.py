@@ -10,7 +10,7 @@ from typing import Any
 from marl_verl import plugins
 from marl_verl.algo import advantage, credit, rewards
 from marl_verl.algo.advantage import compare
-from marl_verl.algo.algorithms import Algorithm, Loss, gdpo, gigpo, remax
+from marl_verl.algo.algorithms import Algorithm, Loss, Metric, gdpo, gigpo, remax
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.turn_columns import ColumnFunction
 from marl_verl.errors import MarlError, unknown
@@ -33,6 +33,8 @@ def part(kind: str, name: str, base: type | None) -> Any:
 
 CORE = tuple(module.__name__ for module in (rewards, credit, advantage, compare, gigpo, remax, gdpo))
 """Modules whose parts have short names in every config."""
+BASES = (Metric, credit.ReplayCredit, credit.TableCredit, advantage.Estimator, advantage.Returns, rewards.RewardMix)
+"""Classes to derive parts from."""
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
@@ -45,13 +47,15 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
     algorithm = known.get("algorithms", name)
     if not isinstance(algorithm, Algorithm):
         raise MarlError(f"algorithm '{name}' must be an Algorithm, got {algorithm!r:.80}")
-    target = known.entry("algorithms", name).target
-    return algorithm.with_options(options, where, finder(algorithm, str(target).partition(":")[0]))
+    entry = known.entry("algorithms", name)
+    places = {str(place).partition(":")[0] for place in (entry.target, entry.source.target)}
+    homes = [key for key, module in [*sys.modules.items()] if key in places or getattr(module, "__file__", 0) in places]
+    return algorithm.with_options(options, where, finder(algorithm, *homes))
 
 
-def finder(algorithm: Algorithm, home: str = "") -> Find:
-    """Resolves names of parts for an algorithm; `home`: the module that has it."""
-    modules = dict.fromkeys((home, *(type(part).__module__ for part in algorithm.parts()), *CORE))
+def finder(algorithm: Algorithm, *homes: str) -> Find:
+    """Resolves names of parts for an algorithm; `homes`: modules that define or register it."""
+    modules = dict.fromkeys((*homes, *(type(part).__module__ for part in algorithm.parts()), *CORE))
     return lambda base, name, where: _find(base, name, where, [module for module in modules if module in sys.modules])
 
 
@@ -79,14 +83,17 @@ def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]
         if not (callable(part) if base is None else issubclass(part if isinstance(part, type) else type(part), base)):
             raise MarlError(f"'{where}': '{name}' is no {kind}, but {part!r:.80}")
         return part
-    values = [value for module in modules for value in vars(sys.modules[module]).values()]
+    values = [(module, value) for module in modules for value in vars(sys.modules[module]).values()]
+    public = [(module, value) for module, value in values if not getattr(value, "__name__", "_").startswith("_")]
     if base is None:
-        parts: dict[str, Any] = {value.__name__: value for value in values if inspect.isfunction(value)}
+        homes = [module for module in modules if not module.startswith("marl_verl.")]
+        functions = [value for home, value in public if inspect.isfunction(value) and value.__module__ == home in homes]
+        parts: dict[str, Any] = {function.__name__: function for function in functions}
     else:
-        classes = [value for value in reversed(values) if isinstance(value, type) and issubclass(value, base)]
-        parts = {part.name: part for part in classes if dataclasses.is_dataclass(part)}
+        classes = [value for _, value in reversed(public) if isinstance(value, type) and issubclass(value, base)]
+        parts = {part.name: part for part in classes if dataclasses.is_dataclass(part) and part not in BASES}
     if name not in parts:
-        raise MarlError(f"'{where}': {unknown(kind, name, parts)} A part of another package: package.module:Class.")
+        raise MarlError(f"'{where}' (a name, or package.module:Class): {unknown(kind, name, parts)}")
     return parts[name]
 
 

@@ -146,6 +146,8 @@ def _register(manager: pluggy.PluginManager, fetch: Fetch, parts: Registry) -> t
                 raise MarlError(f"{source} has the unknown hook '{name}': {nearest(name, HOOKS)}")
             if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
                 raise MarlError(f"{source} has '{name}' without the decorator '@hookimpl'")
+            if inspect.iscoroutinefunction(getattr(plugin, name)):
+                raise MarlError(f"{source}: hook '{name}' is never awaited: write it without `async`")
         if not hooks and not source.distribution.startswith(one_file.REWARDS):
             raise MarlError(f"{source} implements no hook; valid: {', '.join(sorted(HOOKS))}")
         name = f"{source.distribution}:{source.plugin}"

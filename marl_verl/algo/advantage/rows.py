@@ -152,7 +152,8 @@ class RowTable:
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
                 raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
-        records = decode(list[JsonRow], list(rows), "rows")
+        plain = msgspec.to_builtins(list(rows), enc_hook=lambda value: value.tolist())  # numbers and arrays of NumPy
+        records = decode(list[JsonRow], plain, "rows")
         for i, record in enumerate(records):
             if not all(math.isfinite(value) for value in (record.team_reward, record.value) if value is not None):
                 raise MarlError(f"row {i} has team_reward {record.team_reward} and value {record.value}: not finite")

@@ -17,7 +17,7 @@ from marl_verl.algo.rewards.mix import Mix, RewardMix, check_finite
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.turn_columns import ColumnFunction
 from marl_verl.errors import MarlError, shown
-from marl_verl.options import Find, Part, changed, config_of
+from marl_verl.options import Find, Part, changed, check_options, config_of
 from marl_verl.team import AgentConfig
 
 
@@ -83,10 +83,11 @@ class Algorithm:
         for name, value, kind in values:
             if not isinstance(value, kind):
                 raise MarlError(f"'{name}' of an algorithm must be a {kind.__name__}, got {shown(value)}")
+        for function in self.columns:
+            if "<" in getattr(function, "__qualname__", "<"):  # a run stores its path
+                raise MarlError(f"'columns' of an algorithm must be functions of a module, got {shown(function)}")
         for part in self.parts():
-            for name, default in vars(type(part)).items():
-                if isinstance(default, Part) and not isinstance(value := getattr(part, name), Part):
-                    raise MarlError(f"'{name}' of {part.name} must be a part such as {default!r}, got {shown(value)}")
+            check_options(part)
         components = [credit.component for credit in self.replay_credits]
         for component in components:
             if components.count(component) > 1:

@@ -166,16 +166,18 @@ class SamplingContext:
 
     async def score(self, answer: Any) -> float:
         """The task's score of an answer."""
-        return await self._number(self.task_context.tasks.score, (self.task, answer), "the score")
+        return await number(self.task_context.tasks.score, (self.task, answer), "the score", self.limits.call_seconds)
 
     async def public_score(self, answer: Any) -> float:
         """The score of an answer without the solution: `TaskSet.public_score`."""
-        return await self._number(self.task_context.tasks.public_score, (self.task, answer), "the public score")
+        fn = self.task_context.tasks.public_score
+        return await number(fn, (self.task, answer), "the public score", self.limits.call_seconds)
 
-    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], label: str) -> float:
-        """The result of a user's function. MarlError, which begins with `label`, for no finite number."""
-        (value,) = await scored(fn, [arguments], self.limits.call_seconds)
-        return finite(value, label, getattr(fn, "__qualname__", fn))
+
+async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], label: str, seconds: float | None) -> float:
+    """The result of a user's function within `seconds`. MarlError, which begins with `label`, for no finite number."""
+    (value,) = await scored(fn, [arguments], seconds)
+    return finite(value, label, getattr(fn, "__qualname__", fn))
 
 
 def finite(returned: Any, label: str, name: Any) -> float:

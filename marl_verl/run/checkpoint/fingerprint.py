@@ -133,8 +133,9 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     sources = {source.distribution: source for source in known.loaded}
     versions = {name: source.version for name, source in sources.items()}
     names = [*saved, *(file.name for file in plugins.files_in_use() if file.name not in saved)]
+    absent = "not installed"
     clauses = [
-        f"plugin '{name}' ({saved.get(name, {}).get('version', 'not installed')} -> {versions.get(name, 'not installed')})"
+        f"plugin '{name}' ({saved.get(name, {}).get('version', absent)} -> {versions.get(name, absent)})"
         for name in names
         if name not in saved or saved[name]["version"] != versions.get(name)
     ]

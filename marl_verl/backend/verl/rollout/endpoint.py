@@ -149,9 +149,9 @@ def _reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
         else:
             cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
             text = str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}{cause}"
-        text = " ".join(text.split())[:400]
         if endpoint.key_variable is not None:
             text = text.replace(key, f"[{endpoint.key_variable}]")
+        text = " ".join(text.split())[:400]
         raise kind(f"policy '{name}' at {endpoint.url}: {text}") from None
 
 
@@ -168,13 +168,15 @@ def _action(completion: Any) -> Action:
     try:
         choice = completion.choices[0]
         message = choice.message
-        functions = [call.function for call in message.tool_calls or ()]
+        functions = [call.function for call in message.tool_calls or () if getattr(call, "function", None)]
         calls = [{"name": function.name, "arguments": function.arguments or "{}"} for function in functions]
     except (AttributeError, IndexError, TypeError) as error:
         raise MarlError(f"not a chat completion: {completion!r:.200}. Check that the url ends in /v1.") from error
     tokens = getattr(getattr(completion, "usage", None), "completion_tokens", None)
     return Action(
-        text=message.content or "",  # none: a refusal, a tool call, or reasoning up to the token limit
+        text=message.content
+        if isinstance(message.content, str)
+        else "",  # none: a refusal, a tool call, or reasoning up to the token limit
         stop_reason=choice.finish_reason,
         tokens=tokens if isinstance(tokens, int) else None,
         tool_calls=as_tool_calls(calls),

@@ -251,8 +251,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             await self._play(prompt, sampling_params, trajectory, sampled)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             logger.exception("sampling task %s failed", report.task)
-            report.error = f"{type(error).__name__}: {error}"
-        self._outcome(report.uid).set_result(sampled)
+            report.error = type(error).__name__
+            report.error += f": {error}"
+        finally:  # the driver waits for it
+            self._outcome(report.uid).set_result(sampled)
         if self._streams and not trajectory["validate"]:
             self._finished.put_nowait(report.uid)
 
