@@ -42,7 +42,6 @@ __all__ = [
     "Share",
     "Small",
     "build",
-    "check_options",
     "check_type",
     "config_of",
     "in_words",
