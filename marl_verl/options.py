@@ -170,9 +170,9 @@ def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find 
 
 def check_options(part: Part) -> None:
     """MarlError for an option of a part, as Python code has set it, that config could not set."""
-    for name, hint in get_type_hints(type(part), include_extras=True).items():
-        if get_origin(hint) is not ClassVar and name in getattr(part, "__dataclass_fields__", ()):
-            check_type(getattr(part, name), hint, f"{part.name}.{name}")
+    hints = get_type_hints(type(part), include_extras=True)
+    for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        check_type(getattr(part, field.name), hints[field.name], f"{part.name}.{field.name}")
 
 
 def paths(base: Any, name: str) -> list[str]:

@@ -16,6 +16,7 @@ from marl_verl.algo.sampling.turn_columns import ColumnFunction
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins import KINDS
+from marl_verl.plugins.one_file import modules_of
 from marl_verl.team import Named, TeamConfig
 
 
@@ -48,9 +49,8 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
     if not isinstance(algorithm, Algorithm):
         raise MarlError(f"algorithm '{name}' must be an Algorithm, got {algorithm!r:.80}")
     entry = known.entry("algorithms", name)
-    places = {str(place).partition(":")[0] for place in (entry.target, entry.source.target)}
-    homes = [key for key, module in [*sys.modules.items()] if key in places or getattr(module, "__file__", 0) in places]
-    return algorithm.with_options(options, where, finder(algorithm, *homes))
+    homes = [str(place).partition(":")[0] for place in (entry.target, entry.source.target)]
+    return algorithm.with_options(options, where, finder(algorithm, *homes, *modules_of(entry.source.target)))
 
 
 def finder(algorithm: Algorithm, *homes: str) -> Find:

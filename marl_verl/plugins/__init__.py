@@ -1,15 +1,6 @@
 """Plugins: hooks, the registry of parts by name and distribution, and the built-in parts."""
 
-from marl_verl.plugins.loading import (
-    GROUP,
-    HOOKS,
-    VARIABLE,
-    assemble,
-    check_same,
-    discover,
-    load,
-    use_files,
-)
+from marl_verl.plugins.loading import GROUP, HOOKS, VARIABLE, assemble, check_same, discover, load, use_files
 from marl_verl.plugins.lookup import Plugins, content_of
 from marl_verl.plugins.one_file import (
     COPIES,

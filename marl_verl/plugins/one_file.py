@@ -145,6 +145,12 @@ def _unpacked(value: str) -> tuple[PluginFile, ...]:
     return tuple(PluginFile(**file) for file in files)
 
 
+def modules_of(path: str) -> list[str]:
+    """Names of the modules that were loaded from a plugin file."""
+    loaded = {name: module for name, module in [*sys.modules.items()] if name.startswith(f"{PACKAGE}.")}
+    return [name for name, module in loaded.items() if getattr(module, "__file__", None) == path]
+
+
 def load_file(file: PluginFile) -> types.ModuleType:
     """Import a plugin file from its text, once per name and content. MarlError with the line that failed."""
     stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))

@@ -226,8 +226,8 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
     names = {agent.reward for agent in team.agents.values() if agent.reward}
     rewards = {name: plugins.load().get("rewards", name) for name in names}
-    rehearsed = [rehearse_split(workflow, of_split, team, rewards, task_set) for of_split in tasks.values()]
-    moves = rehearsed[0] if rehearsed else ()
+    rehearsed = {name: rehearse_split(workflow, split, team, rewards, task_set) for name, split in tasks.items()}
+    moves = next(iter(rehearsed.values()), ())
     notes += checks.missing_tools(tasks, moves)
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)
@@ -248,7 +248,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     check_requests(resolved, team, seen)
     check_in_child(
         partial(check_templates, resolved, team, seen, made),
-        partial(check_prompts, resolved, team, workflow, tasks, made),
+        partial(check_prompts, resolved, team, workflow, tasks, rehearsed, made),
         partial(check_with_verl, config, resolved),
     )
     rows = Counter(turn.policy for turn in synthetic.turns(0))

@@ -22,19 +22,22 @@ def check_prompts(
     team: TeamConfig,
     workflow: Workflow,
     tasks: Mapping[Split, Sequence[Task]],
+    rehearsed: Mapping[Split, Moves],
     made: Mapping[str, ModelToMake],
 ) -> Iterator[str]:
-    """MarlError if the prompts of an agent are all too long for its policy in the shortest `TRIED` tasks of a split."""
+    """MarlError if the prompts of an agent are all too long for its policy in the shortest `TRIED` tasks of a split.
+
+    `rehearsed` has the moves of one task of each split; others are rehearsed only if its prompts are too long.
+    """
     count = _counter(resolved, team, made)
-    for split, of_split in tasks.items():
-        lengths: dict[str, list[int]] | None = None
-        for task in sorted(of_split, key=_size)[:TRIED]:
-            shortest = _too_long(rehearse(workflow, task, team), resolved, team, count)
-            known = lengths if lengths is not None else {agent: list[int]() for agent in shortest}
-            lengths = {agent: [*known[agent], n] for agent, n in shortest.items() if agent in known}
+    for split, moves in rehearsed.items():
+        lengths = {agent: [n] for agent, n in _too_long(moves, resolved, team, count).items()}
+        for task in sorted(tasks[split], key=_size)[:TRIED]:
             if not lengths:
                 break
-        for agent, counts in (lengths or {}).items():
+            shortest = _too_long(rehearse(workflow, task, team), resolved, team, count)
+            lengths = {agent: [*lengths[agent], n] for agent, n in shortest.items() if agent in lengths}
+        for agent, counts in lengths.items():
             policy = team.agents[agent].policy
             limit = f"data.max_prompt_length={_limit(resolved, policy)} (policy '{policy}')"
             problem = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(counts)} tokens"

@@ -11,16 +11,7 @@ from omegaconf import DictConfig
 
 from marl_verl.algo.sampling.context import RoleReward, finite, judged
 from marl_verl.algo.sampling.scoring import scored
-from marl_verl.episode import (
-    Act,
-    Action,
-    Episode,
-    Run,
-    Turn,
-    UnknownAgentError,
-    Workflow,
-    WorkflowError,
-)
+from marl_verl.episode import Act, Action, Episode, Run, Turn, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.episode.calls import is_async
 from marl_verl.episode.messages import untrained_sampling
 from marl_verl.errors import MarlError, MarlWarning, format_error

@@ -95,10 +95,10 @@ class Watch:
             death = next(((f"Ray's {name}", KILLED) for name in dead_servers()), None) or self._dead_actor(timeout)
         if death is None:
             return None
-        what, why = death
+        process, why = death
         if (blocked := reason_file()) is not None and blocked.is_file():
             why = blocked.read_text()
-        return f"{what} died {self._activity()} ({why}). {self._advice()}"
+        return f"{process} died {self._activity()} ({why}). {self._advice()}"
 
     def _dead_actor(self, timeout: float) -> tuple[str, str] | None:
         """(name, why) of the first dead actor, or None. A call that raised is repeated for `UNREACHABLE` seconds."""

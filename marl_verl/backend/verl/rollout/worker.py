@@ -253,10 +253,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             logger.exception("sampling task %s failed", report.task)
             report.error = type(error).__name__
             report.error += f": {error}"
-        finally:  # the driver waits for it
+        finally:  # the driver waits for it, also if the message of the error raises
             self._outcome(report.uid).set_result(sampled)
-        if self._streams and not trajectory["validate"]:
-            self._finished.put_nowait(report.uid)
+            if self._streams and not trajectory["validate"]:
+                self._finished.put_nowait(report.uid)
 
     async def _play(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], sampled: Sampled
