@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run, load_run
@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 StrPath = str | os.PathLike[str]
 Overrides = Sequence[str] | Mapping[str, Any]
+Backend = Literal["local", "verl"]
 
 _AT_WORK = threading.Lock()
 """Hydra and the cleanup of a run's processes support one run per process at a time."""
@@ -46,6 +47,7 @@ def train(
     *,
     plugins: Sequence[StrPath] = (),
     resume: StrPath | None = None,
+    backend: Backend | None = None,
     dry_run: bool = False,
     assume: str | None = None,
     progress: Progress = True,
@@ -60,6 +62,7 @@ def train(
         overrides: `["a.b=1"]` in the grammar of the command line, or `{"a.b": 1}`.
         plugins: plugin files in addition to those of the recipe; docs/one-file-plugins.md.
         resume: a run directory to continue, instead of a recipe.
+        backend: "local" trains in this process, "verl" with Ray and vLLM; default: `marl.run.backend`.
         dry_run: check everything and write nothing; the returned run has no directory yet.
         assume: what the machine of the run has and this one may lack, such as "gpus=8,flash-attn"; for `dry_run` only.
         progress: whether to print progress; or a function that is called with every event, a dict such as
@@ -89,7 +92,9 @@ def train(
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
     with _alone(), assumed(assume):
         begun, display = time.time(), Display.of(progress)
-        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, [Path(file) for file in plugins], dry_run)
+        plan = _outside_loop(
+            _plan, recipe, _lines(overrides, backend), resume, [Path(file) for file in plugins], dry_run
+        )
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
@@ -124,6 +129,7 @@ def evaluate(
     cross_play: bool = False,
     steps: str | Sequence[int] | None = None,
     plugins: Sequence[StrPath] = (),
+    backend: Backend | None = None,
     output: StrPath | None = None,
     progress: Progress = True,
 ) -> Evaluation:
@@ -145,6 +151,7 @@ def evaluate(
         cross_play: let steps of a team with two sides play each other, instead of evaluating one.
         steps: those of the cross-play; default: 0 and every checkpoint.
         plugins: plugin files in addition to the run's copies.
+        backend: as in `train`; default: that of the run.
         output: a file to which the numbers are also written, as JSON.
         progress: as in `train`.
 
@@ -167,14 +174,14 @@ def evaluate(
         file = None if output is None else Path(output)
         recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
         if recipe:
-            made = _outside_loop(_plan, run, _lines(overrides), None, [Path(file) for file in plugins], False)
-            run, overrides, plugins = make_run_directory(made, display), (), ()
+            made = _outside_loop(_plan, run, _lines(overrides, backend), None, [Path(file) for file in plugins], False)
+            run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
             step = 0 if step is None else step
         options: dict[str, Any] = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed}
         options |= {"greedy_only": greedy_only, "cross_play": cross_play, "steps": steps, "at_once": at_once}
         options |= {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         try:
-            checked = _outside_loop(plan, Path(run), _lines(overrides), **options)
+            checked = _outside_loop(plan, Path(run), _lines(overrides, backend), **options)
         except BaseException:
             if recipe:
                 shutil.rmtree(run)
@@ -278,8 +285,10 @@ def _plan(
     return plan
 
 
-def _lines(overrides: Overrides) -> list[str]:
-    """Overrides as a list of `key=value`."""
+def _lines(overrides: Overrides, backend: str | None = None) -> list[str]:
+    """Overrides as a list of `key=value`, with that of the backend."""
+    if backend is not None:
+        return [*_lines(overrides), f"marl.run.backend={_written('backend', backend)}"]
     if isinstance(overrides, str):
         raise MarlError(f"overrides must be a list such as ['{overrides}'] or a mapping, got the string '{overrides}'")
     if isinstance(overrides, Mapping):

@@ -394,6 +394,26 @@ def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.M
     assert (run / "checkpoints" / "step_20" / "team.json").is_file()
 
 
+def test_a_run_may_be_continued_on_another_backend(run: Path, refused: Refused) -> None:
+    steps = "trainer.total_training_steps=50"
+    assert prepare.continue_run(run, [steps]).resolved.marl.run.backend == "verl"
+    make_run_directory(prepare.continue_run(run, [steps, "marl.run.backend=local"]), Display.of(False))
+    plan = prepare.continue_run(run, [steps])  # the backend of the last start
+    assert (plan.config.marl.run.backend, plan.resolved.marl.run.backend) == ("local", "local")
+    assert prepare.continue_run(run, [steps, "marl.run.backend=verl"]).resolved.marl.run.backend == "verl"
+    arguments = ("train", "--resume", str(run), steps, "--local", "marl.schedule.mode=async")
+    assert "but with marl.run.backend=local there is one process" in refused(*arguments)
+
+
+def test_a_dry_run_with_the_local_backend_shows_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["train", str(RECIPE), "--dry-run", "--local"], ["eval", str(RECIPE), "--dry-run", "--local"]):
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        assert f"devices one process on {os.cpu_count()} cores (marl.run.backend=local)" in printed
+        assert "server" not in printed
+        assert "memory  this process:" in printed
+
+
 def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:
     assert "is at step 20 already" in refused("train", "--resume", str(run), "trainer.total_training_steps=20")
     assert "marl.run.seed (0 -> 1)" in refused("train", "--resume", str(run), "marl.run.seed=1")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl.config.backend import choose_backend
 from marl_verl.config.compose import attention, compose, parse_overrides, rollout_workers, with_overrides
 from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.resolve import resolve
@@ -95,6 +96,29 @@ def test_an_invalid_override(recipe: Path, line: str, message: str) -> None:
     with pytest.raises(MarlError) as error:
         compose(recipe, [line], hardware="cpu")
     assert message in str(error.value)
+
+
+RAY = "+ray_kwargs.ray_init.address=auto"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "hardware", "of_recipe", "backend"),
+    [
+        ([], "cpu", "null", "verl"),
+        ([], "cpu", "local", "local"),
+        ([], "gpu", "local", "verl"),
+        ([RAY], "cpu", "local", "verl"),
+        (["marl.run.backend=local"], "gpu", "verl", "local"),
+        (["marl.run.backend=local", RAY], "cpu", "null", "local"),  # which `check_local` refuses
+        (["marl.run.backend=verl"], "cpu", "local", "verl"),
+        (["marl.run.backend=null"], "cpu", "local", "verl"),
+    ],
+)
+def test_the_backend_is_that_of_an_override_or_of_the_hardware_or_of_the_recipe(
+    recipe: Path, overrides: list[str], hardware: str, of_recipe: str, backend: str
+) -> None:
+    recipe.write_text(RECIPE.replace("marl:", f"marl:\n  run: {{backend: {of_recipe}}}"))
+    assert choose_backend(compose(recipe, overrides, hardware=hardware), overrides) == backend
 
 
 def test_parsed_overrides_keep_their_values() -> None:

@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.errors import RunError
+from marl_verl.errors import MarlError, RunError
 from marl_verl.evaluation import launch
+from marl_verl.evaluation.plan import plan
 from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.folders import manifest
@@ -250,6 +251,14 @@ def test_a_recipe_is_evaluated_without_training(
     assert main(["eval", str(RECIPE), "--step", "3"]) == 2
     assert main(["eval", str(RECIPE), "--dry-run"]) == 0
     assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
+
+
+def test_the_backend_may_be_another_than_that_of_the_run(run: Path) -> None:
+    assert main(["eval", str(run), "marl.run.backend=verl"]) == 0
+    assert _Played.seen["config"].marl.run.backend == "verl"
+    assert plan(run, ["marl.run.backend=local"]).config.marl.run.backend == "local"
+    with pytest.raises(MarlError, match=r"trainer\.n_gpus_per_node"):
+        plan(run, ["marl.run.backend=local", "trainer.n_gpus_per_node=2"])
 
 
 def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:

@@ -198,6 +198,18 @@ def test_two_smollm2_on_a_cpu(needs: Any) -> None:
         assert found.parts["gathered layers of one"] == 2 * parameters
 
 
+def test_one_process_has_one_copy_of_the_weights_and_no_servers(needs: Any) -> None:
+    backend = ("marl.run.backend=local", "marl.policies.two.frozen=true")
+    found = needs(*MEASURED, *backend, model="smol/lm2", hardware="cpu")["this process"]
+    parameters = sizes(OmegaConf.create({"path": "smol/lm2", "lora_rank": 0})).parameters  # type: ignore[union-attr]
+    state = {"weights of one": 4, "gradients of one": 4, "optimiser of one": 8, "weights of two": 2}
+    assert {name: found.parts[name] / parameters for name in state} == state
+    both = needs(*MEASURED, *backend[:1], model="smol/lm2", hardware="cpu")["this process"]
+    assert both.parts["gradients of two"] == 4 * parameters
+    assert sum(name.startswith("logits") for name in both.parts) == 1  # one policy at a time
+    assert needs(*backend, model="smol/lm2")["the GPU"].room == 80 * GIB
+
+
 def test_a_batch_of_few_rows_limits_a_micro_batch(needs: Any) -> None:
     parts = needs(model="smol/lm2", hardware="cpu", rows=4)["this machine"].parts
     assert parts["logits of one"] == 4 * 2048 * 49152 * 16

@@ -15,6 +15,11 @@ def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=text)
 
 
+def add_backend_argument(parser: argparse.ArgumentParser) -> None:
+    text = "work in this process, without Ray and vLLM: marl.run.backend=local"
+    parser.add_argument("--local", action="store_const", const="local", dest="backend", help=text)
+
+
 def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
     text = "a variant of the recipe, applied before the overrides; may be repeated"
     parser.add_argument("--variant", action="append", default=[], metavar="NAME", help=text)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.api import evaluate, train
-from marl_verl.cli.arguments import add_plugin_argument, add_variant_arguments, show_variants
+from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import results
@@ -27,7 +27,7 @@ EXAMPLES = """
 
 PASSED_ON = (
     *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "at_once", "cross_play", "steps"),
-    "output",
+    *("backend", "output"),
 )
 """Options that are passed to `evaluate` under the same name."""
 
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_variant_arguments(parser)
     add_plugin_argument(parser)
+    add_backend_argument(parser)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: latest; 0: before training)")
     parser.add_argument("--tasks", type=int, metavar="N", help="only the first N held-out tasks")
     parser.add_argument("--episodes", type=int, metavar="K", help="sampled episodes per task (default: 8)")
@@ -72,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
     if options.dry_run:
-        train(options.run, overrides, plugins=options.plugin, dry_run=True, assume=options.assume)
+        how = {"dry_run": True, "assume": options.assume, "backend": options.backend}
+        train(options.run, overrides, plugins=options.plugin, **how)
         return 0
     display = Display(Output(stderr=True) if options.json else None)
     arguments = {name: getattr(options, name) for name in PASSED_ON}

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from marl_verl.api import train
-from marl_verl.cli.arguments import add_plugin_argument, add_variant_arguments, show_variants
+from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.cli.recipes import example
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=overrides)
     add_variant_arguments(parser)
     add_plugin_argument(parser)
+    add_backend_argument(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this directory")
     dry_run = "check everything, print the resolved team, start nothing"
     parser.add_argument("--dry-run", action="store_true", help=dry_run)
@@ -37,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
     else:
         overrides = [*variant_overrides(recipe, options.variant), *overrides]
     how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
-    train(recipe, overrides, plugins=options.plugin, **how)
+    train(recipe, overrides, plugins=options.plugin, backend=options.backend, **how)
     return 0

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 from omegaconf import DictConfig
 
+from marl_verl.config.backend import is_local
 from marl_verl.config.hardware import on_gpu
 from marl_verl.config.unusable import check_torchvision
 from marl_verl.episode import Act
@@ -116,7 +117,7 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> Iterato
         yield f"run directory '{folder}' cannot be created: '{parent}' is not a writable folder"
     if (free := shutil.disk_usage(parent).free) < DISK_BYTES:
         yield f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB"
-    if on_gpu(config):
+    if on_gpu(config) or is_local(config):  # the estimate has the memory of one process
         return
     check_torchvision()
     inside = [policy for policy in team.policies.values() if not policy.external]

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.config import checks
+from marl_verl.config.backend import check_local, is_local
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
@@ -53,7 +54,7 @@ TAKEN = re.compile(
     r"marl\.(task|workflow|rollout|pools)(\..+)?"
     r"|marl\.agents\.[^.]+\.(instructions|reward|sampling)(\..+)?"
     r"|marl\.policies\.[^.]+\.(rollout|endpoint|script|pool|stop|apply_chat_template_kwargs)(\..+)?"
-    r"|marl\.run\.journal_tokens"
+    r"|marl\.run\.(journal_tokens|backend)"
     r"|actor_rollout_ref\.rollout\..+"
     r"|data\.(max_prompt_length|max_response_length|apply_chat_template_kwargs)(\..+)?"
     r"|trainer\.(n_gpus_per_node|nnodes)"
@@ -143,13 +144,15 @@ def plan(
     workflow, task_set = build_parts(evaluated)
     if crossed and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
+    check_local(config, evaluated)
     private_network.check(config, evaluated)
     check_run_options(config.marl.run)
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)
     checks.check_machine(config, evaluated, run)
-    check_placement(config, evaluated)
+    if not is_local(config):
+        check_placement(config, evaluated)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(played)

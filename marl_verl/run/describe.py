@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage.estimator import Advantage
+from marl_verl.config.backend import KEY, is_local
 from marl_verl.config.hardware import on_gpu
 from marl_verl.config.loss import unmerged_reason, updates_per_batch
 from marl_verl.config.parts import algorithm_of, named_samplers
@@ -33,7 +35,10 @@ def describe(plan: Plan) -> str:
     heading = {name: "past  " if name in team.past else "policy" for name in team.policies}
     lines += [f"  {heading[name]}  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
-    lines += [f"  devices {_place(pool, gpu)}" for pool in pools_of(config, team)]
+    if is_local(config):
+        lines.append(f"  devices one process on {'one GPU' if gpu else f'{os.cpu_count()} cores'} ({KEY}=local)")
+    else:
+        lines += [f"  devices {_place(pool, gpu)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
     samplers = named_samplers(algorithm, marl_section(config))
     group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()

@@ -17,6 +17,7 @@ MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank
 
 The bytes of a logit were measured with verl's functions, the processes on a CPU in runs of tiny models and SmolLM2.
 On a CPU, policies of large models are updated one after another, so that of `DURING_AN_UPDATE` only the most counts.
+So are all policies with `marl.run.backend=local`, one process with one copy of the weights.
 A server on a GPU has `gpu_memory_utilization` of it, for its weights and at least one row's keys and values, 2 k L a
 token. `param_offload` and `optimizer_offload` free a GPU between a policy's updates, not during them. Host memory holds
 what is offloaded, and the reference model of a KL loss. The estimate leaves out what it does not know, and is rather
@@ -34,6 +35,7 @@ from pathlib import Path
 import psutil
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.backend import is_local
 from marl_verl.config.hardware import has_accelerator, on_gpu
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.model_settings import LARGE
@@ -47,6 +49,8 @@ GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
 RUN, WORKER, SERVER = 2.3 * GIB, 0.6 * GIB, 0.9 * GIB
 """Processes on a CPU without their models: command line, driver, rollout worker, Ray; a training worker; a server."""
+PROCESS = 0.8 * GIB
+"""The process of a run with `marl.run.backend=local`, without its models."""
 DURING_AN_UPDATE = ("gradients", "gathered layers", "activations", "logits")
 CONTEXT = 1.0 * GIB
 """Of each process on a GPU: CUDA, NCCL, graphs."""
@@ -168,7 +172,10 @@ def estimate(
     parts = {name: section.actor_rollout_ref for name, section in resolved.policies.items()}
     models = {name: sizes(part.model, made.get(name)) for name, part in parts.items()}
     known = {name: model for name, model in models.items() if model is not None}
-    needs = list(_memory(resolved, team, pools_of(resolved, team), parts, known, rows))
+    if is_local(resolved):
+        needs = [_one_process(resolved, team, parts, known, rows)]
+    else:
+        needs = list(_memory(resolved, team, pools_of(resolved, team), parts, known, rows))
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     copies = int(resolved.marl.checkpoint.keep) + 1
     if resolved.trainer.save_freq > 0:
@@ -189,6 +196,60 @@ def checkpoint(model: Model, part: DictConfig) -> float:
     kept = _bytes(part.actor.fsdp_config)
     whole = kept * model.parameters if "hf_model" in part.actor.checkpoint.save_contents else 0
     return 3.0 * kept * model.trained + whole
+
+
+def _one_process(
+    resolved: DictConfig,
+    team: TeamConfig,
+    parts: Mapping[str, DictConfig],
+    models: Mapping[str, Model],
+    rows: Mapping[str, int],
+) -> Need:
+    """The memory of a process that samples with the weights that it trains."""
+    gpu, room = on_gpu(resolved), gpu_bytes()
+    held, busiest = {"process": PROCESS + (CONTEXT if gpu else 0)}, dict[str, float]()
+    for name in [name for name in models if team.alike(name)[0] == name]:
+        if not team.policies[name].trained:
+            held[f"weights of {name}"] = served(models[name], parts[name].rollout)[0]
+            continue
+        learning = {name: _learning(resolved, team, name, parts[name], models[name], 1, rows.get(name, 0), gpu)}
+        learning |= _critics(resolved, name, models[name], 1, gpu)
+        for learner, need in learning.items():
+            held |= {f"{part} of {learner}": size for part, size in need.items() if part not in DURING_AN_UPDATE[1:]}
+            moment = {f"{part} of {learner}": need[part] for part in DURING_AN_UPDATE[1:] if part in need}
+            busiest = max(busiest, moment, key=lambda parts: sum(parts.values()))
+    if gpu:
+        return Need("the GPU", held | busiest, room or ASSUMED_GPU, room is not None)
+    return Need("this process", held | busiest, available())
+
+
+def _learning(
+    resolved: DictConfig,
+    team: TeamConfig,
+    name: str,
+    part: DictConfig,
+    model: Model,
+    ranks: int,
+    rows: int,
+    gpu: bool,
+) -> dict[str, float]:
+    """Bytes on each rank while policy `name` is trained on `rows` of a batch, with the adapters on the same base."""
+    longest = int(part.rollout.prompt_length) + int(part.rollout.response_length)
+    most = rows * longest / updates_per_batch(resolved, part.actor) / ranks
+    fsdp = part.actor.fsdp_config
+    need = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
+    if (more := len(team.alike(name)) - 1) > 0:
+        need["other adapters"] = 3.0 * more * _bytes(fsdp) * model.trained / ranks
+    return need
+
+
+def _critics(resolved: DictConfig, policy: str, model: Model, ranks: int, gpu: bool) -> dict[str, dict[str, float]]:
+    """Critic on the devices of a policy -> bytes on each rank while it is trained, without its activations."""
+    critics = [critic.critic for critic in resolved.critics.values() if critic.policy == policy]
+    return {
+        f"{policy}'s critic": training(sizes(critic.model) or model, critic, critic.fsdp, ranks, 0, gpu)
+        for critic in critics
+    }
 
 
 def _memory(
@@ -224,22 +285,16 @@ def _memory(
                 host[f"processes of {name}'s server"] = SERVER * pool.size / server_gpus(part.rollout)
                 host[f"weights of {name}'s server"], host[f"keys of {name}'s server"] = weights, held
             if team.policies[name].trained:
-                ranks, fsdp = pool.size, part.actor.fsdp_config
-                most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / ranks
-                need = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
-                if (more := len(team.alike(name)) - 1) > 0:
-                    need["other adapters"] = 3.0 * more * _bytes(fsdp) * model.trained / ranks
+                need = _learning(resolved, team, name, part, model, pool.size, rows.get(name, 0), gpu)
                 learning[name] = need
-                kept |= {f"{part} of {name}": size for part, size in resident(need, fsdp).items()}
+                kept |= {f"{key} of {name}": size for key, size in resident(need, part.actor.fsdp_config).items()}
                 if gpu:  # of each of its ranks on a node
-                    away = in_host(model, part, need, ranks)
+                    away = in_host(model, part, need, pool.size)
                     host |= {f"{part} of {name}": size * pool.gpus for part, size in away.items()}
-            for critic in [critic for critic in resolved.critics.values() if critic.policy == name]:
-                value = sizes(critic.critic.model) or model
-                need = training(value, critic.critic, critic.critic.fsdp, pool.size, 0, gpu)
-                learning[f"{name}'s critic"] = need
-                left = resident(need, critic.critic.fsdp)
-                kept |= {f"{part} of {name}'s critic": size for part, size in left.items()}
+            for learner, need in _critics(resolved, name, model, pool.size, gpu).items():
+                learning[learner] = need
+                fsdp = next(critic.critic.fsdp for critic in resolved.critics.values() if critic.policy == name)
+                kept |= {f"{key} of {learner}": size for key, size in resident(need, fsdp).items()}
         if not gpu:
             host |= {f"processes of {name}'s training": WORKER * pool.size for name in learning if name in names}
             for name, need in learning.items():

@@ -21,6 +21,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Sampler
 from marl_verl.backend.verl import cluster
 from marl_verl.config import checks, engine, fit
+from marl_verl.config.backend import check_local, choose_backend, is_local
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
@@ -83,6 +84,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     if (there := cluster.hardware(config, overrides)) is not None:
         config = compose(recipe, overrides, there)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
+    config.marl.run.backend = choose_backend(config, overrides)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
     files = plugins.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
@@ -129,6 +131,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
             f"'marl.plugins' cannot be changed in a continued run: '{folder}' uses its copies in "
             f"'{folder / plugins.COPIES}'. Start a new run to use other files."
         )
+    OmegaConf.update(config, "marl.run.backend", config.marl.run.get("backend") or "verl", force_add=True)
     config.trainer.resume_mode = "auto"
     config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder)
@@ -180,6 +183,7 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str,
     marl = marl_section(config)
     team = read_team(marl)
     checks.check_validation(config)
+    check_local(config, team)
     private_network.check(config, team)
     check_run_options(marl["run"])
     algorithm = algorithm_of(team)
@@ -190,7 +194,8 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str,
     fit.check_samplers(samplers, names, team, task_set)
     fit.check_sides(samplers, names, algorithm, team, task_set)
     check_trackers(config)
-    check_placement(config, team)
+    if not is_local(config):
+        check_placement(config, team)
     checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
     return team, algorithm, samplers, workflow, task_set
