@@ -1,0 +1,285 @@
+"""The sampler of the embedded backend: all requests in flight of one model are rows of one batch.
+
+    generate() -> waiting -> admitted: its prompt is computed, once for equal prompts -> a token per step -> its future
+
+Steps run in the caller's event loop, on the trainer's own weights. Between two steps all other tasks run until none is
+ready, so that what they ask for together is computed together. A row's tokens do not depend on the other rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from marl_verl.backend.local.cache import ATTENTION, RowCache
+from marl_verl.backend.local.sampling import Draw, check_supported, sample
+from marl_verl.backend.local.stops import Stop
+from marl_verl.errors import MarlError
+
+CHUNK = 4096  # at most so many tokens of prompts in one forward, or one prompt
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A sampled completion, what ended it included. `log_probs` is empty if they were not asked for."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    extra_fields: dict[str, Any]
+
+
+@dataclass
+class Row:
+    """A request: its prompt and what is sampled so far."""
+
+    prompt: tuple[int, ...]
+    draw: Draw
+    stop: Stop
+    limit: int  # of sampled tokens
+    adapter: int | None
+    future: asyncio.Future[list[int]]
+    last: int = 0  # the token that the next step computes
+    position: int = 0  # its position
+    ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.last, self.position = self.prompt[-1], len(self.prompt) - 1
+
+    @property
+    def length(self) -> int:
+        """The most tokens that it may have in the cache."""
+        return len(self.prompt) + self.limit
+
+    def add(self, token: int, log_prob: float) -> None:
+        """Append a sampled token; the last one resolves the future."""
+        self.ids.append(token)
+        self.log_probs.append(log_prob)
+        self.last, self.position = token, self.position + 1
+        if (self.stop.ends(token) or len(self.ids) == self.limit) and not self.future.done():
+            self.future.set_result(self.ids)
+
+
+class LocalServer:
+    """Samples with a causal language model of transformers, which may have adapters of peft.
+
+    Its parameters may change in place whenever no request is in flight.
+
+    Args:
+        tokenizer: decodes the text in which stop strings are searched; ids beyond it are never sampled.
+        max_model_len: limit of prompt and completion together, in tokens.
+        max_requests: limit of rows in a step; further requests wait.
+        max_cache_tokens: limit of rows times the length of the longest, as long as there are several.
+        use: called before each step with the adapter of its requests.
+    """
+
+    version: int | None = None
+    """Version of the weights, which completions carry as `global_steps`."""
+    _settling = 0  # servers that wait for other tasks, in all event loops of this process
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        max_model_len: int,
+        max_requests: int = 256,
+        max_cache_tokens: int = 1 << 16,
+        use: Callable[[int | None], None] | None = None,
+    ) -> None:
+        self._model, self._tokenizer, self._use = model, tokenizer, use
+        self._causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if not getattr(self._causal, "_supports_attention_backend", False):
+            name = type(self._causal).__name__
+            raise MarlError(f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)")
+        self._vocabulary = len(tokenizer)
+        self._max_model_len, self._max_requests, self._max_tokens = max_model_len, max_requests, max_cache_tokens
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []  # the row at place n of the cache
+        self._cache = RowCache()
+        self._task: asyncio.Task[None] | None = None
+
+    async def generate(
+        self,
+        request_id: str,
+        *,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        adapter: int | None = None,
+    ) -> Completion:
+        """Sample a completion. Cancelling it frees its row before the next step.
+
+        Args:
+            sampling_params: of vLLM: `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `logprobs`, `max_tokens`,
+                `stop`, `stop_token_ids`.
+
+        Raises:
+            MarlError: another parameter, or a prompt without room for a token.
+            Exception: what the model's forward raised, in all requests in flight.
+        """
+        row = self._row(prompt_ids, sampling_params, adapter)
+        self._waiting.append(row)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+        ids = await row.future
+        return Completion(ids, row.log_probs if sampling_params.get("logprobs") else [], {"global_steps": self.version})
+
+    def _row(self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], adapter: int | None) -> Row:
+        check_supported(parameters)
+        room = self._max_model_len - len(prompt_ids)
+        if room < 1 or not prompt_ids:
+            size = f"a prompt of {len(prompt_ids)} tokens"
+            raise MarlError(f"{size} leaves no room for a completion: the model's limit is {self._max_model_len}")
+        limit = parameters.get("max_tokens") or room
+        return Row(
+            tuple(prompt_ids),
+            Draw.of(parameters, self._device),
+            Stop(parameters.get("stop") or (), parameters.get("stop_token_ids") or (), self._tokenizer, prompt_ids),
+            min(limit, room),
+            adapter,
+            asyncio.get_running_loop().create_future(),
+        )
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    async def _serve(self) -> None:
+        """Step until no request is left."""
+        try:
+            while True:
+                await self._settle()
+                self._remove_finished()
+                admitted = self._admit()
+                if not self._rows:
+                    return
+                with self._inference():
+                    self._compute_prompts(admitted)
+                    self._step()
+        except BaseException as error:
+            for row in (*self._rows, *self._waiting):
+                if isinstance(error, Exception) and not row.future.done():
+                    row.future.set_exception(error)
+                else:
+                    row.future.cancel()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._rows, self._cache = [], RowCache()
+            self._waiting.clear()
+
+    async def _settle(self) -> None:
+        """Let other tasks run until only servers that wait here are ready."""
+        loop = asyncio.get_running_loop()
+        LocalServer._settling += 1
+        try:
+            for _ in range(1000):  # a task that is always ready must not stop it
+                await asyncio.sleep(0)
+                if len(getattr(loop, "_ready", ())) < LocalServer._settling:
+                    break
+        finally:
+            LocalServer._settling -= 1
+
+    def _remove_finished(self) -> None:
+        """Free the places of rows that are finished or cancelled, and close the gaps with the last rows."""
+        kept = [n for n, row in enumerate(self._rows) if not row.future.done()]
+        gaps = [n for n, row in enumerate(self._rows[: len(kept)]) if row.future.done()]
+        if gaps:
+            moved = kept[-len(gaps) :]
+            self._cache.move(*(torch.tensor(places, device=self._device) for places in (moved, gaps)))
+            for source, target in zip(moved, gaps, strict=True):
+                self._rows[target] = self._rows[source]
+        del self._rows[len(kept) :]
+
+    def _admit(self) -> list[Row]:
+        """Give places to waiting requests, in order, as far as they fit. The rows of a batch have one adapter; those of
+        others wait, and after the first of them no later one is admitted to the batch."""
+        started, admitted = bool(self._rows), []
+        rest: deque[Row] = deque()
+        longest = max((row.length for row in self._rows), default=0)
+        while self._waiting:
+            row = self._waiting.popleft()
+            if row.future.done():
+                continue
+            count, longest_with = len(self._rows) + 1, max(longest, row.length)
+            fits = count <= self._max_requests and count * longest_with <= self._max_tokens
+            if self._rows and row.adapter != self._rows[0].adapter and not started:
+                rest.append(row)
+            elif not self._rows or (row.adapter == self._rows[0].adapter and fits):
+                longest = longest_with
+                self._rows.append(row)
+                admitted.append(row)
+            else:
+                rest.append(row)
+                break
+        self._waiting.extendleft(reversed(rest))
+        return admitted
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """The adapter, evaluation mode and the attention of the cache; all as before at the end."""
+        if self._use is not None:
+            self._use(self._rows[0].adapter)
+        training = [module for module in self._model.modules() if module.training]
+        config = self._causal.config
+        attention = config._attn_implementation
+        try:
+            for module in training:
+                module.training = False
+            config._attn_implementation = ATTENTION
+            with torch.inference_mode():
+                yield
+        finally:
+            config._attn_implementation = attention
+            for module in training:
+                module.training = True
+
+    def _compute_prompts(self, admitted: Sequence[Row]) -> None:
+        """Fill the cache with prompts, equal ones computed once, without their last tokens."""
+        places: dict[tuple[int, ...], list[int]] = {}
+        first = len(self._rows) - len(admitted)
+        for n, row in enumerate(admitted, first):
+            if len(row.prompt) > 1:
+                places.setdefault(row.prompt[:-1], []).append(n)
+        prompts = sorted(places, key=len)
+        if prompts:
+            self._cache.reserve(len(self._rows), len(prompts[-1]), max(row.length for row in self._rows))
+        while prompts:
+            count = max(1, CHUNK // len(prompts[-1]))
+            self._compute(prompts[-count:], places)
+            del prompts[-count:]
+
+    def _compute(self, prompts: Sequence[tuple[int, ...]], places: Mapping[tuple[int, ...], Sequence[int]]) -> None:
+        tokens = len(prompts[-1])
+        ids = torch.tensor([prompt + (0,) * (tokens - len(prompt)) for prompt in prompts], device=self._device)
+        rows = [(place, n) for n, prompt in enumerate(prompts) for place in places[prompt]]
+        self._cache.begin_prompts(*torch.tensor(rows, device=self._device).T)
+        positions = torch.arange(tokens, device=self._device)[None]
+        self._causal.base_model(input_ids=ids, position_ids=positions, past_key_values=self._cache, use_cache=True)
+
+    def _step(self) -> None:
+        """One token more for each row."""
+        rows, device = self._rows, self._device
+        at = [row.position for row in rows]
+        seen = max(at) + 1
+        positions = torch.tensor(at, device=device)
+        self._cache.reserve(len(rows), seen, max(row.length for row in rows))
+        self._cache.begin_step(torch.arange(len(rows), device=device), positions, seen)
+        mask = torch.arange(seen, device=device) <= positions[:, None] if min(at) + 1 < seen else None
+        logits = self._causal(
+            input_ids=torch.tensor([[row.last] for row in rows], device=device),
+            position_ids=positions[:, None],
+            attention_mask=None if mask is None else mask[:, None, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        ).logits[:, -1]
+        logits = logits.float()
+        logits[:, self._vocabulary :] = -torch.inf
+        tokens, log_probs = sample(logits, [row.draw for row in rows])
+        for row, token, log_prob in zip(rows, tokens.tolist(), log_probs.tolist(), strict=True):
+            row.add(token, log_prob)
