@@ -40,8 +40,8 @@ def timed(times: dict[str, float], name: str) -> Iterator[None]:
 class Phases:
     """The run's current activities and step, for error messages here and in the command line. Phases may overlap."""
 
-    def __init__(self, step: Callable[[], int]) -> None:
-        self._step = step
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
         self._active: list[str] = []
         self._lock = threading.Lock()
 
@@ -54,7 +54,7 @@ class Phases:
 
     def describe(self) -> str:
         """E.g. "while updating in step 12", or "while validating, before the first step"."""
-        doing, step = " and ".join(dict.fromkeys(self._active)) or "working", self._step()
+        doing, step = " and ".join(dict.fromkeys(self._active)) or "working", self.step
         return f"while {doing}{f' in step {step}' if step else ', before the first step'}"
 
     def _change(self, change: Callable[[str], None], name: str) -> None:

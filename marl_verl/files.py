@@ -15,6 +15,9 @@ from typing import IO, Any
 
 from marl_verl.errors import MarlError
 
+SAFE_PATH = "PYTHONSAFEPATH"
+"""With this variable Python does not search the working directory, nor that of a script."""
+
 GIB = 1 << 30
 MOST = 2 * GIB
 """Bytes of a file, also after decompression: larger than any step that a run stores."""

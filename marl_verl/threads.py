@@ -23,6 +23,11 @@ def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
         return {name: future.result() for name, future in futures.items()}
 
 
+def in_order(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
+    """Run calls one after another and return their results."""
+    return {name: call() for name, call in calls.items()}
+
+
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
     """Run a call in a daemon thread, which does not delay process exit. Returns a future of its result."""
     future: Future[T] = Future()

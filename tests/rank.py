@@ -92,7 +92,7 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
     """The second update of one of two policies on one model."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.verl.adapters import AdapterSettings, SharedBaseWorker
+    from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
 
     def make(config: Any, role: str) -> SharedBaseWorker:
         optim = omega_conf_to_dataclass(config.actor).optim

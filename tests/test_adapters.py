@@ -46,7 +46,7 @@ def _shared(model: Path, patch: pytest.MonkeyPatch) -> Actor:
     patch.undo()
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.verl.adapters import AdapterSettings, SharedBaseWorker
+    from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
 
     def make(config: object, role: str) -> SharedBaseWorker:
         policies = {}

@@ -22,9 +22,9 @@ from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.rows import JsonRow
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.verl import batches
-from marl_verl.backend.verl.rollout.context import Gate
-from marl_verl.backend.verl.rollout.worker import Done, Report
+from marl_verl.backend.learning import batches
+from marl_verl.backend.rollout.context import Gate
+from marl_verl.backend.rollout.worker import Done, Report
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of

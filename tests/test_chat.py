@@ -24,9 +24,9 @@ from marl_verl import plugins
 from marl_verl.algo.sampling import Independent
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.api import train
-from marl_verl.backend.verl.rollout.client import PolicyClient
-from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.backend.verl.rollout.rows import row_fields
+from marl_verl.backend.rollout.client import PolicyClient
+from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.rollout.rows import row_fields
 from marl_verl.config.compose import compose
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section

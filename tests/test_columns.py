@@ -18,8 +18,8 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.turn_columns import add_columns
-from marl_verl.backend.verl import batches
-from marl_verl.backend.verl.rollout.rows import row_tag
+from marl_verl.backend.learning import batches
+from marl_verl.backend.rollout.rows import row_tag
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Turn
 from marl_verl.episode.codec import decode_episode, encode_episode

@@ -14,8 +14,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
-from marl_verl.backend.verl.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
-from marl_verl.backend.verl.rollout.rows import turn_rows
+from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
+from marl_verl.backend.rollout.rows import turn_rows
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.engine import check_critic_rows
 from marl_verl.config.parts import algorithm_of
@@ -241,7 +241,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Rows of two policies that learn and a frozen one, the last of padding."""
     from transfer_queue import KVBatchMeta
 
-    from marl_verl.backend.verl import critic
+    from marl_verl.backend.learning import critic
 
     store = Store()
     policies = ["two", "frozen", "one", "two", "one"]
@@ -256,7 +256,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def critics_of(*runtimes: FakeCritic) -> Any:
-    from marl_verl.backend.verl.critic import Critics
+    from marl_verl.backend.learning.critic import Critics
 
     config = OmegaConf.create({"data": {"train_batch_size": 1}})
     team = read_team(
@@ -299,8 +299,8 @@ def test_the_teams_critic_learns_from_all_that_learn(monkeypatch: pytest.MonkeyP
 def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
     from marl_verl_tiny.factory import make_tokenizer
 
-    from marl_verl.backend.verl.critic import Critics
-    from marl_verl.backend.verl.rollout.devices import Devices
+    from marl_verl.backend.learning.critic import Critics
+    from marl_verl.backend.verl.devices import Devices
     from marl_verl.config.placement import Pool
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")

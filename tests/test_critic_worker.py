@@ -67,9 +67,9 @@ class Critic:
     """A `CriticRuntime` with a real worker, whose head is not 0."""
 
     def __init__(self, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> None:
-        from marl_verl.backend.verl.critic import CriticRuntime
-        from marl_verl.backend.verl.critic_worker import CriticWorker
-        from marl_verl.backend.verl.rollout.devices import Devices
+        from marl_verl.backend.learning.critic import CriticRuntime
+        from marl_verl.backend.learning.critic_worker import CriticWorker
+        from marl_verl.backend.verl.devices import Devices
         from marl_verl.config.loss import updates_per_batch
         from marl_verl.config.placement import Pool
 

@@ -16,14 +16,14 @@ from omegaconf import OmegaConf
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.algo.sampling.stored import sample_lines
-from marl_verl.backend.verl.policy_servers import Runtime
-from marl_verl.backend.verl.rollout.context import (
+from marl_verl.backend.rollout.context import (
     ObservationTooLong,
     PolicySamplingContext,
     WorkerContext,
     request_seed,
 )
-from marl_verl.backend.verl.rollout.endpoint import EndpointClient, reach
+from marl_verl.backend.rollout.endpoint import EndpointClient, reach
+from marl_verl.backend.verl.policy_servers import Runtime
 from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_journal

@@ -13,10 +13,10 @@ import pytest
 pytestmark = pytest.mark.slow
 pytest.importorskip("vllm")
 
-from marl_verl.backend.verl.rollout import engine_thread  # noqa: E402
-from marl_verl.backend.verl.rollout.engine_thread import EngineThread  # noqa: E402
+from marl_verl.backend.verl import engine_thread  # noqa: E402
+from marl_verl.backend.verl.engine_thread import EngineThread  # noqa: E402
 
-FILE = "marl_verl/backend/verl/rollout/engine_thread.py"
+FILE = "marl_verl/backend/verl/engine_thread.py"
 
 
 class Engine:

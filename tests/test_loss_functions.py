@@ -62,7 +62,7 @@ def test_what_is_no_loss_is_an_error_before_the_start(
 
 
 def test_it_is_registered_with_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.backend.verl.plugin_losses import register_loss
+    from marl_verl.backend.learning.plugin_losses import register_loss
 
     registered(monkeypatch, plain=(plain, {}))
     monkeypatch.setattr(core_algos, "POLICY_LOSS_REGISTRY", dict(core_algos.POLICY_LOSS_REGISTRY))

@@ -21,8 +21,8 @@ import itertools
 
 from transfer_queue import KVBatchMeta
 
+from marl_verl.backend.learning.merging import SEGMENTS, chains_of, loss_of_rows, rows_of, segments_of, sequences_of
 from marl_verl.backend.verl import arrangement, batches, merging, policy_runtime
-from marl_verl.backend.verl.merging import SEGMENTS, chains_of, loss_of_rows, rows_of, segments_of, sequences_of
 from tests.test_losses import HANDS, TEMPERATURE, Row, close, gradient, log_probs, old_of, weights_of
 from tests.verl_actor import RECIPE, SETTINGS, Actor, Store, continued, cpu_verl, make_model, tokens
 
@@ -96,7 +96,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def put(store: Store, rows: Sequence[Row], old: Sequence[torch.Tensor] | None = None) -> KVBatchMeta:
     """Rows in the store, with their advantages."""
-    from marl_verl.backend.verl.rollout.rows import CONTINUES, row_fields, row_tag
+    from marl_verl.backend.rollout.rows import CONTINUES, row_fields, row_tag
     from marl_verl.episode import Act, Action, Turn
 
     keys, tags, before = [], [], continued(rows)

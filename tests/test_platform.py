@@ -36,7 +36,7 @@ STATE = """
 import importlib.metadata, json, os, sys
 import verl
 from verl.plugin.platform import PlatformRegistry, get_platform
-from marl_verl.backend.verl.rollout import verl_plugin
+from marl_verl.backend.verl import verl_plugin
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
 import verl.utils.distributed as distributed
 print(json.dumps({
@@ -196,9 +196,7 @@ def test_a_server_starts_http_where_it_is_replaced() -> None:
     verl = pytest.importorskip("verl")
     source = (Path(verl.__file__).parent / "workers/rollout/vllm_rollout/vllm_async_server.py").read_text()
     line = "self._server_port, self._server_task = await run_uvicorn(app, args, self._server_address)"
-    assert source.count(line) == 1, (
-        "PolicyServer (backend/verl/rollout/vllm_servers.py): verl starts HTTP in another way now"
-    )
+    assert source.count(line) == 1, "PolicyServer (backend/verl/vllm_servers.py): verl starts HTTP in another way now"
     assert "self.server_class = ray.remote(vLLMHttpServer)" in source, "PolicyReplica: server_class has moved"
 
 
@@ -340,11 +338,11 @@ def test_training_workers_find_each_other_below_the_ephemeral_ports() -> None:
     pytest.importorskip("verl")
     from verl.single_controller.ray import base
 
-    from marl_verl.backend.verl.rollout.devices import rendezvous_ports
+    from marl_verl.backend.verl.devices import rendezvous_ports
 
     taken = 'self._ray_master_port_range = kwargs.pop("master_port_range", None)'
     assert taken in inspect.getsource(base.RayWorkerGroup), (
-        "backend/verl/rollout/devices.py: RayWorkerGroup takes another word for it"
+        "backend/verl/devices.py: RayWorkerGroup takes another word for it"
     )
     first, end = rendezvous_ports()
     with socket.socket() as busy:
@@ -397,12 +395,12 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
         ("utils.py", name % ("", "trainer_rank")),
     ):
         assert named in (folder / file).read_text(), (
-            f"backend/verl/rollout/verl_plugin.py: {file} names the weight-sync socket differently"
+            f"backend/verl/verl_plugin.py: {file} names the weight-sync socket differently"
         )
 
 
 def test_a_server_asks_its_slots_only_for_their_location() -> None:
-    """`backend/verl/rollout/devices.py` answers in the place of training workers."""
+    """`backend/verl/devices.py` answers in the place of training workers."""
     verl = pytest.importorskip("verl")
     folder = Path(verl.__file__).parent / "workers" / "rollout"
     source = (folder / "vllm_rollout" / "vllm_async_server.py").read_text()
@@ -411,17 +409,17 @@ def test_a_server_asks_its_slots_only_for_their_location() -> None:
     ]
     assert launch.count("worker.__ray_call__.remote(") == 1, "launch_servers asks workers in another way"
     for part in ("get_node_id()", "get_accelerator_ids()[get_resource_name()][0]"):
-        assert part in launch, f"backend/verl/rollout/devices.py: launch_servers no longer asks workers for {part}"
+        assert part in launch, f"backend/verl/devices.py: launch_servers no longer asks workers for {part}"
     used = [line.strip() for line in source.splitlines() if "self.workers" in line and "len(self.workers)" not in line]
     assert used == [
         "self.workers = workers",
         "for worker in self.workers",
         "workers = self.workers[node_rank * gpus_per_replica_node : (node_rank + 1) * gpus_per_replica_node]",
-    ], f"backend/verl/rollout/devices.py: the workers of a server are used for more: {used}"
+    ], f"backend/verl/devices.py: the workers of a server are used for more: {used}"
 
 
 def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> None:
-    """`backend/verl/rollout/vllm_servers.py` starts the servers of frozen policies in this mode."""
+    """`backend/verl/vllm_servers.py` starts the servers of frozen policies in this mode."""
     verl = pytest.importorskip("verl")
     source = (Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout" / "vllm_async_server.py").read_text()
     branch = "RolloutMode.COLOCATED:\n            await self.engine.sleep(level=1)"

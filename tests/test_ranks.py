@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_verl.backend.verl.rollout.devices import Devices
+from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool
 from marl_verl.threads import at_once
 from tests.rank import CASES, MERGED, SEPARATE, Found, find
@@ -107,9 +107,9 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
     from transfer_queue import KVBatchMeta
     from verl.trainer.ppo import padding_utils
 
+    from marl_verl.backend.learning.critic import CriticRuntime
+    from marl_verl.backend.rollout.rows import row_fields, row_tag
     from marl_verl.backend.verl import batches, policy_runtime
-    from marl_verl.backend.verl.critic import CriticRuntime
-    from marl_verl.backend.verl.rollout.rows import row_fields, row_tag
     from marl_verl.episode import Act, Action, Turn
     from marl_verl.team import PolicyConfig
 

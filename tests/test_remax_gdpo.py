@@ -20,7 +20,7 @@ from marl_verl.algo.sampling import GreedyBaseline, Sample
 from marl_verl.algo.sampling.base import GREEDY
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.algo.sampling.stored import sample_lines
-from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.reward_function import FunctionScored, check_score
 from marl_verl.config.verl_script import translate

@@ -12,8 +12,8 @@ from marl_verl_at_grpo.algorithm import AlphaMix
 from marl_verl.algo.advantage import RowTable, agent_statistics
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
-from marl_verl.backend.verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.backend.verl.rollout.worker import answer_seconds
+from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.backend.rollout.worker import answer_seconds
 from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
 from marl_verl.episode.journal import ActRecord
 from marl_verl.tasks.base import Task, TaskSet

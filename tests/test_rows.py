@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from marl_verl.algo.advantage import RowTable, agent_statistics
-from marl_verl.backend.verl.rollout.rows import row_fields, row_tag, turn_rows
+from marl_verl.backend.rollout.rows import row_fields, row_tag, turn_rows
 from marl_verl.episode import Act, Action, Turn
 from tests.batches import algorithm
 
@@ -95,7 +95,7 @@ def test_a_turn_of_a_frozen_policy_discounts_nothing() -> None:
 @pytest.mark.slow
 def test_collect_puts_the_rows_that_are_learnt_from_and_returns_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Task "v" is one of a validation, task "w" has failed: without rows, nothing is put."""
-    from marl_verl.backend.verl.rollout import worker
+    from marl_verl.backend.rollout import worker
 
     puts: list[dict[str, Any]] = []
 
@@ -137,7 +137,7 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
 def test_what_a_step_removes_are_its_rows_with_tensors_and_what_updates_added() -> None:
     from transfer_queue import KVBatchMeta
 
-    from marl_verl.backend.verl.batches import by_policy
+    from marl_verl.backend.learning.batches import by_policy
     from marl_verl.trainer.schedule import stored
 
     keys = ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]

@@ -145,7 +145,7 @@ def test_requests_carry_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPa
     _with_vllm(monkeypatch)
     from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
 
-    from marl_verl.backend.verl.rollout.vllm_servers import ADAPTER, PolicyServer, with_adapter
+    from marl_verl.backend.verl.vllm_servers import ADAPTER, PolicyServer, with_adapter
 
     seen: list[Any] = []
     engine = with_adapter(lambda prompt, lora_request=None: seen.append(lora_request and lora_request.lora_int_id))
@@ -176,7 +176,7 @@ def test_weights_replace_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyP
     _with_vllm(monkeypatch)
     from verl.workers.rollout.vllm_rollout import utils
 
-    from marl_verl.backend.verl.rollout.vllm_worker import VLLM_LORA_INT_ID, PolicyWorkerExtension
+    from marl_verl.backend.verl.vllm_worker import VLLM_LORA_INT_ID, PolicyWorkerExtension
 
     seen: list[Any] = []
 

@@ -113,11 +113,11 @@ class Stack:
     """A trainer with a scripted rollout: the episodes of a task in `useful` differ, those in `failing` have no rows."""
 
     def __init__(self, folder: Path, config: DictConfig, useful: set[int], failing: set[int], tasks: int) -> None:
-        from verl.utils import tensordict_utils as tu
-
-        from marl_verl.backend.verl.memory import AdvantageMemory
         from marl_verl.tasks.dataset import TaskDataset
         from marl_verl.trainer.team_trainer import TeamTrainer
+        from verl.utils import tensordict_utils as tu
+
+        from marl_verl.trainer.memory import AdvantageMemory
 
         stack = self
         self.sampled: list[list[int]] = []  # per round

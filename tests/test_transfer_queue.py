@@ -18,7 +18,7 @@ from transfer_queue import KVBatchMeta, interface
 from transfer_queue.controller import TransferQueueController
 from transfer_queue.storage.simple_storage import SimpleStorageUnit
 
-from marl_verl.backend.verl import batches
+from marl_verl.backend.learning import batches
 
 KEYS = [f"s1t{task:05d}_{session}_0" for task in range(2) for session in range(3)]
 LENGTHS = (3, 1, 4, 1, 5, 9)

@@ -171,7 +171,7 @@ def cpu_verl(rank: int = 0, ranks: int = 1, store: Path | None = None) -> Iterat
     from verl.plugin.platform import PlatformRegistry, get_platform, set_platform
 
     from marl_verl.backend.verl.platforms.cpu import CPUPlatform
-    from marl_verl.backend.verl.rollout.verl_plugin import install_cpu_platform
+    from marl_verl.backend.verl.verl_plugin import install_cpu_platform
 
     variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -232,7 +232,7 @@ class Actor:
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
         from marl_verl.backend.verl import batches, merging, policy_runtime
-        from marl_verl.backend.verl.rollout.devices import Devices
+        from marl_verl.backend.verl.devices import Devices
         from marl_verl.config.placement import pools_of
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
@@ -272,7 +272,7 @@ class Actor:
         """
         from transfer_queue import KVBatchMeta
 
-        from marl_verl.backend.verl.rollout.rows import CONTINUES, row_fields, row_tag
+        from marl_verl.backend.rollout.rows import CONTINUES, row_fields, row_tag
         from marl_verl.episode import Act, Action, Turn
 
         keys, tags, moved, before = [], [], {}, continued(rows)

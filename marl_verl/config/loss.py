@@ -37,7 +37,7 @@ def updates_per_batch(config: DictConfig, model: Any) -> int:
 
 
 def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:
-    """Why the turns of a conversation are not trained as one sequence (`backend/verl/merging.py`); None if they are."""
+    """Why the turns of a conversation are not trained as one sequence (`learning/merging.py`); None if they are."""
     if not config.marl.run.get("merge_turns", True):  # a run of an older version has no such key
         return "marl.run.merge_turns is false"
     if actor.shuffle:

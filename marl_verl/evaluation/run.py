@@ -20,10 +20,11 @@ from marl_verl.tasks.sides import side_statistics
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import by_set, mean_read, means
 from marl_verl.trainer.report import wilson
+from marl_verl.trainer.validation import play
 
 if TYPE_CHECKING:
-    from marl_verl.backend.verl.rollout.worker import Report
-    from marl_verl.trainer.team_trainer import TeamTrainer
+    from marl_verl.backend.report import Report
+    from marl_verl.trainer.loop import Trainer
 
 
 def evaluate(folder: Path) -> None:
@@ -32,16 +33,15 @@ def evaluate(folder: Path) -> None:
     for name, source in request.exports.items():
         emit("phase", name=f"exporting the model of policy '{source.policy}'")
         export(source, folder / MODELS / name, merge=source.lora is not None)
-    with run.session(folder) as (trainer, manager):
-        trainer.agent_loop_manager = manager
+    with run.session(folder) as trainer:
         # part of seeds and episode ids: greedy episodes are equal to those of the run's validation at that step
-        trainer.global_steps = request.step
+        trainer.step = request.step
         result = play_pairings(trainer, request) if request.pairings else play_all(trainer, request)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     emit("evaluated")
 
 
-def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
+def play_all(trainer: Trainer, request: Request) -> dict[str, Any]:
     """Run the greedy pass and, if `episodes` > 0, the sampled pass. Returns the content of result.json."""
     greedy = Pass(trainer, sampled=False, at_once=request.at_once)
     greedy.play()
@@ -70,7 +70,7 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     }
 
 
-def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
+def play_pairings(trainer: Trainer, request: Request) -> dict[str, Any]:
     """Run a sampled pass for each pairing of a cross-play, on the same tasks. Returns the content of result.json.
 
     Episodes have seeds of their own in every pairing, so that the pairings are independent samples.
@@ -78,7 +78,7 @@ def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     playing = extension("league", "cross-play")
     results, passes = [], []
     for number, pairing in enumerate(request.pairings):
-        trainer.agent_loop_manager.assign(pairing.policies)
+        trainer.rollouts.assign(pairing.policies)
         pairings = number, len(request.pairings)
         played = Pass(trainer, True, seed_step=number, pairings=pairings, at_once=request.at_once)
         played.play()
@@ -103,7 +103,7 @@ class Pass:
 
     def __init__(
         self,
-        trainer: TeamTrainer,
+        trainer: Trainer,
         sampled: bool,
         seed_step: int | None = None,
         pairings: tuple[int, int] = (0, 1),
@@ -111,22 +111,20 @@ class Pass:
     ) -> None:
         """`seed_step`: the step in seeds, by default the trainer's; `pairings`: (finished ones, all), for progress."""
         self.trainer, self.sampled, self.pairings, self.at_once = trainer, sampled, pairings, at_once
-        self.seed_step = trainer.global_steps if seed_step is None else seed_step
+        self.seed_step = trainer.step if seed_step is None else seed_step
         self.reports: list[Report] = []
         self.lines: list[str] = []
         self.seconds = 0.0  # of the pass, without the start of the servers
         self.tally = Tally(trainer.team.agents)
 
     def play(self) -> None:
-        from marl_verl.trainer.validation import play  # imports verl; `session` has done so while Ray was starting
-
-        marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
+        marl, tasks = self.trainer.config.marl, len(self.trainer.data.held_out)
         start = time.monotonic()
         stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
         at_once = max(1, self.at_once // (int(marl.validation.options.episodes) if self.sampled else 1))
         self._emit(tasks)
-        loader, manager = self.trainer.val_dataloader, self.trainer.agent_loop_manager
-        for reports in play(loader, manager, self.seed_step, self.sampled, keep=tasks, at_once=at_once):
+        held_out, rollouts = self.trainer.data.held_out, self.trainer.rollouts
+        for reports in play(held_out, rollouts, self.seed_step, self.sampled, keep=tasks, at_once=at_once):
             for report in reports:
                 self.tally.add(report.lines)
                 failed = [failure_line(failure, report.uid, report.task) for failure in report.failures]

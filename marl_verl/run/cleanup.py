@@ -203,7 +203,7 @@ def _held(processes: Iterable[psutil.Process]) -> set[Path]:
 
 
 def _sockets(run: str) -> set[Path]:
-    """The run's weight-sync sockets: their replica ranks are in its range (`backend/verl/rollout/verl_plugin.py`)."""
+    """The run's weight-sync sockets: their replica ranks are in its range (`backend/verl/verl_plugin.py`)."""
     first = first_rank_of(run)
     ranks = {path: path.name.partition("-replica-")[2].partition("-rank-")[0] for path in Path("/tmp").glob(SOCKETS)}
     return {path for path, rank in ranks.items() if rank.isdigit() and first <= int(rank) < first + RANKS_A_RUN}

@@ -9,10 +9,8 @@ import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
-SAFE = "PYTHONSAFEPATH"
-"""With this variable Python does not search the working directory, nor that of a script."""
+from marl_verl.files import SAFE_PATH
 
 
 def use_installed_verl() -> None:
@@ -24,23 +22,9 @@ def use_installed_verl() -> None:
     if PathFinder.find_spec("verl", elsewhere) is None:
         return  # this checkout is the installed one
     sys.path[:] = [*elsewhere, str(here)]
-    os.environ[SAFE] = "1"
+    os.environ[SAFE_PATH] = "1"
     if paths := os.environ.get("PYTHONPATH"):
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths.split(os.pathsep) if _folder(path) != here)
-
-
-def safe_job() -> dict[str, Any]:
-    """Arguments of `ray.init` with which workers do not search the driver's folders, where this process does not.
-
-    Uses an internal of Ray: it adds them only for jobs without a working directory of their own.
-    """
-    if not os.environ.get(SAFE):
-        return {}
-    from ray.job_config import JobConfig
-
-    job: Any = JobConfig()
-    job._runtime_env_has_working_dir = lambda: True
-    return {"job_config": job}
 
 
 def _folder(path: str) -> Path:

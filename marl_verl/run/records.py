@@ -21,7 +21,7 @@ from marl_verl.team import AgentConfig, Named, TeamConfig
 from marl_verl.version import __version__
 
 if TYPE_CHECKING:
-    from marl_verl.backend.verl.rollout.worker import Report
+    from marl_verl.backend.report import Report
 
 
 def header(

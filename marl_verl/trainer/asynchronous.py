@@ -23,19 +23,19 @@ from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
 from typing import Any
 
 from omegaconf import DictConfig
-from transfer_queue import KVBatchMeta
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.backend.verl.batches import PARTITION, put_advantages, read_tensors, write_tensors
-from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
-from marl_verl.backend.verl.rollout.worker import Done, Report
+from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
+from marl_verl.backend.protocol import Done, Rows, Stream
+from marl_verl.backend.report import Report
 from marl_verl.config.schedule import settings_of
 from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
-from marl_verl.trainer.schedule import Schedule, in_key_order
+from marl_verl.trainer.sampling import in_key_order
+from marl_verl.trainer.schedule import Schedule
 
 Task = dict[str, Any]
-"""A row of `TeamTrainer.next_tasks`, and `batch`, the number of its data batch, from 1."""
+"""A row of `TaskData.next`, and `batch`, the number of its data batch, from 1."""
 
 
 class Dispatch:
@@ -54,7 +54,7 @@ class Dispatch:
     def __len__(self) -> int:
         return len(self._out)
 
-    def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int], count: int) -> None:
+    def fill(self, workers: Stream, versions: Mapping[str, int], count: int) -> None:
         """Dispatch tasks until `count` are in flight, at most `limit`. `versions`: policy -> current version."""
         new = [self._take() for _ in range(min(count, self.limit) - len(self))]
         for task in new:
@@ -91,7 +91,7 @@ class Dispatch:
 
 
 class Asynchronous(Schedule):
-    """The schedule `async` of a `TeamTrainer`. An error in an update's thread is raised by the step during which it
+    """The schedule `async` of a `Trainer`. An error in an update's thread is raised by the step during which it
     occurs."""
 
     def __init__(self, trainer: Any, config: DictConfig) -> None:
@@ -102,52 +102,51 @@ class Asynchronous(Schedule):
             for runtime in trainer.policies.trained
         }
         self._ahead = settings.ahead * self._size
-        self._dispatch = Dispatch(trainer.next_tasks, self._size + self._ahead)
+        self._dispatch = Dispatch(lambda: trainer.data.next(trainer.step), self._size + self._ahead)
         self._arrived: deque[Done] = deque()
-        self._spent: dict[str, dict[str, Any]] = {}  # rows that no update uses
+        self._spent: list[str] = []  # rows that no update uses
 
-    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+    def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
         """Sample and learn until `train_batch_size` more tasks are finished."""
         trainer, finished, reports = self.trainer, list[Done](), list[Report]()
         with trainer.phase("sampling and learning"):
             while len(reports) < self._size and not (reports and reports[-1].error):
                 self._learn()
-                self._dispatch.fill(trainer.agent_loop_manager, self.versions(), self._wanted())
-                with timed(timing_raw, "gen"):
+                self._dispatch.fill(trainer.rollouts, self.versions(), self._wanted())
+                with timed(seconds, "gen"):
                     self._wait()
-                with timed(timing_raw, "advantage"):
+                with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
                         finished.append(self._arrived.popleft())
                         reports += finished[-1].reports
                         self._dispatch.done(reports[-1].uid)
-                        if finished[-1].keys:  # else every attempt failed
+                        if finished[-1].rows.keys:  # else every attempt failed
                             self._buffer(*in_key_order(finished[-1:]))
                         self._learn()  # start updates without waiting for the rest of the finished tasks
-            trainer.store_reports(reports)
-            if trainer.global_steps >= trainer.total_training_steps:
+            trainer.sampling.keep(reports)
+            if trainer.step >= trainer.steps:
                 self._finish()  # include the remaining updates in the last step's metrics and weights
         table = trainer.algorithm.credited(in_key_order(finished)[1])
         # advantages do not depend on other tasks (`check_schedule`)
         result = trainer.algorithm.compute(table)
-        metrics.update(trainer.store_rows(table, result))
-        if (signal := trainer.signal(table, result)) is not None:
-            metrics.update(signal.metrics())
-        metrics.update(self._metrics())
-        return self._clear()
+        metrics = trainer.stored(table, result)
+        if (signal := trainer.sampling.signal(table, result)) is not None:
+            metrics |= signal.metrics()
+        return metrics | self._metrics(), self._used()
 
     def _wait(self) -> None:
         """Wait until a task or an update ends."""
         if not self._arrived:
             updates = [learner.future for learner in self.learners.values() if learner.future]
-            wait([*self.trainer.agent_loop_manager.waiting(), *updates], return_when=FIRST_COMPLETED)
-        self._arrived.extend(self.trainer.agent_loop_manager.finished())
+            wait([*self.trainer.rollouts.waiting(), *updates], return_when=FIRST_COMPLETED)
+        self._arrived.extend(self.trainer.rollouts.finished())
 
     def _learn(self) -> None:
         """Collect finished updates and start those that can start."""
         for learner in self.learners.values():
             learner.end()
         for learner in self.learners.values():
-            learner.begin(self.trainer.agent_loop_manager, self._dispatch.oldest(learner.name))
+            learner.begin(self.trainer.rollouts, self._dispatch.oldest(learner.name))
 
     def _finish(self) -> None:
         """Run the updates for which there are rows."""
@@ -160,11 +159,11 @@ class Asynchronous(Schedule):
         """How many tasks may be in flight: those that the update of the slowest policy lacks, and those ahead of it."""
         return self._ahead + min((learner.missing for learner in self.learners.values()), default=self._size)
 
-    def _buffer(self, batch: KVBatchMeta, table: RowTable) -> None:
+    def _buffer(self, batch: Rows, table: RowTable) -> None:
         """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""
         result = self.trainer.algorithm.compute(table)
-        put_advantages(batch, result, self.learners)
-        signal = self.trainer.signal(table, result)
+        put_advantages(self.trainer.store, batch, result, self.learners)
+        signal = self.trainer.sampling.signal(table, result)
         learnt = range(len(batch)) if signal is None else set(signal.rows)
         for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
             if (learner := self.learners.get(tag["policy"])) is None:
@@ -172,7 +171,7 @@ class Asynchronous(Schedule):
             if row in learnt:
                 learner.buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
             else:
-                self._spent[key] = tag
+                self._spent.append(key)
 
     def _metrics(self) -> dict[str, float]:
         """Metrics of each policy, and totals."""
@@ -181,13 +180,13 @@ class Asynchronous(Schedule):
             values[f"train/{count}"] = sum(values[f"policy/{name}/{count}"] for name in self.learners)
         return {"train/in_flight": float(len(self._dispatch)), **values}
 
-    def _clear(self) -> KVBatchMeta:
-        """Rows to remove from TransferQueue, each returned once: used in an update, too stale, or not trained on."""
-        spent, self._spent = self._spent, {}
+    def _used(self) -> list[str]:
+        """Rows to remove from the store, each returned once: used in an update, too stale, or not trained on."""
+        used, self._spent = self._spent, []
         for learner in self.learners.values():
-            spent.update(learner.spent)
-            learner.spent = {}
-        return KVBatchMeta(partition_id=PARTITION, keys=list(spent), tags=list(spent.values()))
+            used += learner.spent
+            learner.spent = []
+        return list(dict.fromkeys(used))
 
     def versions(self) -> dict[str, int]:
         """Policy -> version of its weights: the number of its updates; 0 for a frozen policy."""
@@ -205,7 +204,7 @@ class Asynchronous(Schedule):
         """The state for `restore`; call `settle` first. Finished tasks that `step` has not processed are in flight."""
         keys = [row.key for learner in self.learners.values() for row in learner.buffer.rows]
         learners = {name: learner.state() for name, learner in self.learners.items()}
-        return {"learners": learners, "tensors": read_tensors(keys), "tasks": self._dispatch.state()}
+        return {"learners": learners, "tensors": self._tensors(keys), "tasks": self._dispatch.state()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Continue from a `state`; None (a run that was synchronous before) starts with empty buffers."""
@@ -213,6 +212,14 @@ class Asynchronous(Schedule):
             return
         for name, kept in state["learners"].items():
             self.learners[name].restore(kept)
-        rows = [row for learner in self.learners.values() for row in learner.buffer.rows]
-        write_tensors([state["tensors"][row.key] for row in rows], [row.key for row in rows], [row.tag for row in rows])
+        if tensors := state["tensors"]:
+            columns = {name: [row[name] for row in tensors.values()] for name in KEPT_FIELDS}
+            self.trainer.store.put(list(tensors), columns)
         self._dispatch.restore(state["tasks"])
+
+    def _tensors(self, keys: list[str]) -> dict[str, dict[str, Any]]:
+        """Key -> field -> tensor of buffered rows."""
+        if not keys:
+            return {}
+        columns = {name: column.unbind() for name, column in self.trainer.store.get(keys, KEPT_FIELDS).items()}
+        return {key: {name: column[i].clone() for name, column in columns.items()} for i, key in enumerate(keys)}

@@ -27,7 +27,7 @@ from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.files import read_json
 
 if TYPE_CHECKING:
-    from marl_verl.backend.verl.rollout.worker import Report
+    from marl_verl.backend.report import Report
 
 POOLS = ("new", "hard", "medium", "easy")
 FILE = "tasks.json"

@@ -29,18 +29,16 @@ from concurrent.futures import Future
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transfer_queue import KVBatchMeta
-
-from marl_verl.backend.verl.batches import PARTITION
+from marl_verl.backend.protocol import Rows
 from marl_verl.threads import in_thread
 
 if TYPE_CHECKING:
-    from marl_verl.backend.verl.policy_runtime import PolicyRuntime
-    from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
+    from marl_verl.backend.learning.policy import LearningPolicy
+    from marl_verl.backend.protocol import Stream
 
 
 class Waiting(NamedTuple):
-    """A buffered row: its key and tag in TransferQueue, and the policy version that sampled it."""
+    """A buffered row: its key and tag in the store, and the policy version that sampled it."""
 
     key: str
     tag: Mapping[str, Any]
@@ -121,22 +119,22 @@ Learnt = tuple[dict[str, float], list[int]]
 class Learner:
     """The learner of one policy. Call its methods from the trainer's thread; only updates run in another thread."""
 
-    def __init__(self, runtime: PolicyRuntime, buffer: Buffer) -> None:
+    def __init__(self, runtime: LearningPolicy, buffer: Buffer) -> None:
         self.runtime, self.buffer, self.name = runtime, buffer, runtime.name
         self.version = 0  # updates so far; the servers report it with every action
-        self.spent: dict[str, dict[str, Any]] = {}  # key -> tag of rows that the owner may delete
+        self.spent: list[str] = []  # keys of rows that the owner may delete
         self.learnt: list[Learnt] = []  # updates finished since the last `metrics`
         self.dropped = 0  # rows dropped since then, too stale
-        self.future: Future[tuple[dict[str, Any], Learnt]] | None = None  # of the running update: what it spends
+        self.future: Future[tuple[list[str], Learnt]] | None = None  # of the running update: what it spends
 
-    def begin(self, gates: TeamRolloutManager, oldest: int | None) -> None:
+    def begin(self, gates: Stream, oldest: int | None) -> None:
         """Start an update if one may start. `oldest`: oldest version of this policy among tasks in flight."""
         bound = self.buffer.max_staleness
         if self.future or not self.buffer.full or (oldest is not None and self.version + 1 - oldest > bound):
             return
         rows, dropped = self.buffer.take(self.version)
         self.dropped += len(dropped)
-        self.spent.update({row.key: dict(row.tag) for row in dropped})
+        self.spent += [row.key for row in dropped]
         if rows:
             version = self.version
             self.future = in_thread(f"update-{self.name}", lambda: self._work(gates, rows, version))
@@ -153,13 +151,12 @@ class Learner:
         done, self.future = self.future, None
         spent, learnt = done.result()
         self.version += 1
-        self.spent.update(spent)
+        self.spent += spent
         self.learnt.append(learnt)
 
-    def _work(self, gates: TeamRolloutManager, rows: list[Waiting], version: int) -> tuple[dict[str, Any], Learnt]:
+    def _work(self, gates: Stream, rows: list[Waiting], version: int) -> tuple[list[str], Learnt]:
         """Update at `version` and sync weights; runs in the update's thread."""
-        keys, tags = [row.key for row in rows], [dict(row.tag) for row in rows]
-        batch = KVBatchMeta(partition_id=PARTITION, keys=keys, tags=tags)
+        batch = Rows([row.key for row in rows], [dict(row.tag) for row in rows])
         # servers that sleep during training accept no requests meanwhile
         makes_room = bool(self.runtime.config.actor_rollout_ref.rollout.free_cache_engine)
         if makes_room:
@@ -170,11 +167,10 @@ class Learner:
         updated = time.monotonic()
         if not makes_room:
             gates.close_gate(self.name)
-        self.runtime.sync_weights(version + 1)
+        self.runtime.sync(version + 1)
         gates.open_gate(self.name)
         values["sync_seconds"] = time.monotonic() - updated
-        spent = dict(zip([*keys, *part.keys], [*tags, *part.tags], strict=True))
-        return spent, (values, [version - row.version for row in rows])
+        return [*batch.keys, *part.keys], (values, [version - row.version for row in rows])
 
     def metrics(self) -> dict[str, float]:
         """`policy/NAME/...` since the last call: means over the finished updates, and row counts."""

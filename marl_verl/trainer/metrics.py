@@ -13,7 +13,7 @@ from marl_verl.algo.algorithms import Metric
 from marl_verl.tasks.sides import draws, side_statistics
 
 if TYPE_CHECKING:
-    from marl_verl.backend.verl.rollout.worker import Report
+    from marl_verl.backend.report import Report
 
 
 def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:

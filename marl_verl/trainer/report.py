@@ -14,7 +14,7 @@ from marl_verl.run.checkpoint.weights import policy_change
 from marl_verl.team import PolicyConfig
 
 if TYPE_CHECKING:
-    from marl_verl.trainer.team_trainer import TeamTrainer
+    from marl_verl.trainer.loop import Trainer
 
 
 def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]:
@@ -31,7 +31,7 @@ def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
-def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
+def write_summary(trainer: Trainer) -> dict[str, Any]:
     """Write summary.json to the run directory and return its content."""
     folder = trainer.run_dir.folder
     lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
@@ -39,7 +39,7 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     validations = [line for line in lines if "validation/success" in line]
     last = validations[-1]
     first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
-    tasks = len(trainer.val_dataset)
+    tasks = len(trainer.data.held_out)
     durations = [line["seconds/step"] for line in steps]
     saved = complete(trainer.run_dir.checkpoints)
     newest = saved[-1] / "policies" if saved else None

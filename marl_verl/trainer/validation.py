@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from verl.utils import tensordict_utils as tu
 
-from marl_verl.backend.verl.rollout.manager import TeamRolloutManager
-from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.backend.protocol import Rollouts
+from marl_verl.backend.report import Report
 from marl_verl.trainer.metrics import by_set, mean_read, means, side_metrics
 
 
@@ -45,38 +43,21 @@ def _success(report: Report) -> float:
 
 
 def play(
-    tasks: Iterable[dict[str, Any]],
-    context: TeamRolloutManager,
-    step: int,
-    sampled: bool,
-    keep: int,
-    at_once: int | None = None,
+    tasks: Sequence[str], rollouts: Rollouts, step: int, sampled: bool, keep: int, at_once: int
 ) -> Iterator[list[Report]]:
     """Run every held-out task, greedily or with the sampler of `marl.validation`. Rows are not written.
 
     Args:
-        tasks: batches of a data loader.
+        tasks: each as JSON.
         step: part of uids and seeds.
         keep: number of first tasks whose reports contain their episodes' lines.
-        at_once: maximum number of tasks in flight, whose reports are yielded together; None for a whole batch.
+        at_once: maximum number of tasks in flight, whose reports are yielded together.
     """
-    first = 0
-    for rows in _parts(tasks, at_once):
-        count, mode = len(rows["raw_prompt"]), "v" if sampled else "g"
-        rows["uid"] = np.array([f"{mode}{step}t{first + i:05d}" for i in range(count)], dtype=object)
-        rows["sampled"] = np.array([sampled] * count, dtype=object)
-        rows["keep"] = np.array([first + i < keep for i in range(count)], dtype=object)
-        batch = tu.get_tensordict(rows)
-        tu.assign_non_tensor_data(batch, "global_steps", step)
-        tu.assign_non_tensor_data(batch, "validate", True)
-        context.generate_sequences(batch)
-        yield [report for done in context.collect() for report in done.reports]
-        first += count
-
-
-def _parts(batches: Iterable[dict[str, Any]], size: int | None) -> Iterator[dict[str, Any]]:
-    """The batches of a data loader, none with more than `size` tasks."""
-    for rows in batches:
-        count = len(rows["raw_prompt"])
-        for start in range(0, count, size or count):
-            yield {name: values[start : start + (size or count)] for name, values in rows.items()}
+    mode = "v" if sampled else "g"
+    rows = [
+        {"task": task, "uid": f"{mode}{step}t{number:05d}", "sampled": sampled, "keep": number < keep}
+        for number, task in enumerate(tasks)
+    ]
+    for first in range(0, len(rows), at_once):
+        done = rollouts.sample(rows[first : first + at_once], step, validate=True)
+        yield [report for share in done for report in share.reports]

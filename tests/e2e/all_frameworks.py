@@ -90,7 +90,7 @@ def note_tokens() -> None:
     """Append each completion of a server, and the tokens of each row, to files; once in a process."""
     from verl.workers.rollout.llm_server import LLMServerClient
 
-    from marl_verl.backend.verl.rollout import rows
+    from marl_verl.backend.rollout import rows
 
     if getattr(LLMServerClient, "noted", False):
         return

@@ -90,7 +90,7 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
     """Step 1, a policy at a time: what changed where, after what."""
     import transfer_queue as tq
 
-    from marl_verl.backend.verl.batches import by_policy
+    from marl_verl.backend.learning.batches import by_policy
     from marl_verl.trainer.schedule import stored
 
     trainer.global_steps = 1

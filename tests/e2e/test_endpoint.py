@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from marl_verl_tiny.model import TinyModel, ensure
 
-from marl_verl.backend.verl.rollout.devices import rendezvous_ports
+from marl_verl.backend.verl.devices import rendezvous_ports
 from marl_verl.testing.real import rows
 from tests.e2e.conftest import Finished, left_running, long, train
 

@@ -80,7 +80,7 @@ def change(config: Any, new: dict[str, Any]) -> dict[str, Any]:
 
 def change_worker(worker: Any, new: dict[str, Any]) -> None:
     """In the rollout worker: load what the step names, as at its start."""
-    from marl_verl.backend.verl.rollout.worker import load_samplers, load_worker_context
+    from marl_verl.backend.rollout.worker import load_samplers, load_worker_context
     from marl_verl.team import read_team
 
     marl = change(worker.config, new)

@@ -1,88 +1,40 @@
-"""Critics: value estimates of each turn's observation, and updates towards value targets.
+"""A critic on Ray, colocated in the training processes of a policy.
 
-A critic's row is the tokens of the observation before an action, followed by one placeholder token: verl reads the
-value of a token at the position before it, which is the last token of the observation. So a row has one value V(o).
-The loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, arXiv 2103.01955):
-
-    L = 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)              c = cliprange_value
-
-Critic rows are sent to the workers directly, not through TransferQueue.
+It loads with the policy's model, before a server measures the GPU's free memory.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
-import torch
-import transfer_queue as tq
-from numpy.typing import NDArray
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.single_controller.ray import RayClassWithInitArgs
-from verl.utils import hf_tokenizer
-from verl.utils import tensordict_utils as tu
-from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.metric import reduce_metrics
-from verl.workers.config import TrainingWorkerConfig
-from verl.workers.utils.losses import value_loss
-from verl.workers.utils.padding import response_from_nested
 
-from marl_verl.backend.verl.critic_worker import CriticWorker
-from marl_verl.backend.verl.policy_servers import TrainingWorkers
-from marl_verl.backend.verl.rollout.critic_rows import CUT, FIELD
-from marl_verl.backend.verl.rollout.devices import Devices
-from marl_verl.config.loss import updates_per_batch
-from marl_verl.errors import MarlError
-from marl_verl.team import TeamConfig
-from marl_verl.threads import at_once
+from marl_verl.backend.learning.critic import Critic
+from marl_verl.backend.learning.critic_worker import CriticWorker
+from marl_verl.backend.verl.devices import Devices
+from marl_verl.backend.verl.worker_groups import ranks
 
 CRITIC = "critic"
 """The role of a colocated critic in a policy's worker group."""
-Ids = tuple[int, ...]
 
 
-class CriticRuntime(TrainingWorkers):
-    """One critic, colocated in the training processes of a policy.
+class RayCritic(Critic):
+    """One critic; `devices` are those of its policy."""
 
-    It loads with the policy's model, before a server measures the GPU's free memory, and never computes at the same
-    time as the policy's updates.
-
-    Args:
-        settings: `critics.NAME` in the resolved config.
-        updates: optimiser updates per batch.
-    """
-
-    MESH = "train"
+    workers: Any
 
     def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
-        self.name, self.policy, self.scope = name, str(settings.policy), str(settings.scope)
-        self.lock, self._updates = devices.lock(self.policy), updates
-        self.config: Any = settings.critic
+        super().__init__(name, settings, updates)
+        self.lock = devices.lock(self.policy)
 
     def worker(self) -> RayClassWithInitArgs:
         """The worker class that the policy's worker group starts next to the policy's."""
-        critic = omega_conf_to_dataclass(self.config)
-        engine = critic.engine
-        engine.use_dynamic_bsz = critic.use_dynamic_bsz
-        engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
-        engine.micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
-        engine.infer_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
-        self._loss = partial(value_loss, config=critic)
-        worker = TrainingWorkerConfig(
-            model_type="value_model",
-            model_config=critic.model,
-            engine_config=engine,
-            optimizer_config=critic.optim,
-            checkpoint_config=critic.checkpoint,
-        )
-        return RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=worker)
+        config, self._loss = self.training()
+        return RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=config)
 
     def start(self, workers: Any) -> None:
         """Build model and optimiser in the worker group that was made from `worker`."""
@@ -90,160 +42,19 @@ class CriticRuntime(TrainingWorkers):
         self.workers.reset()
         self.workers.set_loss_fn(self._loss)
 
-    def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
-        """V of each observation, [n]. Equal observations are computed once."""
-        different = list(dict.fromkeys(observations))
-        short = -len(different) % self.data_parallel_size
-        data = _rows(different + different[-1:] * short)
-        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
+    @property
+    def data_parallel_size(self) -> int:
+        return ranks(self.workers, "train")
+
+    def call(self, method: str, data: TensorDict) -> TensorDict:
         with self.lock:
-            output = self.workers.infer_batch(data).get()
-        # the model has an output for every token of a row
-        values = response_from_nested(output["values"], data["response_mask"]).values().double().numpy()
-        known = dict(zip(different, values.tolist(), strict=False))
-        return np.array([known[ids] for ids in observations])
+            output: TensorDict = getattr(self.workers, method)(data).get()
+            return output
 
-    def update(
-        self, observations: Sequence[Ids], targets: NDArray[np.float64], values: NDArray[np.float64]
-    ) -> dict[str, float]:
-        """Update V towards targets [n]; values [n] are the estimates from before the update (V_old in the loss).
-
-        Returns metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), `update_seconds`,
-        and `explained_variance` of `values` unless all targets are equal.
-        """
-        begun, rows = time.monotonic(), len(observations)
-        updates = min(self._updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
-        slots = updates * self.data_parallel_size
-        short = -rows % slots
-        # each rank's share of each update has rows from the whole batch and at most one padding row
-        order = [row for slot in range(slots) for row in range(slot, rows + short, slots)]
-        data = _rows([observations[min(row, rows - 1)] for row in order])
-        data["values"] = _column(np.pad(values, (0, short))[order])
-        data["returns"] = _column(np.pad(targets, (0, short))[order])
-        data["loss_mask"] = data["response_mask"] = _column(np.array(order) < rows, torch.int64)
-        tu.assign_non_tensor(
-            data,
-            global_batch_size=rows / updates,
-            mini_batch_size=(rows + short) // updates,
-            epochs=int(self.config.ppo_epochs),
-            seed=int(self.config.data_loader_seed),
-            dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
-            temperature=1.0,
-        )
+    def save(self, folder: Path, step: int) -> None:
         with self.lock:
-            output = self.workers.train_mini_batch(data).get()
-        reduced = reduce_metrics(dict(output["metrics"]))
-        learned = {name.removeprefix("critic/"): float(value) for name, value in reduced.items()}
-        metrics = {name: learned[name] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
-        metrics |= {"value": float(values.mean()), "target": float(targets.mean())}
-        if (spread := float(targets.var())) > 0:
-            metrics["explained_variance"] = 1.0 - float((targets - values).var()) / spread
-        return {**metrics, "update_seconds": time.monotonic() - begun}
+            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
 
-
-class Critics:
-    """All critics of a run, by name; methods return immediately if there are none.
-
-    MarlError if a critic of scope "policy" has another tokenizer than its policy. `devices`: policy -> its devices.
-    """
-
-    def __init__(self, config: DictConfig, team: TeamConfig, devices: Mapping[str, Devices]) -> None:
-        self.runtimes: dict[str, CriticRuntime] = {}
-        for name, settings in (config.get("critics") or {}).items():
-            updates = updates_per_batch(config, settings.critic)
-            runtime = self.runtimes[str(name)] = CriticRuntime(str(name), settings, devices[settings.policy], updates)
-            if runtime.scope == "policy":
-                _check_tokenizer(runtime, config.policies[runtime.policy].actor_rollout_ref.model)
-        self._learning = {name for name, policy in team.policies.items() if policy.trained}
-        self._known: dict[str, tuple[Ids, float]] = {}
-
-    def colocated(self, policy: str) -> list[CriticRuntime]:
-        """The critics colocated with a policy: one or none."""
-        return [runtime for runtime in self.runtimes.values() if runtime.policy == policy]
-
-    def values(self, batch: KVBatchMeta) -> NDArray[np.float64] | None:
-        """V of each row [n], NaN for rows that no critic reads; None if there are no critics."""
-        if not self.runtimes:
-            return None
-        parts = self._parts(batch)
-
-        def expect(name: str) -> None:
-            keys = [batch.keys[row] for row in parts[name]]
-            observations = self._observations(name, keys, batch.partition_id)
-            expected = self.runtimes[name].values(observations)
-            self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
-
-        at_once({name: partial(expect, name) for name in parts})
-        return np.array([self._known[key][1] if key in self._known else math.nan for key in batch.keys])
-
-    def update(self, batch: KVBatchMeta, targets: NDArray[np.float64] | None) -> dict[str, float]:
-        """Update every critic from a batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.
-
-        `targets`: `AdvantageResult.target`, [n]; None for no update.
-        """
-        if targets is None:
-            return {}
-        parts = self._parts(batch)
-
-        def learn(name: str) -> dict[str, float]:
-            observations, values = zip(*(self._known.pop(batch.keys[row]) for row in parts[name]), strict=True)
-            metrics = self.runtimes[name].update(observations, targets[parts[name]], np.array(values))
-            if self.runtimes[name].scope == "team":
-                metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
-            return metrics
-
-        learnt = at_once({name: partial(learn, name) for name in parts})
-        return {
-            f"critic/{name}/{metric}": value for name, metrics in learnt.items() for metric, value in metrics.items()
-        }
-
-    def _parts(self, batch: KVBatchMeta) -> dict[str, list[int]]:
-        """Critic -> indices of its rows in a batch; critics without rows are left out."""
-        real = [(row, tag["policy"]) for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
-        parts: dict[str, list[int]] = {}
-        for name, runtime in self.runtimes.items():
-            mine = {runtime.policy} if runtime.scope == "policy" else self._learning
-            parts[name] = [row for row, policy in real if policy in mine]
-        return {name: rows for name, rows in parts.items() if rows}
-
-    def _observations(self, name: str, keys: list[str], partition: str) -> list[Ids]:
-        field = FIELD if self.runtimes[name].scope == "team" else "prompts"
-        rows = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=[field])
-        return [tuple(ids.tolist()) for ids in rows[field].unbind()]
-
-
-def _check_tokenizer(runtime: CriticRuntime, policy: Any) -> None:
-    """Raise MarlError if a critic's vocabulary differs from its policy's, whose token ids it reads."""
-    model = runtime.config.model
-    paths = [str(part.tokenizer_path or part.path) for part in (model, policy)]
-    if paths[0] == paths[1]:
-        return
-    ours, theirs = (hf_tokenizer(path, trust_remote_code=bool(model.trust_remote_code)).get_vocab() for path in paths)
-    if ours != theirs:
-        raise MarlError(
-            f"the critic of policy '{runtime.policy}' must have the policy's vocabulary, but those of '{paths[0]}' and "
-            f"'{paths[1]}' differ. Set marl.critic.model.path to a model of the same family, or leave it out."
-        )
-
-
-def _rows(observations: Sequence[Ids]) -> TensorDict:
-    """Observations as rows in verl's format: prompt [P], a response of one token, and the model's inputs."""
-    prompts = [torch.tensor(ids, dtype=torch.int64) for ids in observations]
-    responses = [prompt[-1:] for prompt in prompts]  # any token: the value is read at the position before it
-    one = torch.ones(len(prompts), dtype=torch.int64)
-    nested = {
-        "prompts": prompts,
-        "responses": responses,
-        "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)],
-        "position_ids": [torch.arange(len(prompt) + 1, dtype=torch.int64) for prompt in prompts],
-        "response_mask": list(one.split(1)),
-        "loss_mask": list(one.split(1)),
-    }
-    fields = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in nested.items()}
-    return TensorDict(fields, batch_size=len(prompts))
-
-
-def _column(values: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values [n] as n rows of length 1."""
-    rows = torch.tensor(values, dtype=dtype).split(1)
-    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+    def load(self, folder: Path) -> None:
+        with self.lock:
+            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

@@ -1,54 +1,60 @@
-"""Runtimes of policies that do not learn (frozen, external endpoint), and the base classes of all runtimes."""
+"""The servers of a policy on Ray, and the runtimes of policies that only act: frozen ones, past versions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
 
+import ray
 from omegaconf import DictConfig
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from marl_verl.backend.verl.rollout.client import DirectClient, PolicyServerManager, single_server
-from marl_verl.backend.verl.rollout.devices import Devices, numbered
-from marl_verl.backend.verl.rollout.endpoint import KeyedEndpoint
-from marl_verl.config.policy_models import endpoint_key
+from marl_verl.backend.runtime import Runtime
+from marl_verl.backend.verl.devices import Devices, numbered
+from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig
 
 
-class Runtime:
-    """The runtime of a policy. This base class is for an external endpoint or a script: it starts and syncs nothing."""
+class DirectClient(LLMServerClient):
+    """verl's client for a policy with one server, called by actor name, without a load balancer process.
 
-    def __init__(self, policy: PolicyConfig) -> None:
-        self.policy, self.name = policy, policy.name
-        self.seconds: dict[str, float] = {}  # part -> its start-up time
+    The server need not exist yet: a rollout worker can initialise while the servers start.
+    """
 
-    @property
-    def early(self) -> bool:
-        """Whether the client exists before `start`."""
-        return True
+    def __init__(self, config: DictConfig, server_name: str) -> None:
+        rollout = config.actor_rollout_ref.rollout
+        # verl's client reads these two at every request; reading them from a DictConfig is slower than the request
+        light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
+        super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
+        self._name, self._server = server_name, None
 
-    def start(self) -> None:
-        """Start workers and servers. Endpoints are checked before a run starts any process (`trainer/run.py`)."""
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        if self._server is None:
+            self._server = ray.get_actor(self._name)
+        return self._name, self._server
 
-    def client(self) -> Any:
-        """What rollout workers make their client of: the keyed endpoint, verl's client, or None for a script."""
-        if self.policy.endpoint is None:
-            return None
-        return KeyedEndpoint(self.policy.endpoint, endpoint_key(self.name, self.policy.endpoint))
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        return None
 
-    def sleep(self) -> None:
-        """Free the servers' device memory where training shares the device."""
 
-    def sync_weights(self, version: int) -> None:
-        """Wake up the servers with the newest weights; they report `version` with every action from now on."""
+def single_server(config: DictConfig) -> str | None:
+    """The name of a policy's only server; None if it has several. `config`: for this policy, in verl's layout."""
+    rollout = config.actor_rollout_ref.rollout
+    if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
+        return None
+    return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
 
-    def actors(self) -> dict[str, Any]:
-        """Description -> Ray actor, for every process whose death ends the run."""
-        return {}
+
+class PolicyServerManager(LLMServerManager):
+    """verl's server manager, without a load balancer if there is only one server."""
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+        if single_server(self.config) is None:
+            await super()._init_global_load_balancer()
 
 
 class Servers(Runtime):
@@ -56,18 +62,23 @@ class Servers(Runtime):
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
         super().__init__(policy)
-        self.config, self.devices, self.lock = config, devices, devices.lock(policy.name)
+        self._place(config, devices)
+
+    def _place(self, config: DictConfig, devices: Devices) -> None:
+        self.config, self.devices, self.lock = config, devices, devices.lock(self.name)
         self._arr = config.actor_rollout_ref
 
     @property
     def early(self) -> bool:
-        return single_server(self.config) is not None  # its name is known before it starts
+        """Whether the client exists before `start`: the name of an only server is known."""
+        return single_server(self.config) is not None
 
     def client(self) -> Any:
         name = single_server(self.config)
         return DirectClient(self.config, name) if name else self.servers.get_client()
 
     def actors(self) -> dict[str, Any]:
+        """Description -> Ray actor, for every process whose death ends the run."""
         handles = [handle for replica in self.servers.get_replicas() for handle in replica.servers]
         actors = numbered("vLLM server", f" of policy '{self.name}'", handles)
         if self.servers.global_load_balancer is not None:  # of several servers
@@ -102,7 +113,7 @@ class FrozenRuntime(Servers):
     def sleep(self) -> None:
         self._call_replicas("sleep")
 
-    def sync_weights(self, version: int) -> None:
+    def sync(self, version: int) -> None:
         self._call_replicas("wake_up")
 
     def _call_replicas(self, method: str) -> None:
@@ -140,35 +151,3 @@ class PastRuntime(FrozenRuntime):
         """Call the first server of each replica, which reaches the engine's processes on all nodes."""
         first = [replica.servers[0] for replica in self.servers.get_replicas()]
         await asyncio.gather(*(getattr(server, name).remote(**options) for server in first))
-
-
-class TrainingWorkers:
-    """Base of runtimes with a training worker group of verl: a policy, or a critic colocated with it."""
-
-    MESH: ClassVar[str]
-    workers: Any
-    lock: AbstractContextManager[Any]  # `Devices.lock`, of the policy
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Hold the lock, during calls to the training workers."""
-        with self.lock:
-            yield
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Number of data-parallel ranks; each processes a part of the rows."""
-        info = self.workers._dispatch_info
-        if self.MESH not in info:
-            info[self.MESH] = self.workers._query_dispatch_info(self.MESH)
-        return int(max(info[self.MESH])) + 1
-
-    def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""
-        with self.turn():
-            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        """Load the files that `save` wrote."""
-        with self.turn():
-            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

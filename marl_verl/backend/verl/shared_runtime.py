@@ -11,10 +11,11 @@ from omegaconf import DictConfig
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.config import omega_conf_to_dataclass
 
-from marl_verl.backend.verl.adapters import AdapterSettings, SharedBaseWorker
-from marl_verl.backend.verl.critic import CriticRuntime
+from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
+from marl_verl.backend.protocol import RowStore
+from marl_verl.backend.verl.critic import RayCritic
+from marl_verl.backend.verl.devices import Devices
 from marl_verl.backend.verl.policy_runtime import PolicyRuntime
-from marl_verl.backend.verl.rollout.devices import Devices
 from marl_verl.team import PolicyConfig
 
 
@@ -26,10 +27,11 @@ class SharedRuntime(PolicyRuntime):
         policy: PolicyConfig,
         config: DictConfig,
         devices: Devices,
-        critics: Sequence[CriticRuntime],
+        store: RowStore,
+        critics: Sequence[RayCritic],
         group: list[SharedRuntime],
     ) -> None:
-        super().__init__(policy, config, devices, critics)
+        super().__init__(policy, config, devices, store, critics)
         group.append(self)
         self.group, self.lock = group, group[0].lock
 
@@ -70,7 +72,7 @@ class SharedRuntime(PolicyRuntime):
         if self.first:
             super().sleep()
 
-    def sync_weights(self, version: int) -> None:
+    def sync(self, version: int) -> None:
         """Send all adapters at once: the schedule `sync` has one version for all policies."""
         if self.first:
-            super().sync_weights(version)
+            super().sync(version)

@@ -6,8 +6,6 @@ the worker. So `Watch` keeps a call pending at every actor, which fails as soon 
 
 from __future__ import annotations
 
-import errno
-import re
 import sys
 import threading
 import time
@@ -16,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from marl_verl.backend.verl.rollout.blocked import reason_file
-from marl_verl.errors import format_error
+from marl_verl.backend.failure import one_line, out_of_memory
+from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 
 PERIOD = 1.0
@@ -34,10 +32,6 @@ UNREACHABLE = 120.0
 
 KILLED = "killed or out of memory, see train.log"
 
-SMALLER = (
-    "lower actor.ppo_max_token_len_per_gpu, rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or "
-    "data.train_batch_size, or let agents share a policy"
-)
 """What to do where memory is not enough."""
 
 
@@ -148,9 +142,7 @@ def cause_of_death(error: Exception) -> str | None:
     from ray import exceptions
 
     if isinstance(error, exceptions.OutOfMemoryError):
-        users = re.findall(r"^\d+\t([\d.]+)\t(.+)$", str(error), flags=re.MULTILINE)[:5]
-        largest = ", ".join(f"{command.strip()[:60]} {size} GB" for size, command in users)
-        return f"out of memory, killed by Ray; largest processes: {largest or 'see train.log'}; {SMALLER}"
+        return out_of_memory(error)
     dead = (
         *(exceptions.ActorDiedError, exceptions.ActorHandleNotFoundError, exceptions.ActorUnschedulableError),
         *(exceptions.NodeDiedError, exceptions.WorkerCrashedError, exceptions.LocalRayletDiedError),
@@ -175,22 +167,3 @@ def queue_actors() -> dict[str, Any]:
     storage = (interface._TQ_STORAGE or {}).get("SimpleStorage") or {}
     named = {f"TransferQueue storage {number}": actor for number, actor in enumerate(storage.values())}
     return {"TransferQueue controller": ray.get_actor(*QUEUE), **named}
-
-
-def one_line(error: BaseException) -> str:
-    """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
-    from ray.exceptions import OutOfMemoryError, RayActorError
-
-    if isinstance(error, OutOfMemoryError):
-        return f"a Ray process died: {cause_of_death(error)}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        free = "Free some space, or lower marl.checkpoint.keep, marl.run.journal_tasks or marl.run.keep_rows"
-        return f"{format_error(error)}: the disk or a quota is full. {free}"
-    if "The current node timed out during startup" in str(error):  # of `ray.init`
-        return "Ray did not start within 30 s: the machine is too busy. End other programs and start the run again"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
-        details = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
-        which = f" ({details.get('class_name', 'unknown')}, process {details['pid']})" if "pid" in details else ""
-        return f"a Ray actor{which} died: killed or out of memory"
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

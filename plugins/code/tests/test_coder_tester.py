@@ -224,7 +224,7 @@ def test_an_expert_reads_both_codes_and_edits_those_of_each_agent() -> None:
 @pytest.mark.slow
 def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     """The second program, which passes 2 of 3 tests; a failed measure ends no run."""
-    from marl_verl.backend.verl.rollout import worker
+    from marl_verl.backend.rollout import worker
 
     tasks = CodeWithTests(seconds=20)
     policy = ScriptedPolicy({"coder": [SQUARE, program("print(2 * abs(int(input())))")], "tester": GOOD})

@@ -24,17 +24,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig
 
 from marl_verl.algo.advantage import FloatArray
-from marl_verl.backend.verl.policy_runtime import PolicyRuntime
-from marl_verl.backend.verl.policy_servers import PastRuntime
-from marl_verl.backend.verl.rollout.worker import Report
+from marl_verl.backend.policies import Policies
+from marl_verl.backend.report import Report
 from marl_verl.events import timed
 from marl_verl.team import TeamConfig
-from marl_verl.trainer.policies import Policies
 from marl_verl_leagues.opponent import Opponent, past_name
 from marl_verl_leagues.snapshots import FOLDER, Snapshots, check, read
 
@@ -126,8 +125,7 @@ class Past:
     def use(self, chosen: Mapping[str, int]) -> None:
         """Load snapshots (policy -> step) into the opponents' servers. No task may be in flight."""
         for of, step in chosen.items():
-            runtime = self._policies.runtimes[past_name(of)]
-            assert isinstance(runtime, PastRuntime)
+            runtime: Any = self._policies.runtimes[past_name(of)]
             if runtime.step != step:
                 with timed(self._seconds, "load_snapshots"), self.snapshots[of].loadable(step) as model:
                     runtime.load(step, model)
@@ -152,8 +150,7 @@ class Past:
         """Write the snapshots that are due after a step."""
         for of, pool in self.pools.items():
             if step % pool.settings.every == 0:
-                runtime = self._policies.runtimes[of]
-                assert isinstance(runtime, PolicyRuntime)
+                runtime: Any = self._policies.runtimes[of]
                 self.snapshots[of].write(step, partial(runtime.save, step=step))
                 pool.add(step)
 

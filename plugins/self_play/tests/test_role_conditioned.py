@@ -17,12 +17,12 @@ from marl_verl import MarlError
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.backend.verl.memory import AdvantageMemory
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.schedule import check_schedule
 from marl_verl.inspect.explain import derive
 from marl_verl.testing import check_algorithm
 from marl_verl.testing.rows import row
+from marl_verl.trainer.memory import AdvantageMemory
 
 RAE = Algorithm(advantage=RoleConditioned())
 Games = list[list[tuple[str, float]]]  # of a step: the turns of each game, as (role, outcome of the role)

@@ -175,7 +175,7 @@ def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) 
     """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory."""
     from verl.workers.utils.padding import response_from_nested
 
-    from marl_verl.backend.verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
+    from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 
     rows = _rows(tokens)
     computed = worker.compute_log_prob(_batch(rows, MODEL_FIELDS, {**options, "compute_loss": False}))
@@ -205,7 +205,7 @@ def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], ol
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
-    from marl_verl.backend.verl.rollout.rows import row_fields
+    from marl_verl.backend.rollout.rows import row_fields
     from marl_verl.episode import Act, Action, Turn
 
     columns: dict[str, list[Any]] = {name: [] for name in names}

@@ -14,7 +14,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marl_verl.trainer.run import main, start_ray
+from marl_verl.backend.verl.session import start_ray
+from marl_verl.trainer.run import main
 
 EPISODES, METRICS = 8, "stock.jsonl"
 

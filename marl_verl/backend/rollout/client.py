@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
-import ray
 from omegaconf import DictConfig
-from verl.utils.model import get_generation_config
-from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from marl_verl.backend.verl.rollout.context import ObservationTooLong, default_sampling
-from marl_verl.config.placement import server_gpus
-from marl_verl.config.server_names import first_replica_rank
+from marl_verl.backend.rollout.context import ObservationTooLong, default_sampling
 from marl_verl.episode import Action, Message
 from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError
@@ -22,47 +16,17 @@ from marl_verl.models.chat import Chat, before_stop, first_stop
 from marl_verl.models.parsers import Parsers, structured_outputs
 
 
-class DirectClient(LLMServerClient):
-    """verl's client for a policy with one server, called by actor name, without a load balancer process.
+class Server(Protocol):
+    """Samples for one policy: verl's client of its servers, or the sampler in this process."""
 
-    The server need not exist yet: a rollout worker can initialise while the servers start.
-    """
-
-    def __init__(self, config: DictConfig, server_name: str) -> None:
-        rollout = config.actor_rollout_ref.rollout
-        # verl's client reads these two at every request; reading them from a DictConfig is slower than the request
-        light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
-        super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
-        self._name, self._server = server_name, None
-
-    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
-        if self._server is None:
-            self._server = ray.get_actor(self._name)
-        return self._name, self._server
-
-    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        return None
-
-
-def single_server(config: DictConfig) -> str | None:
-    """The name of a policy's only server; None if it has several. `config`: for this policy, in verl's layout."""
-    rollout = config.actor_rollout_ref.rollout
-    if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
-        return None
-    return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
-
-
-class PolicyServerManager(LLMServerManager):
-    """verl's server manager, without a load balancer if there is only one server."""
-
-    async def _init_global_load_balancer(self) -> None:
-        self.global_load_balancer = None
-        if single_server(self.config) is None:
-            await super()._init_global_load_balancer()
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **options: Any
+    ) -> Any:
+        """`token_ids`, `log_probs` and `extra_fields` ("global_steps": version of the weights) of one response."""
 
 
 class PolicyClient:
-    """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers.
+    """A `Client` of a policy of this run, from its `actor_rollout_ref` and its server.
 
     `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own,
     `parsers` the names of vLLM's parsers of tool calls and reasoning. `adapter` is the number of its adapter on servers
@@ -73,7 +37,7 @@ class PolicyClient:
         self,
         name: str,
         config: DictConfig,
-        client: LLMServerClient,
+        client: Server,
         template: Mapping[str, Any],
         stop: Sequence[str] | None = None,
         parsers: tuple[str | None, str | None] = (None, None),
@@ -94,6 +58,8 @@ class PolicyClient:
 
     def _ends(self, model: DictConfig) -> frozenset[int]:
         """Ids of all tokens that end an action. vLLM has them too, but verl's servers do not say why they stopped."""
+        from verl.utils.model import get_generation_config
+
         config = get_generation_config(model.path, trust_remote_code=model.trust_remote_code)
         ends = getattr(config, "eos_token_id", None)
         ids = {self.chat.tokenizer.eos_token_id, *(ends if isinstance(ends, list | tuple) else [ends])}
@@ -142,7 +108,7 @@ class PolicyClient:
         params["stop_token_ids"] = sorted(ends)
         if (restricted := structured_outputs(asked)) is not None:
             params["structured_outputs"] = restricted
-        sent = {"prompt_ids": prompt_ids, "sampling_params": params, **self._server_options}
+        sent: dict[str, Any] = {"prompt_ids": prompt_ids, "sampling_params": params, **self._server_options}
         output = await self.client.generate(request_id, **sent)
         ids = [int(token) for token in output.token_ids]
         if not ids:

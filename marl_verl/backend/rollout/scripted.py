@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marl_verl.backend.verl.rollout.context import default_sampling
+from marl_verl.backend.rollout.context import default_sampling
 from marl_verl.episode import Action, Message, perform
 from marl_verl.errors import MarlError
 

@@ -44,11 +44,11 @@ def register_policy_servers() -> None:
     for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
         name = rollout_name(policy)
         RolloutReplicaRegistry.register(name, _load_replica)
-        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.backend.verl.rollout.server_adapter.PolicyServerAdapter"
+        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.backend.verl.server_adapter.PolicyServerAdapter"
 
 
 def _load_replica() -> Any:
-    from marl_verl.backend.verl.rollout.vllm_servers import PolicyReplica
+    from marl_verl.backend.verl.vllm_servers import PolicyReplica
 
     return PolicyReplica
 

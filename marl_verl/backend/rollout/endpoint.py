@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marl_verl.backend.verl.rollout.context import ObservationTooLong, default_sampling
+from marl_verl.backend.rollout.context import ObservationTooLong, default_sampling
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.episode.messages import as_tool_calls

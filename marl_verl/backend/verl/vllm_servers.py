@@ -21,7 +21,7 @@ from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from vllm.lora.request import LoRARequest
 
-from marl_verl.backend.verl.rollout.devices import Slots
+from marl_verl.backend.verl.devices import Slots
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
@@ -58,7 +58,7 @@ class PolicyServer(vLLMHttpServer):
         self.versions = {}
 
     def _get_worker_extension_cls(self) -> str:
-        return "marl_verl.backend.verl.rollout.vllm_worker.PolicyWorkerExtension"
+        return "marl_verl.backend.verl.vllm_worker.PolicyWorkerExtension"
 
     async def run_headless(self, args: Any) -> None:
         args.max_loras = self.adapters
@@ -73,7 +73,7 @@ class PolicyServer(vLLMHttpServer):
         vllm_async_server.run_uvicorn = without_http
         args.max_loras = self.adapters
         if cpu_run() and server_gpus(self.config) == 1:
-            from marl_verl.backend.verl.rollout.engine_thread import use_threads
+            from marl_verl.backend.verl.engine_thread import use_threads
 
             use_threads()
         await super().run_server(args)

@@ -1,4 +1,4 @@
-"""A turn as a row of TransferQueue: sampled token ids as tensors; policy, lengths and version in the tag.
+"""A turn as a row of the store: sampled token ids as tensors; policy, lengths and version in the tag.
 
 Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it is in
 metrics and credits, and in no group. Agents, positions and rewards reach the trainer as a `RowTable`.
@@ -24,10 +24,10 @@ UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
 
 
 class Row(NamedTuple):
-    """The TransferQueue entry of one turn; `fields` is None for a policy that does not learn."""
+    """The entry of one turn; `fields` is None for a policy that does not learn."""
 
     key: str
-    fields: dict[str, Any] | None
+    fields: dict[str, torch.Tensor] | None
     tag: dict[str, Any]
 
 
@@ -49,7 +49,7 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
     }
 
 
-def row_fields(turn: Turn) -> dict[str, Any]:
+def row_fields(turn: Turn) -> dict[str, torch.Tensor]:
     """The tensors of a row: prompt [P], response [R] and the inputs of verl's workers, without padding.
 
     `old_log_probs` are those of sampling; they are replaced where the config requires the trainer to recompute them.
@@ -59,7 +59,6 @@ def row_fields(turn: Turn) -> dict[str, Any]:
     mask = torch.ones_like(responses)
     log_probs = torch.tensor(turn.action.log_probs, dtype=torch.float32)
     return {
-        "uid": turn.uid,
         "prompts": prompts,
         "responses": responses,
         "input_ids": torch.cat([prompts, responses]),

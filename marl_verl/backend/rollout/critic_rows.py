@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from marl_verl.backend.verl.rollout.rows import Row
+from marl_verl.backend.rollout.rows import Row
 from marl_verl.episode import Episode, Observation, Turn
 from marl_verl.episode.messages import message_text
 from marl_verl.models.chat import Chat
 
 FIELD = "critic_ids"
-"""A row's joint observation in TransferQueue: token ids."""
+"""A field of rows: the joint observation, as token ids."""
 CUT = "critic_cut"
 """In a row's tag: whether the joint observation was truncated."""
 

@@ -21,17 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import transfer_queue as tq
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_from_nested
 
-from marl_verl.backend.verl.batches import KEPT_FIELDS, jagged, put
-from marl_verl.backend.verl.rollout.rows import CONTINUES
+from marl_verl.backend.learning.batches import KEPT_FIELDS, jagged
+from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.rollout.rows import CONTINUES
 
 SEGMENTS = "segments"
-"""A field of rows in TransferQueue: for each token after the first prompt, the row of the chain, from 1; 0 for none."""
+"""A field of rows in the store: for each token after the first prompt, the row of the chain, from 1; 0 for none."""
 PLACED = ("advantages", "old_log_probs", "rollout_log_probs")
 """Fields with a value per response token, which are placed at the tokens of a sequence."""
 LOSS_FIELDS = (
@@ -102,8 +101,8 @@ def sequences_of(values: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
     return jagged(sequences.split(segments.offsets().diff().tolist()))
 
 
-def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, list[list[int]]] | None:
-    """The sequences of a batch of rows, written to TransferQueue; None if no row extends another one.
+def merge(store: RowStore, batch: Rows, shares: Sequence[Share]) -> tuple[Rows, list[list[int]]] | None:
+    """The sequences of a batch of rows, written to the store; None if no row extends another one.
 
     Args:
         shares: the rows of each optimiser update; rows are merged only within one.
@@ -119,12 +118,11 @@ def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, lis
     if all(len(chain) == 1 for update in chains for chain in update):
         return None
     fields = ["input_ids", *PLACED]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-    columns = {name: data[name].unbind() for name in fields}
+    columns = {name: column.unbind() for name, column in store.get(batch.keys, fields).items()}
     prompts, responses = ([tag[name] for tag in batch.tags] for name in ("prompt_len", "response_len"))
     keys: list[str] = []
     tags: list[dict[str, Any]] = []
-    merged: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]] = {}
+    merged: dict[str, dict[str, torch.Tensor]] = {}
     segments: list[torch.Tensor] = []
     updates: list[list[int]] = []
     for update in chains:
@@ -141,22 +139,18 @@ def merge(batch: KVBatchMeta, shares: Sequence[Share]) -> tuple[KVBatchMeta, lis
             for name, row in ((name, row) for name in PLACED for row in chain):
                 placed[name][prompts[row] - first :][: responses[row]] = columns[name][row]
             tokens, mask = columns["input_ids"][last], (segments[-1] > 0).to(torch.int64)
-            merged[keys[-1]] = (
-                tags[-1],
-                {
-                    **placed,
-                    "input_ids": tokens,
-                    "position_ids": torch.arange(len(tokens)),
-                    "prompts": tokens[:first],
-                    "responses": tokens[first:],
-                    "response_mask": mask,
-                    "loss_mask": mask,
-                },
-            )
-    written = {name: jagged([fields[name] for _, fields in merged.values()]) for name in KEPT_FIELDS}
-    put(batch, list(merged), [tag for tag, _ in merged.values()], **written)
-    put(batch, keys, **{SEGMENTS: jagged(segments)})
-    return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags), updates
+            merged[keys[-1]] = {
+                **placed,
+                "input_ids": tokens,
+                "position_ids": torch.arange(len(tokens)),
+                "prompts": tokens[:first],
+                "responses": tokens[first:],
+                "response_mask": mask,
+                "loss_mask": mask,
+            }
+    store.put(list(merged), {name: [sequence[name] for sequence in merged.values()] for name in KEPT_FIELDS})
+    store.put(keys, {SEGMENTS: segments})
+    return Rows(keys, tags), updates
 
 
 def loss_of_rows(

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from marl_verl.backend.verl.batches import jagged, put
-from marl_verl.backend.verl.merging import SEGMENTS, merge
+from marl_verl.backend.learning.batches import jagged
+from marl_verl.backend.learning.merging import SEGMENTS, merge
+from marl_verl.backend.protocol import Rows, RowStore
 
-PADDING = {"prompt_len": 1, "response_len": 1, "seq_len": 2}
-"""Lengths of a padding row."""
+PADDING = {"prompt_len": 1, "response_len": 1, "seq_len": 2, "is_padding": True}
+"""In the tag of a padding row."""
 
 
-def arranged(batch: KVBatchMeta, updates: int, ranks: int, merges: bool) -> KVBatchMeta:
+def arranged(store: RowStore, batch: Rows, updates: int, ranks: int, merges: bool) -> Rows:
     """The batch in the order in which workers read it: rank by rank, an equal number of rows for each update.
 
     Padding rows fill it up. With `merges`, the rows of an update that extend one another become one sequence; an update
@@ -31,43 +30,36 @@ def arranged(batch: KVBatchMeta, updates: int, ranks: int, merges: bool) -> KVBa
         for place, row in enumerate(order):
             if row < len(batch):
                 shares[place // size % updates].append(row)
-        if (merged := merge(batch, [sorted(rows) for rows in shares])) is not None:
-            return _of_sequences(*merged, ranks)
-    batch = _padded(batch, count)
-    if order != list(range(len(batch))):  # one rank without padding: keep the key order
-        batch.reorder(order)
-    return batch
+        if (merged := merge(store, batch, [sorted(rows) for rows in shares])) is not None:
+            return _of_sequences(store, *merged, ranks)
+    return _padded(store, batch, count).part(order)
 
 
-def _of_sequences(batch: KVBatchMeta, updates: Sequence[Sequence[int]], ranks: int) -> KVBatchMeta:
+def _of_sequences(store: RowStore, batch: Rows, updates: Sequence[Sequence[int]], ranks: int) -> Rows:
     """As `arranged`, for a batch of sequences, of which each update has its own."""
     count = len(batch)
     size = -(-max(len(update) for update in updates) // ranks) * ranks
-    batch = _padded(batch, size * len(updates))
+    batch = _padded(store, batch, size * len(updates))
     padding = iter(range(count, len(batch)))
     parts = []
     for update in updates:
         rows = [*update, *(next(padding) for _ in range(size - len(update)))]
         parts.append([[rows[place] for place in part] for part in _balanced([batch.tags[row] for row in rows], ranks)])
-    batch.reorder([row for rank in range(ranks) for part in parts for row in part[rank]])
-    return batch
+    return batch.part([row for rank in range(ranks) for part in parts for row in part[rank]])
 
 
-def _padded(batch: KVBatchMeta, multiple: int) -> KVBatchMeta:
-    """Add rows without a response token until the number of rows is a multiple.
-
-    verl's padding rows have 128 tokens, and unknown fields at the length of the first row: all of them are set here.
-    """
-    padded = upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
-    if new := padded.keys[len(batch) :]:
-        zero = torch.zeros(1, dtype=torch.int64)
-        rows: dict[str, torch.Tensor] = {"input_ids": zero.repeat(2), "position_ids": torch.arange(2)}
-        rows |= dict.fromkeys(("prompts", "responses", "response_mask", "loss_mask"), zero) | {SEGMENTS: zero + 1}
-        rows |= dict.fromkeys(("advantages", "old_log_probs", "rollout_log_probs"), torch.zeros(1))
-        for tag in padded.tags[len(batch) :]:
-            tag.update(PADDING)
-        put(batch, new, padded.tags[len(batch) :], **{name: jagged([row] * len(new)) for name, row in rows.items()})
-    return padded
+def _padded(store: RowStore, batch: Rows, multiple: int) -> Rows:
+    """Add rows without a response token until the number of rows is a multiple."""
+    count = -len(batch) % multiple
+    if not count:
+        return batch
+    keys = [f"padding-{batch.keys[0]}-{number}" for number in range(count)]
+    zero = torch.zeros(1, dtype=torch.int64)
+    fields: dict[str, torch.Tensor] = {"input_ids": zero.repeat(2), "position_ids": torch.arange(2)}
+    fields |= dict.fromkeys(("prompts", "responses", "response_mask", "loss_mask"), zero) | {SEGMENTS: zero + 1}
+    fields |= dict.fromkeys(("advantages", "old_log_probs", "rollout_log_probs"), torch.zeros(1))
+    store.put(keys, {name: jagged([values] * count) for name, values in fields.items()})
+    return Rows([*batch.keys, *keys], [*batch.tags, *({**batch.tags[0], **PADDING} for _ in keys)])
 
 
 def _order(tags: Sequence[Mapping[str, Any]], updates: int, ranks: int) -> list[int]:

@@ -1,0 +1,33 @@
+"""Tensors of rows: nested columns, padding, advantages."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+
+from marl_verl.algo.advantage import AdvantageResult
+from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.rollout.rows import UPDATE_FIELDS
+
+warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors is in prototype stage")
+
+KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
+"""Fields of a buffered row: those that an update and the importance correction read."""
+
+
+def put_advantages(store: RowStore, rows: Rows, result: AdvantageResult, learning: Collection[str]) -> None:
+    """Write the advantages of n rows to their response tokens, for rows of the policies in `learning`."""
+    learnt = [row for row, tag in enumerate(rows.tags) if tag["policy"] in learning]
+    if not learnt:
+        return
+    advantages = [result.of_tokens(row, rows.tags[row]["response_len"]) for row in learnt]
+    tokens = torch.from_numpy(np.concatenate(advantages)).float()
+    store.put([rows.keys[row] for row in learnt], {"advantages": tokens.split([len(values) for values in advantages])})
+
+
+def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors of different lengths as one nested tensor."""
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)

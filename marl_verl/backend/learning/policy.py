@@ -1,0 +1,196 @@
+"""How a policy learns from its rows, on every backend: verl's forward passes, rollout correction, and update.
+
+`call` is what a backend adds: it runs a method of verl's training worker on fields of rows in the store.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from verl.protocol import DataProto
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.metric import reduce_metrics
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import response_from_nested, response_to_nested
+
+from marl_verl.backend.learning.arrangement import arranged
+from marl_verl.backend.learning.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
+from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
+from marl_verl.backend.runtime import Runtime
+from marl_verl.config.loss import unmerged_reason, updates_per_batch
+from marl_verl.episode.turn import DIFFERS_AT
+from marl_verl.team import PolicyConfig
+
+WEIGHTS = "rollout_is_weights"
+
+
+class LearningPolicy(Runtime):
+    """A trained policy; `config` is the whole config for this policy, in verl's layout."""
+
+    workers: Any
+
+    def __init__(self, policy: PolicyConfig, config: DictConfig, store: RowStore) -> None:
+        Runtime.__init__(self, policy)
+        self.config, self.store, self._arr = config, store, config.actor_rollout_ref
+        self._correction = config.algorithm.rollout_correction
+        self._reference = bool(self._arr.actor.use_kl_loss)
+        self._merges = unmerged_reason(config, self._arr.actor) is None
+        self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of data-parallel ranks; each processes a part of the rows."""
+        return 1
+
+    @property
+    def seed(self) -> int:
+        """The seed of a new adapter."""
+        return zlib.crc32(f"{self.config.marl.run.seed} {self.name}".encode())
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The time in which the training workers belong to this policy."""
+        yield
+
+    @abstractmethod
+    def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
+        """Call a method of the training workers with fields of rows, and put the columns that it returns into the
+        store. Returns the rest: `metrics`."""
+
+    def loss(self) -> Any:
+        """The loss function of the training workers: verl's, computed from the rows of merged sequences if they are."""
+        loss = partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
+        return partial(loss_of_rows, loss=loss) if self._merges else loss
+
+    def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:
+        """Update the policy from its rows, in key order; their advantages must be in the store.
+
+        Args:
+            updates: optimiser steps (mini-batches) per epoch; None: those of a synchronous step.
+
+        Returns:
+            The rows as they were trained, with sequences of merged rows and padding rows, and metrics: `grad_norm`,
+            `pg_loss`, ..., `update_seconds`; with a rollout correction `rollout_corr/...`. `entropy` is the policy's
+            before the update, in nats per token: computed without gradient, with the old log-probs.
+        """
+        begun, rows, actor, ranks = time.monotonic(), len(batch), self._arr.actor, self.data_parallel_size
+        updates = updates_per_batch(self.config, actor) if updates is None else updates
+        updates = min(updates, max(1, rows // ranks))  # no update has only padding rows
+        metrics = {"merge/rows_before": rows, "tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
+        metrics |= _mismatches(batch.tags)
+        with self.turn():
+            batch = arranged(self.store, batch, updates, ranks, self._merges)
+            real = [tag for tag in batch.tags if not tag.get("is_padding")]
+            metrics |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
+            merged, fields = len(real) < rows, [*UPDATE_FIELDS]
+            if not self._correction.bypass_mode:
+                metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
+            added, corrected = _correct(self.store, batch, self._correction, merged)
+            fields += [*added, *[SEGMENTS] * merged]
+            if self._reference:
+                fields.append("ref_log_prob")
+                call = "compute_log_prob" if self._lora else "compute_ref_log_prob"
+                self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
+            output = self.call(
+                "update_actor",
+                batch,
+                fields,
+                calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
+                distillation_use_topk=False,
+                distillation_only=False,
+                # the mean over rows counts real rows only: padding rows have no response tokens
+                global_batch_size=rows / updates,
+                mini_batch_size=len(batch) // updates,
+                epochs=actor.ppo_epochs,
+                seed=actor.data_loader_seed,
+                dataloader_kwargs={"shuffle": actor.shuffle},
+            )
+        reduced = reduce_metrics(dict(output["metrics"]))
+        metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()} | metrics | corrected
+        metrics["update_seconds"] = time.monotonic() - begun
+        return batch, {name: float(value) for name, value in metrics.items()}
+
+    def _log_probs(
+        self, batch: Rows, field: str, call: str, no_lora_adapter: bool = False, entropy: bool = False
+    ) -> dict[str, float]:
+        """Put a model's log-probs into the rows. Returns the mean entropy of the response tokens where wanted."""
+        reference = {"no_lora_adapter": True} if no_lora_adapter else {}
+        self.call(call, batch, MODEL_FIELDS, calculate_entropy=entropy, compute_loss=False, **reference)
+        data = self.store.get(batch.keys, ["log_probs", "response_mask", *(["entropy"] if entropy else [])])
+        mask = data["response_mask"]
+        # as the rows have them: a field has one type, and a model may compute in bfloat16
+        self.store.put(batch.keys, {field: response_from_nested(data["log_probs"].float(), mask)})
+        if not entropy:
+            return {}
+        chosen = mask.values().bool()  # padding rows have no response token
+        return {"entropy": float(response_from_nested(data["entropy"], mask).values()[chosen].mean())}
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write model, optimiser and learning-rate schedule below `folder`, and a Hugging Face folder."""
+        with self.turn():
+            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
+
+    def load(self, folder: Path) -> None:
+        """Load the files that `save` wrote."""
+        with self.turn():
+            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+
+
+def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """`merge/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
+    places = [tag[DIFFERS_AT] for tag in tags if tag.get(DIFFERS_AT) is not None]
+    return {"merge/mismatches": sum(place >= 0 for place in places) / len(places)} if places else {}
+
+
+def _correct(
+    store: RowStore, batch: Rows, settings: DictConfig, merged: bool = False
+) -> tuple[list[str], dict[str, float]]:
+    """Apply verl's rollout correction (weights and rejections) to all rows of an update that have `old_log_probs`.
+
+    The servers' numerics, and sometimes their weights, differ from the trainer's. The loss of each token is multiplied
+    by a truncated importance weight
+
+        w = min(pi_old / pi_rollout, rollout_is_threshold)    rollout_is=token; the product over a row for "sequence"
+
+    and `rollout_rs` rejects tokens or rows whose ratio is too far from 1. As in verl's V1 trainer, rejected tokens are
+    removed from `response_mask` but not from `loss_mask`: they add 0 to a sum and still count in a mean's denominator.
+    Padding rows have weight 0 and enter no statistic. Returns the additional fields that the update has to read, and
+    verl's metrics (`rollout_corr/...`); both are empty where `algorithm.rollout_correction` is off, as it is with
+    `bypass_mode` (`config/loss.py`).
+    """
+    if not (settings.rollout_is or settings.rollout_rs):
+        return [], {}
+    real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
+    keys, needed = [batch.keys[row] for row in real], ["old_log_probs", "rollout_log_probs", "response_mask"]
+    data = store.get(keys, [*needed, *[SEGMENTS] * merged])
+    segments = data[SEGMENTS] if merged else None
+    columns = {name: data[name] if segments is None else rows_of(data[name], segments) for name in needed}
+    mask = columns["response_mask"]
+    rows = TensorDict(columns, batch_size=len(mask.offsets()) - 1)
+    # [rows, longest response], right-padded with zeros
+    corrected, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
+
+    def as_read(values: torch.Tensor) -> torch.Tensor:
+        """Padded values of rows as those of the batch's rows, which may be merged."""
+        nested = response_to_nested(values, mask)
+        return nested if segments is None else sequences_of(nested, segments)
+
+    if settings.rollout_rs:
+        store.put(keys, {"response_mask": as_read(corrected.batch["response_mask"])})
+    if WEIGHTS not in corrected.batch:
+        return [], metrics
+    weights = dict(zip(real, as_read(corrected.batch[WEIGHTS]).unbind(), strict=True))
+    store.put(batch.keys, {WEIGHTS: [weights.get(row, torch.zeros(1)) for row in range(len(batch))]})
+    return [WEIGHTS], metrics

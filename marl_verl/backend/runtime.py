@@ -1,0 +1,32 @@
+"""The runtime of a policy; this base is for an external endpoint or a script, which starts and syncs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marl_verl.backend.rollout.endpoint import KeyedEndpoint
+from marl_verl.config.policy_models import endpoint_key
+from marl_verl.team import PolicyConfig
+
+
+class Runtime:
+    """What a run has of a policy."""
+
+    def __init__(self, policy: PolicyConfig) -> None:
+        self.policy, self.name = policy, policy.name
+        self.seconds: dict[str, float] = {}  # part -> its start-up time
+
+    def start(self) -> None:
+        """Start workers and servers. Endpoints are checked before a run starts anything (`trainer/run.py`)."""
+
+    def client(self) -> Any:
+        """What acts for the policy: the keyed endpoint, a server (`rollout/client.py`), or None for a script."""
+        if self.policy.endpoint is None:
+            return None
+        return KeyedEndpoint(self.policy.endpoint, endpoint_key(self.name, self.policy.endpoint))
+
+    def sleep(self) -> None:
+        """Free the memory of sampling where training needs it."""
+
+    def sync(self, version: int) -> None:
+        """Act with the newest weights; every action reports `version` from now on."""

@@ -1,0 +1,156 @@
+"""Rollout workers on Ray: tasks are divided among them, whole batches or a stream of single tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+import transfer_queue as tq
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from marl_verl import plugins
+from marl_verl.backend.protocol import Done, TaskRow
+from marl_verl.backend.rollout.blocked import end_if_blocked
+from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
+from marl_verl.backend.verl.devices import numbered
+from marl_verl.backend.verl.store import QueueStore
+from marl_verl.config.hardware import cpu_run
+
+
+class RayRollouts:
+    """The rollout workers of a run, on all nodes in turn. A `Stream`; `clients`: policy -> `Runtime.client`."""
+
+    def __init__(self, config: Any, clients: Mapping[str, Any]) -> None:
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        kind: Any = ray.remote(RolloutActor)
+        self.workers = []
+        for number in range(int(config.actor_rollout_ref.rollout.agent.num_workers)):
+            where = NodeAffinitySchedulingStrategy(node_id=nodes[number % len(nodes)], soft=True)
+            placed = kind.options(name=f"rollout_worker_{number}_{uuid.uuid4().hex[:8]}", scheduling_strategy=where)
+            self.workers.append(placed.remote(config, dict(clients)))
+        mine = plugins.load().fingerprint()
+        for number, worker in enumerate(self.workers):
+            theirs = tuple(ray.get(worker.plugin_fingerprint.remote()))
+            plugins.check_same(mine, theirs, f"rollout worker {number}")
+        self._loads = [0] * len(self.workers)  # tasks of the stream in flight, per worker
+        self._calls: dict[int, Future[list[Done]]] = {}  # worker -> its pending call of `finished`
+
+    def actors(self) -> dict[str, Any]:
+        return numbered("rollout worker", "", self.workers)
+
+    def assign(self, policies: Mapping[str, str]) -> None:
+        ray.get([worker.assign.remote(dict(policies)) for worker in self.workers])
+
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
+        """Play tasks, an equal number in each worker. Returns those of each worker, in order."""
+        size = -(-len(tasks) // len(self.workers))
+        shares = [list(tasks[first : first + size]) for first in range(0, len(tasks), size or 1)]
+        calls = zip(self.workers, shares, strict=False)
+        done: list[Done] = ray.get([worker.sample.remote(share, step, validate) for worker, share in calls])
+        return done
+
+    def dispatch(self, tasks: Sequence[TaskRow], step: int) -> None:
+        """Begin tasks, each in the least loaded worker."""
+        shares: dict[int, list[TaskRow]] = {}
+        for task in tasks:
+            least = min(range(len(self._loads)), key=self._loads.__getitem__)
+            shares.setdefault(least, []).append(task)
+            self._loads[least] += 1
+        ray.get([self.workers[number].dispatch.remote(share, step) for number, share in shares.items()])
+
+    def waiting(self) -> list[Future[list[Done]]]:
+        """A future for each worker with tasks in flight, done when at least one of them is finished."""
+        for number, load in enumerate(self._loads):
+            if load and number not in self._calls:
+                self._calls[number] = self.workers[number].finished.remote().future()
+        return list(self._calls.values())
+
+    def finished(self) -> list[Done]:
+        """The tasks of all futures that are done. Does not wait. Raises the exceptions of workers."""
+        done = []
+        for number, call in list(self._calls.items()):
+            if call.done():
+                del self._calls[number]
+                done += call.result()
+                self._loads[number] -= len(call.result())
+        return done
+
+    def close_gate(self, policy: str) -> None:
+        """Hold requests of a policy, and wait until none is in flight. Thread-safe."""
+        ray.get([worker.close_gate.remote(policy) for worker in self.workers])
+
+    def open_gate(self, policy: str) -> None:
+        """Release the requests of a policy. Thread-safe."""
+        ray.get([worker.open_gate.remote(policy) for worker in self.workers])
+
+
+class RolloutActor:
+    """A rollout worker in a process of its own; Ray runs its methods in one event loop."""
+
+    def __init__(self, config: Any, clients: Mapping[str, Any]) -> None:
+        tq.init()
+        self.worker = RolloutWorker(config, clients, QueueStore())
+        self._finished: asyncio.Queue[Sampled] = asyncio.Queue()  # of the stream
+        self._running: set[asyncio.Task[None]] = set()
+        limits = config.marl.rollout
+        # without a limit of calls, they run in the loop
+        self._blocked = None if None in (limits.step_seconds, limits.call_seconds) else float(limits.step_seconds)
+        if cpu_run():
+            from marl_verl.backend.verl.platforms.cpu import return_memory
+
+            return_memory()  # of loading tokenizers
+        collect_seldom()
+
+    def plugin_fingerprint(self) -> tuple[str, ...]:
+        """The fingerprint of the loaded plugins, which the driver compares with its own."""
+        return plugins.load().fingerprint()
+
+    def assign(self, policies: dict[str, str]) -> None:
+        self.worker.assign(policies)
+
+    async def sample(self, tasks: list[TaskRow], step: int, validate: bool) -> Done:
+        """Play tasks, and write the tensors of their rows."""
+        self._watch()
+        played = await asyncio.gather(*(self.worker.play(task, step, validate) for task in tasks))
+        return await asyncio.to_thread(self.worker.done, played)
+
+    async def dispatch(self, tasks: list[TaskRow], step: int) -> None:
+        """Begin tasks of the stream."""
+        self._watch()
+        for task in tasks:
+            running = asyncio.create_task(self._play(task, step))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+
+    async def _play(self, task: TaskRow, step: int) -> None:
+        self._finished.put_nowait(await self.worker.play(task, step, False))
+
+    async def finished(self) -> list[Done]:
+        """Wait until a task of the stream is finished; all finished ones, each alone. Call it once at a time."""
+        played = [await self._finished.get()]
+        while not self._finished.empty():
+            played.append(self._finished.get_nowait())
+        return [await asyncio.to_thread(self.worker.done, [one]) for one in played]
+
+    async def close_gate(self, policy: str) -> None:
+        await self.worker.gates[policy].close()
+
+    async def open_gate(self, policy: str) -> None:
+        self.worker.gates[policy].open()
+
+    def _watch(self) -> None:
+        if self._blocked is not None:
+            end_if_blocked(asyncio.get_running_loop(), self._blocked)
+            self._blocked = None
+
+
+def collect_seldom() -> None:
+    """Let Python's garbage collector scan less: with thousands of live episodes it takes half of the time of an act."""
+    gc.collect()
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(50_000, 20, 50)

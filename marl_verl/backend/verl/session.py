@@ -1,0 +1,173 @@
+"""Starts Ray, TransferQueue, policies and rollout workers, watches their processes, and shuts them down."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from marl_verl.backend.failure import reported
+from marl_verl.backend.opening import Backend, Host, endpoints
+from marl_verl.backend.verl.cluster import connect, send_token
+from marl_verl.backend.verl.watch import Watch, queue_actors
+from marl_verl.config.hardware import cpu_run
+from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
+from marl_verl.config.stored import team_of
+from marl_verl.errors import MarlError
+from marl_verl.events import SCRATCH_VARIABLE, Phases, emit
+from marl_verl.files import SAFE_PATH
+
+FORWARDED = (
+    *("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_"),
+    *("NCCL_", "GLOO_", "TORCH"),
+)
+"""Prefixes of the environment variables that workers on a running Ray cluster get besides verl's own."""
+LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then listens on 127.0.0.1, as it does on those systems
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+"""Environment of a run on one machine, unless the user has set it: nothing listens on the network."""
+RAY = {
+    "RAY_worker_niceness": "0",  # Ray's default is 15: workers would wait for every other process of the machine
+    "RAY_task_events_report_interval_ms": "0",  # no record of past calls, with which gcs_server grew by 3.8 KB a call
+}
+"""Settings of a Ray session that the run starts itself, unless the user has set them."""
+NOTED_BY_RAY = "ray.experimental.state.api"
+"""Imported before `ray.init`: importing it (verl does) changes a table of Ray's over which `ray.init` iterates."""
+
+
+@contextmanager
+def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
+    """The backend of a run on Ray; Ray is shut down at the end of the block."""
+    emit("phase", name="starting Ray and loading verl")
+    if _address(config):
+        send_token()
+    else:
+        for name, value in (LOOPBACK | RAY).items():
+            os.environ.setdefault(name, value)
+    import ray
+
+    if not _address(config):  # a plugin may have imported Ray before its variable was set
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        constants.ENABLE_RAY_CLUSTER = False
+    importlib.import_module(NOTED_BY_RAY)
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        verl = threads.submit(importlib.import_module, "marl_verl.backend.verl.policies")
+        try:
+            start_ray(config)
+            verl.result()
+            with Watch({}, lambda: "while starting", host.advice, host.leave)():  # Ray's own processes
+                policies, rollouts, store = _bring_up(config, host)
+            actors = {**policies.actors(), **rollouts.actors(), **queue_actors()}
+            with Watch(actors, phase.describe, host.advice, host.leave)():
+                yield Backend(policies, rollouts, store)
+            importlib.import_module("transfer_queue").close()
+        finally:
+            ray.shutdown()
+
+
+def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
+    """Start the slow parts concurrently: TransferQueue, policies, and where possible the rollout workers."""
+    import transfer_queue as tq
+
+    from marl_verl.backend.verl import verl_plugin
+    from marl_verl.backend.verl.policies import RayPolicies
+    from marl_verl.backend.verl.rollouts import RayRollouts
+    from marl_verl.backend.verl.store import QueueStore
+
+    if not verl_plugin.LOADED:
+        raise MarlError("verl did not load marl-verl's plugin. Install marl-verl: pip install -e .")
+    store = QueueStore()
+    policies = RayPolicies(config, team_of(config), store)
+    emit("phase", name="starting policies")
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        queue = threads.submit(tq.init, config.transfer_queue)
+        starting = threads.submit(policies.start)
+        queue.result()
+        if not policies.early_clients:
+            starting.result()
+        try:
+            rollouts = RayRollouts(config, policies.clients())
+        except Exception as error:  # noqa: BLE001 - raising it here would wait until the policies have started
+            host.leave(reported(error))
+        starting.result()
+    emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
+    return policies, rollouts, store
+
+
+def start_ray(config: Any) -> None:
+    """Start a separate Ray session, or connect to the cluster in `ray_kwargs.ray_init.address`."""
+    import ray
+
+    options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)  # type: ignore[assignment]
+    wanted = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
+    os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
+    options.pop("address", None)
+    options |= safe_job()
+    if address := _address(config):
+        from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+        runtime_env = get_ppo_ray_runtime_env(config)
+        variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+        variables.pop("MARL_VERL_EVENTS", None)  # a file descriptor of this process
+        for endpoint in endpoints(config).values():  # workers get keys by other means: Ray shows these variables
+            variables.pop(endpoint.key_variable or "", None)
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **wanted.pop("env_vars", {})}
+        connect(address, runtime_env={**runtime_env, **wanted}, **options)
+    else:
+        pools = _pools(config)
+        cpus = max(os.cpu_count() or 1, ray_cpus(config, pools))
+        options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
+        if cpu_run():
+            # set here because importing verl's function takes seconds; its other variables are for GPUs
+            os.environ["VLLM_LOGGING_LEVEL"] = "WARN"
+            options.setdefault("num_gpus", sum(pool.size for pool in pools))
+        else:
+            from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+            os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
+        # "local": never connect to a Ray session that is already running. Workers inherit this environment.
+        scratch = os.environ.get(SCRATCH_VARIABLE)
+        folder = scratch and f"{scratch}/ray"  # Ray makes its folder writable for all users; the scratch folder is not
+        options.setdefault("include_dashboard", False)
+        ray.init(address="local", _temp_dir=folder, runtime_env=wanted or None, **options)
+    check_slots(config)
+
+
+def safe_job() -> dict[str, Any]:
+    """Arguments of `ray.init` with which workers do not search the driver's folders, where this process does not.
+
+    Uses an internal of Ray: it adds them only for jobs without a working directory of their own.
+    """
+    if not os.environ.get(SAFE_PATH):
+        return {}
+    from ray.job_config import JobConfig
+
+    job: Any = JobConfig()
+    job._runtime_env_has_working_dir = lambda: True
+    return {"job_config": job}
+
+
+def check_slots(config: Any) -> None:
+    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever."""
+    import ray
+
+    pools, nodes = _pools(config), [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
+    check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
+
+
+def _address(config: Any) -> str | None:
+    """The address of the running cluster to connect to; None to start a separate Ray session."""
+    address = config.ray_kwargs.ray_init.get("address")
+    return None if address in (None, "local") else str(address)
+
+
+def _pools(config: Any) -> list[Pool]:
+    return pools_of(config, team_of(config))

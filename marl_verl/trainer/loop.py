@@ -1,0 +1,195 @@
+"""The training loop of a team, from top to bottom. `Trainer.fit` is the run, `Synchronous.step` a step of it:
+
+    draw tasks      data.draw            the next tasks, or those of the curriculum
+    sample          rollouts.sample      every task is played by the sampler; each turn becomes a row
+    advantages      algorithm.compute    of all rows of the team together
+    update          policies.update      each policy learns from its own rows
+    checkpoint      checkpoints.write
+    sync            policies.sync        the next actions come from the new weights
+    validate        play                 held-out tasks, greedily and sampled
+    metrics         run_dir.metrics
+
+What plays, stores and computes is the backend (`backend/protocol.py`): Ray and vLLM, or this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from marl_verl import plugins
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.backend.learning.batches import put_advantages
+from marl_verl.backend.opening import Backend
+from marl_verl.config.parts import algorithm_of
+from marl_verl.config.stored import team_of
+from marl_verl.config.task_choice import curriculum_of
+from marl_verl.events import Phases, emit, timed
+from marl_verl.extensions import extension
+from marl_verl.run import trackers
+from marl_verl.run.checkpoint.team import Checkpoints
+from marl_verl.run.records import Records
+from marl_verl.run.run_dir import RunDir
+from marl_verl.trainer.asynchronous import Asynchronous
+from marl_verl.trainer.curriculum import Curriculum
+from marl_verl.trainer.data import TaskData, ids, lines
+from marl_verl.trainer.memory import AdvantageMemory
+from marl_verl.trainer.metrics import team_metrics
+from marl_verl.trainer.sampling import Sampling
+from marl_verl.trainer.schedule import Schedule
+from marl_verl.trainer.validation import play, validation_metrics
+
+
+class Trainer:
+    """Trains a team on a backend that has started; `phase` tells what the run is doing."""
+
+    def __init__(self, config: Any, backend: Backend, phase: Phases) -> None:
+        self.config, self.phase, self.team = config, phase, team_of(config)
+        self.policies, self.rollouts, self.store = backend.policies, backend.rollouts, backend.store
+        self.run_dir = RunDir(Path(config.marl.run.folder))
+        self.algorithm = algorithm_of(self.team)
+        self.records = Records(config, self.team, self.algorithm, self.run_dir)
+        self.memory = AdvantageMemory(self.algorithm)
+        self.past: Any = None  # the past versions of policies with which agents act, of a distribution
+        if settings := list(self.team.past.values()):
+            kind = extension("policy", settings[0].kind)
+            self.past = kind.Past(config, self.team, self.policies, self.run_dir.folder)
+        self.sampling, curriculum = Sampling(self), None
+        if (chosen := curriculum_of(config)) is not None:
+            curriculum = Curriculum(chosen, ids(lines(config.data.train_files)), int(config.marl.run.seed))
+        asynchronous = config.marl.schedule.mode == "async"
+        single = (curriculum is not None or self.sampling.filter is not None) and not asynchronous
+        self.data = TaskData(config.data, single, self.records.keeps, curriculum)
+        self.schedule: Schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)
+        epochs = int(config.trainer.total_epochs) * (len(self.data.train) // self.data.size)
+        self.steps, self.step = min(epochs, int(config.trainer.total_training_steps)), 0
+        self.tracking: Any = None
+
+    def start(self) -> None:
+        """Load the newest checkpoint of a resumed run, and act with its weights."""
+        self.checkpoints = Checkpoints(self.config, self.run_dir.folder, self._parts(), self.data.loader, self.schedule)
+        if step := self.checkpoints.load():
+            self.step = self.phase.step = step
+            self.run_dir.forget_after(step)
+        self.policies.sync(self.schedule.versions())
+
+    def fit(self) -> None:
+        """Train to the last step."""
+        settings, self.tracking = self.config.trainer, trackers.opened(self.config)
+        if settings.val_before_train:
+            self.tracking.log(data=self.validate(), step=self.step)
+        trackers.begin(self.tracking, trackers.names_of(self.config), self.step + 1)
+        while self.step < self.steps:
+            self.step += 1
+            self.phase.step, seconds = self.step, dict[str, float]()
+            trackers.flush(self.tracking)
+            with timed(seconds, "step"):
+                metrics, used = self.schedule.step(seconds)
+                if self.past is not None:
+                    with timed(seconds, "snapshot"), self.phase("writing a snapshot"):
+                        self.past.take(self.step)
+                if self._due(settings.save_freq):
+                    self.schedule.settle()
+                    with timed(seconds, "save_checkpoint"), self.phase("writing a checkpoint"):
+                        self.checkpoints.write(self.step)
+                self.schedule.sync(seconds)
+            if self._due(settings.test_freq):
+                with timed(seconds, "testing"):
+                    metrics |= self.validate()
+            self._record(metrics, seconds)
+            self.store.remove(used)
+
+    def validate(self) -> dict[str, float]:
+        """Run every held-out task twice: with greedy decoding, then with the sampling parameters of training."""
+        self.schedule.settle()
+        self.use_snapshots(self.past.newest() if self.past is not None else {})
+        with self.phase("validating"):
+            keep, size = int(self.config.marl.rollout.keep_episodes), self.config.data.val_batch_size
+            passes = partial(play, self.data.held_out, self.rollouts, self.step, at_once=size)
+            greedy = list(chain.from_iterable(passes(sampled=False, keep=keep)))
+            sampled = list(chain.from_iterable(passes(sampled=True, keep=0)))
+            if stored := [line for report in greedy + sampled for line in report.lines]:
+                self.records.episodes(self.step, stored)
+            self.records.check_failures(greedy + sampled)
+        values = validation_metrics(greedy, sampled)
+        emit("validation", step=self.step, metrics=values, tasks=len(greedy))
+        self.run_dir.metrics(self.step, values)
+        return values
+
+    def use_snapshots(self, snapshots: Mapping[str, int]) -> None:
+        """Load snapshots (policy -> step) with which past versions act."""
+        if snapshots:
+            with self.phase("loading snapshots"):
+                self.past.use(snapshots)
+
+    def advantages(self, table: RowTable) -> tuple[RowTable, AdvantageResult]:
+        """The advantages of rows, and the rows with their credits and what the advantage remembers."""
+        table = self.memory.recall(self.algorithm.credited(table))
+        return table, self.algorithm.compute(table)
+
+    def stored(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
+        """Store how a step's advantages were computed. Returns the step's metrics of team and agents."""
+        self.records.rows(self.step, table, result)
+        return team_metrics(table, result, self.sampling.reports, self.algorithm.metrics) | self.sampling.metrics()
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and (self.step == self.steps or self.step % every == 0)
+
+    def _record(self, metrics: dict[str, float], seconds: dict[str, float]) -> None:
+        """Record a step's metrics, which makes its checkpoint count: a run that is killed earlier repeats the step."""
+        values = {name: float(value) for name, value in metrics.items() if not name.startswith("validation/")}
+        values |= {f"seconds/{name}": value for name, value in seconds.items()}
+        self.run_dir.metrics(self.step, values)
+        emit("step", step=self.step, steps=self.steps, metrics=values)
+        plugins.load().hook.marl_step_finished(step=self.step, metrics=values)
+        self.checkpoints.commit(self.step)
+        if self.past is not None:
+            self.past.discard()
+        self.tracking.log(data=metrics | values, step=self.step)
+
+    def _parts(self) -> dict[str, Any]:
+        """Path in a checkpoint -> what is saved there."""
+        parts: dict[str, Any] = {f"policies/{policy.name}": policy for policy in self.policies.trained}
+        parts |= {f"critics/{name}": critic for name, critic in self.policies.critics.runtimes.items()}
+        if self.data.curriculum is not None:
+            parts["curriculum"] = self.data.curriculum
+        if self.algorithm.advantage.remembers:
+            parts["advantage"] = self.memory
+        return parts if self.past is None else {**parts, self.past.folder: self.past}
+
+
+class Synchronous(Schedule):
+    """Each row is used in the step that sampled it (on-policy); policies update concurrently."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.policies = trainer, trainer.policies
+
+    def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+        trainer, policies = self.trainer, self.policies
+        with timed(seconds, "gen"), trainer.phase("sampling"):
+            rows, table = trainer.sampling.sample()
+        with timed(seconds, "advantage"), trainer.phase("computing advantages"):
+            if (values := policies.critics.values(rows)) is not None:
+                table = replace(table, values=values)
+            table, result = trainer.advantages(table)
+            put_advantages(trainer.store, rows, result, policies.learning)
+            metrics, learnt = trainer.stored(table, result), rows
+            if (signal := trainer.sampling.signal(table, result)) is not None:
+                metrics |= signal.metrics()
+                learnt = rows.part(signal.rows)
+        with timed(seconds, "update"), trainer.phase("updating"):
+            values_of, used = policies.update(rows, learnt, result.target)
+        return metrics | values_of, used
+
+    def sync(self, seconds: dict[str, float]) -> None:
+        """Sync weights. After the checkpoint, which may need the memory that awake servers use."""
+        with timed(seconds, "sync"), self.trainer.phase("syncing weights"):
+            self.policies.sync(self.versions())
+
+    def versions(self) -> dict[str, int]:
+        """The current step as version of every policy."""
+        return dict.fromkeys(self.policies.runtimes, self.trainer.step)
