@@ -1,0 +1,73 @@
+"""verl's FSDP engine without sharding: its module is a plain Hugging Face module, which the sampler can call, too.
+
+With one rank FSDP2 shards nothing, but copies every parameter into a second buffer. Forward pass, losses, optimiser and
+schedule are verl's, unchanged. In 16-bit precision the module computes, as under FSDP2, with 16-bit copies of float32
+parameters: gradients of a micro-batch are 16-bit, their sum is float32.
+
+Uses verl internals: methods of `FSDPEngine`; and torch's `_reparametrize_module`, the core of `functional_call`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from marl_verl.backend.local.one_rank import quiet  # before other modules that import verl.workers
+
+# isort: split
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn.utils.stateless import _reparametrize_module
+from verl.utils.device import get_device_id
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+from marl_verl.backend.local.shards import as_shards
+
+STRATEGY = "marl_local"
+"""The name of the engines in verl's registry: `actor.strategy` of a local worker."""
+DEVICES = ["cpu", "cuda", "npu"]
+
+
+class PlainEngine(FSDPEngine):
+    """Overrides what FSDP does to the module. Nothing is offloaded: no server shares the device."""
+
+    module: Any
+
+    def _build_fsdp_module(self, module: Any) -> Any:
+        precision = self.engine_config.mixed_precision or {}
+        self._autocast_dtype = PrecisionType.to_dtype(precision.get("param_dtype", "bf16"))
+        self.scaler = ShardedGradScaler(growth_interval=400) if self._autocast_dtype == torch.float16 else None
+        self._is_offload_param = self._is_offload_optimizer = False
+        return module.to(get_device_id())
+
+    def forward_backward_batch(self, *args: Any, **options: Any) -> Any:
+        with ExitStack() as self._copies:
+            return super().forward_backward_batch(*args, **options)
+
+    def forward_step(self, *args: Any, **options: Any) -> Any:
+        if self._autocast_dtype != torch.float32:
+            self._copies.close()  # of the micro-batch before; its backward pass needed them for gradient checkpointing
+            copies = {name: weight.to(self._autocast_dtype) for name, weight in self.module.named_parameters()}
+            self._copies.enter_context(_reparametrize_module(self.module, copies, tie_weights=True))
+        return super().forward_step(*args, **options)
+
+    def save_checkpoint(self, *args: Any, **options: Any) -> None:
+        with quiet(), as_shards(self.module, self.optimizer, self.device_mesh):
+            super().save_checkpoint(*args, **options)
+
+    def load_checkpoint(self, *args: Any, **options: Any) -> None:
+        with quiet(), as_shards(self.module, self.optimizer, self.device_mesh):
+            super().load_checkpoint(*args, **options)
+
+
+@EngineRegistry.register(model_type="language_model", backend=STRATEGY, device=DEVICES)
+class PlainEngineWithLMHead(PlainEngine, FSDPEngineWithLMHead):
+    """The engine of policies and references."""
+
+
+@EngineRegistry.register(model_type="value_model", backend=STRATEGY, device=DEVICES)
+class PlainEngineWithValueHead(PlainEngine, FSDPEngineWithValueHead):
+    """The engine of critics."""

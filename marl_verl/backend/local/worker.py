@@ -1,0 +1,93 @@
+"""Training workers in this process: verl's own, constructed and called directly.
+
+Their methods are those of verl's worker groups with a data-parallel size of 1. They take TensorDicts, with options as
+non-tensor data, and return TensorDicts. They take options out of the TensorDict, so pass each of them one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from marl_verl.backend.local import one_rank  # before other modules that import verl.workers
+
+# isort: split
+from omegaconf import DictConfig, open_dict
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import ActorRolloutRefWorker
+
+from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
+from marl_verl.backend.learning.critic_worker import CriticWorker
+from marl_verl.backend.local.engine import STRATEGY
+
+
+class LocalWorkers(ActorRolloutRefWorker):
+    """The training worker of a policy, and of its reference model.
+
+    New adapters are initialised from torch's global generator: seed it before `init_model`.
+
+    Args:
+        config: `actor_rollout_ref` of the policy, resolved. A copy is used. A reference without a precision of its own
+            has the actor's.
+        reference: whether to load the initial model a second time, for `compute_ref_log_prob`.
+
+    Raises:
+        MarlError: this process belongs to a group of several ranks.
+    """
+
+    def __init__(self, config: DictConfig, reference: bool = False, **options: Any) -> None:
+        config = deepcopy(config)
+        with open_dict(config):
+            config.actor.strategy = config.ref.strategy = STRATEGY
+            if config.ref.fsdp_config.get("mixed_precision") is None:
+                config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.get("mixed_precision")
+        one_rank.join()
+        with one_rank.environment():
+            super().__init__(config=config, role="actor", **options)
+        self.role = "actor_ref" if reference else "actor"  # without rollout, which verl's names of roles include
+
+    def init_model(self) -> None:
+        """Load the model, and build optimiser and schedule."""
+        with one_rank.environment(), contextlib.redirect_stdout(io.StringIO()):
+            super().init_model()  # verl prints the model's size and the schedule
+
+    @property
+    def model(self) -> Any:
+        """The model in training: a Hugging Face or peft module, updated in place.
+
+        An update leaves it in training mode.
+        """
+        return self.actor.engine.module
+
+
+class LocalSharedWorkers(LocalWorkers, SharedBaseWorker):
+    """`LocalWorkers` for the policies with `base: shared`: `use(policy)` chooses the one that methods apply to.
+
+    Args:
+        policies: policy -> settings of its adapter.
+    """
+
+    def __init__(self, config: DictConfig, policies: Mapping[str, AdapterSettings], reference: bool = False) -> None:
+        super().__init__(config, reference, policies=policies)
+
+
+class LocalCritic(CriticWorker):
+    """The training worker of a critic: `reset`, `set_loss_fn`, `infer_batch`, `train_mini_batch`.
+
+    Args:
+        config: as `CriticRuntime.worker` makes it.
+    """
+
+    def __init__(self, config: TrainingWorkerConfig) -> None:
+        object.__setattr__(config.engine_config, "strategy", STRATEGY)  # frozen; verl sets it like this, too
+        one_rank.join()
+        with one_rank.environment():
+            super().__init__(config)
+
+    def reset(self) -> None:
+        """Load the model, and build optimiser and schedule."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            super().reset()
