@@ -140,6 +140,16 @@ def test_default_process_group_to_gloo_is_still_needed() -> None:
     assert builds in inspect.getsource(function), f"{where}: verl builds the backend string another way now"
 
 
+def test_keep_seeds_is_still_needed() -> None:
+    pytest.importorskip("vllm")
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    where = f"keep_seeds ({WORKAROUND})"
+    source = inspect.getsource(topk_topp_sampler)
+    assert "if len(generators) != logits.shape[0] and" in source, f"{where}: vLLM keeps seeds now"
+    assert "self.forward = self.forward_cpu" in source, f"{where}: vLLM chooses the function another way now"
+
+
 def test_keep_linear_weights_is_still_needed() -> None:
     vllm = pytest.importorskip("vllm")
     import vllm.model_executor.layers.utils as layers

@@ -8,8 +8,9 @@ for greedy rows, temperature 0, that of the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def check_supported(parameters: Mapping[str, Any]) -> None:
 def sample(logits: Tensor, rows: Sequence[Draw]) -> tuple[Tensor, Tensor]:
     """(tokens, their log-probs), both [rows], of `logits`, [rows, vocabulary] in float32, which are overwritten."""
     greedy = logits.argmax(-1) if any(row.generator is None for row in rows) else None
-    column = _Column(rows, logits)
+    column = partial(_column, rows, logits.device)
     if any(row.temperature != 1 for row in rows):
         logits.div_(column("temperature"))
     if any(row.min_p > 0 for row in rows):
@@ -78,22 +79,16 @@ def sample(logits: Tensor, rows: Sequence[Draw]) -> tuple[Tensor, Tensor]:
             drawn = torch.tensor([row.generator is not None for row in rows], device=logits.device)
             tokens = torch.where(drawn, tokens, greedy)
     assert tokens is not None
-    return tokens, logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+    return tokens, logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
 
 
-@dataclass
-class _Column:
+def _column(rows: Sequence[Draw], device: torch.device, name: str) -> Tensor:
     """A parameter of all rows, [rows, 1]."""
-
-    rows: Sequence[Draw]
-    like: Tensor
-
-    def __call__(self, name: str) -> Tensor:
-        return torch.tensor([[getattr(row, name)] for row in self.rows], dtype=torch.float32, device=self.like.device)
+    return torch.tensor([[getattr(row, name)] for row in rows], dtype=torch.float32, device=device)
 
 
-def _keep_top(logits: Tensor, rows: Sequence[Draw], column: _Column) -> None:
-    """Set logits outside of a row's `top_k` and `top_p` to -inf; of equal ones at the border of top_k, none."""
+def _keep_top(logits: Tensor, rows: Sequence[Draw], column: Callable[[str], Tensor]) -> None:
+    """Set logits outside of a row's `top_k` and `top_p` to -inf. Those equal to the last of `top_k` stay."""
     size = logits.shape[1]
     some_k, some_p = any(0 < row.top_k < size for row in rows), any(row.top_p < 1 for row in rows)
     if not (some_k or some_p):

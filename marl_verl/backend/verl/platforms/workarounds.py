@@ -50,6 +50,13 @@ def keep_linear_weights() -> None:
     layers.dispatch_cpu_unquantized_gemm = dispatch
 
 
+def keep_seeds() -> None:
+    """On a CPU vLLM ignores the seeds of all rows of a step in which one row has none: a greedy one, for example."""
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    TopKTopPSampler.forward_cpu = TopKTopPSampler.forward_native
+
+
 def keep_store_local() -> None:
     """torch's TCPStore listens on all addresses of the machine, also where its clients connect to 127.0.0.1."""
     import socket
