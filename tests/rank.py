@@ -9,11 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from tests import test_critic_worker
@@ -23,8 +21,8 @@ from tests.verl_actor import Actor, cpu_verl
 
 LORA = ("marl.policies.one.model.lora_rank=4", "marl.policies.one.model.lora_alpha=8")
 EPOCHS = "actor_rollout_ref.actor.ppo_epochs=2"
-LIMIT = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=130"
-"""Tokens of a micro-batch: a row of padding, which is 128 tokens long, is almost alone in one."""
+LIMIT = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20"
+"""Tokens of a micro-batch: as many as the longest sequence."""
 MERGED, SEPARATE = "turns of conversations, merged", "turns of conversations, separate"
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a mean over tokens": ("ppo-clip", 7, ()),
@@ -44,30 +42,6 @@ Found = dict[str, tuple[dict[str, Any], dict[str, float]]]
 """Case -> (weights before - weights after by name, metrics)."""
 
 
-class Group:
-    """The critic's worker of this rank in place of the group."""
-
-    def __init__(self, worker: Any, ranks: int) -> None:
-        self._worker, self._ranks = worker, ranks
-        self._dispatch_info = {"train": list(range(ranks))}
-
-    def train_mini_batch(self, data: Any) -> Any:
-        output = self._worker.train_mini_batch(self._own(data))
-        return SimpleNamespace(get=lambda: output)
-
-    def infer_batch(self, data: Any) -> Any:
-        mine = self._worker.infer_batch(self._own(data))["values"].unbind()
-        parts: list[Any] = [None] * self._ranks
-        torch.distributed.all_gather_object(parts, mine)
-        values = [each for part in parts for each in part]
-        return SimpleNamespace(get=lambda: {"values": torch.nested.as_nested_tensor(values, layout=torch.jagged)})
-
-    def _own(self, data: Any) -> Any:
-        from verl.utils.tensordict_utils import chunk_tensordict
-
-        return chunk_tensordict(data, self._ranks)[torch.distributed.get_rank()]
-
-
 def find(folder: Path, ranks: int) -> Found:
     """Run every case on this rank, in a process group of `ranks`."""
     from transformers import AutoModelForCausalLM
@@ -78,11 +52,9 @@ def find(folder: Path, ranks: int) -> Found:
         given = dict.fromkeys(CASES, ROWS) | dict.fromkeys((MERGED, SEPARATE), UNMOVED)
         now = {name: log_probs(plain, rows) for name, rows in given.items()}
     for name, (loss, rows, overrides) in CASES.items():
-        with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)  # of the adapters
-            found[name] = Actor(folder / "model", loss, patch, LIMIT, *overrides).update(
-                given[name][:rows], now[name][:rows]
-            )
+            found[name] = Actor(folder / "model", loss, LIMIT, *overrides).update(given[name][:rows], now[name][:rows])
     found["a critic"] = _critic(folder, ranks)
     found["a shared base"] = _shared_base(folder, now["adapters"])
     return found
@@ -99,13 +71,13 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
         policies = {name: AdapterSettings(seed, optim) for name, seed in (("one", 1), ("two", 2))}
         return SharedBaseWorker(config=config, role=role, policies=policies)
 
-    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
-        actor = Actor(folder / "model", "ppo-clip", patch, LIMIT, *LORA, make=make)
+    with torch.random.fork_rng(devices=[]):
+        actor = Actor(folder / "model", "ppo-clip", LIMIT, *LORA, make=make)
         for policy in ("one", "two"):
-            actor._worker.use(policy)
-            actor._worker.set_loss_fn(actor.runtime.loss())
+            actor.worker.use(policy)
+            actor.worker.set_loss_fn(actor.policy.loss())
         for policy in ("one", "two", "one"):
-            actor._worker.use(policy)
+            actor.worker.use(policy)
             found = actor.update(ROWS, now)
     return found
 
@@ -114,11 +86,10 @@ def _critic(folder: Path, ranks: int) -> tuple[dict[str, Any], dict[str, float]]
     recipe = folder / f"critic_{ranks}_{torch.distributed.get_rank()}.yaml"
     recipe.write_text(test_critic_worker.RECIPE)
     composed = test_critic_worker.compose(recipe, [], hardware="cpu")
-    critic = test_critic_worker.Critic(composed, folder / "model")
-    critic.runtime.workers = Group(critic.group._worker, ranks)
+    critic = test_critic_worker.RealCritic.of(composed, folder / "model", ranks=ranks)
     before, observations = critic.weights(), test_critic_worker.OBSERVATIONS
-    values = critic.runtime.values(observations)
-    metrics = critic.runtime.update(observations, test_critic_worker.TARGETS, np.roll(values, 1))
+    values = critic.values(observations)
+    metrics = critic.update(observations, test_critic_worker.TARGETS, np.roll(values, 1))
     del metrics["update_seconds"]
     return {name: before[name] - weight for name, weight in critic.weights().items()}, metrics
 

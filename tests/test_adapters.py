@@ -34,16 +34,14 @@ def model(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "model"
 
 
-def _own(model: Path, patch: pytest.MonkeyPatch, policy: str) -> Actor:
-    """A policy with a worker of its own; actors made before cannot learn any more."""
-    patch.undo()
+def _own(model: Path, policy: str) -> Actor:
+    """A policy with a worker of its own."""
     torch.manual_seed(SEEDS[policy])
-    return Actor(model, "ppo-clip", patch, *SETTINGS, f"actor_rollout_ref.actor.optim.lr={RATES[policy]}")
+    return Actor(model, "ppo-clip", *SETTINGS, f"actor_rollout_ref.actor.optim.lr={RATES[policy]}")
 
 
-def _shared(model: Path, patch: pytest.MonkeyPatch) -> Actor:
-    """Both policies on one worker; actors made before cannot learn any more."""
-    patch.undo()
+def _shared(model: Path) -> Actor:
+    """Both policies on one worker."""
     from verl.utils.config import omega_conf_to_dataclass
 
     from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
@@ -55,10 +53,10 @@ def _shared(model: Path, patch: pytest.MonkeyPatch) -> Actor:
             policies[name] = AdapterSettings(SEEDS[name], optim)
         return SharedBaseWorker(config=config, role=role, policies=policies)
 
-    actor = Actor(model, "ppo-clip", patch, *SETTINGS, make=make)
+    actor = Actor(model, "ppo-clip", *SETTINGS, make=make)
     for name in SEEDS:
-        actor._worker.use(name)
-        actor._worker.set_loss_fn(actor.runtime.loss())
+        actor.worker.use(name)
+        actor.worker.set_loss_fn(actor.policy.loss())
     return actor
 
 
@@ -71,8 +69,8 @@ def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool
     return one.keys() == other.keys() and all(torch.equal(weight, other[name]) for name, weight in one.items())
 
 
-def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    actors = {name: partial(_own, model, monkeypatch, name) for name in SEEDS}
+def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path) -> None:
+    actors = {name: partial(_own, model, name) for name in SEEDS}
     begun, alone = {}, {}
     for name, make in actors.items():
         actor = make()
@@ -80,66 +78,64 @@ def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path, monkeypatch: 
         _learn(actor, name, times=2)
         alone[name] = actor.weights()
     assert not _equal(begun["one"], begun["two"])
-    both = _shared(model, monkeypatch)
+    both = _shared(model)
     for name in SEEDS:
-        both._worker.use(name)
+        both.worker.use(name)
         assert _equal(both.weights(), begun[name])
     for _ in range(2):  # in turns
         for name in SEEDS:
-            both._worker.use(name)
+            both.worker.use(name)
             _learn(both, name)
     for name in SEEDS:
-        both._worker.use(name)
+        both.worker.use(name)
         assert _equal(both.weights(), alone[name])
         assert not _equal(both.weights(), begun[name])
 
 
-def test_an_update_changes_no_other_policy(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = _shared(model, monkeypatch)
-    both._worker.use("two")
+def test_an_update_changes_no_other_policy(model: Path) -> None:
+    both = _shared(model)
+    both.worker.use("two")
     _learn(both, "two")
     before = both.weights()
     state = {name: each.clone() for name, each in _moments(both).items()}
-    both._worker.use("one")
+    both.worker.use("one")
     one = both.weights()
     _learn(both, "one", times=2)
     changed = [name for name, weight in both.weights().items() if not torch.equal(weight, one[name])]
     assert changed
     assert all("lora_" in name for name in changed)
-    both._worker.use("two")
+    both.worker.use("two")
     assert _equal(both.weights(), before)
     assert _equal(_moments(both), state)
 
 
 def _moments(actor: Actor) -> dict[str, torch.Tensor]:
     """Adam's moments of the policy in use, by parameter and name."""
-    state = actor._worker.actor.engine.optimizer.state_dict()["state"]
+    state = actor.worker.actor.engine.optimizer.state_dict()["state"]
     found = {f"{key} {name}": value for key, each in state.items() for name, value in each.items()}
     return {key: getattr(value, "full_tensor", lambda value=value: value)() for key, value in found.items()}
 
 
-def test_checkpoints_are_those_of_separate_policies(
-    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    both, whole = _shared(model, monkeypatch), {}
+def test_checkpoints_are_those_of_separate_policies(model: Path, tmp_path: Path) -> None:
+    both, whole = _shared(model), {}
     for name in SEEDS:
-        both._worker.use(name)
+        both.worker.use(name)
         _learn(both, name)
-        both._worker.save_checkpoint(str(tmp_path / name), None, 1)
+        both.worker.save_checkpoint(str(tmp_path / name), None, 1)
     for name in SEEDS:
-        both._worker.use(name)
+        both.worker.use(name)
         _learn(both, name)
         whole[name] = both.weights()
-    resumed = _shared(model, monkeypatch)
+    resumed = _shared(model)
     for name in SEEDS:
-        resumed._worker.use(name)
-        resumed._worker.load_checkpoint(str(tmp_path / name), del_local_after_load=False)
+        resumed.worker.use(name)
+        resumed.worker.load_checkpoint(str(tmp_path / name), del_local_after_load=False)
     for name in SEEDS:
-        resumed._worker.use(name)
+        resumed.worker.use(name)
         _learn(resumed, name)
         assert _equal(resumed.weights(), whole[name])
     for name in SEEDS:
-        alone = _own(model, monkeypatch, name)  # a worker with one policy reads them, too
-        alone._worker.load_checkpoint(str(tmp_path / name), del_local_after_load=False)
+        alone = _own(model, name)  # a worker with one policy reads them, too
+        alone.worker.load_checkpoint(str(tmp_path / name), del_local_after_load=False)
         _learn(alone, name)
         assert _equal(alone.weights(), whole[name])

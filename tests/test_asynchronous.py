@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.rows import JsonRow
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.learning import batches
+from marl_verl.backend.learning.batches import KEPT_FIELDS
+from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.protocol import Done, Rows
+from marl_verl.backend.report import Report
 from marl_verl.backend.rollout.context import Gate
-from marl_verl.backend.rollout.worker import Done, Report
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of
@@ -32,7 +33,6 @@ from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import pickles
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
-from marl_verl.trainer import asynchronous
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.learner import Waiting
@@ -48,7 +48,6 @@ class Servers:
     def __init__(self, policies: Sequence[str]) -> None:
         self.version = dict.fromkeys(policies, 0)
         self.closed: set[str] = set()
-        self.advantages: dict[str, float] = {}
 
 
 class Runtime:
@@ -64,17 +63,15 @@ class Runtime:
     def sleep(self) -> None:
         self.log.append(f"sleep {'closed' if self.name in self.servers.closed else 'open'}")
 
-    def update(self, batch: KVBatchMeta, updates: int | None) -> tuple[KVBatchMeta, dict[str, float]]:
+    def update(self, batch: Rows, updates: int | None) -> tuple[Rows, dict[str, float]]:
         self.log.append(f"update {'closed' if self.name in self.servers.closed else 'open'}")
         self.during(len(self.updates))
         ages = [self.servers.version[self.name] - tag["min_global_steps"] for tag in batch.tags]
         self.updates.append((list(batch.keys), ages, updates))
-        padded = KVBatchMeta(
-            partition_id="train", keys=[*batch.keys, f"pad-{self.name}-{len(self.updates)}"], tags=[*batch.tags, {}]
-        )
+        padded = Rows([*batch.keys, f"pad-{self.name}-{len(self.updates)}"], [*batch.tags, {}])
         return padded, {"pg_loss": float(len(self.updates))}
 
-    def sync_weights(self, version: int) -> None:
+    def sync(self, version: int) -> None:
         self.log.append(f"sync {'closed' if self.name in self.servers.closed else 'open'}")
         self.servers.version[self.name] = version
 
@@ -93,6 +90,7 @@ class Workers:
         self._future: Future[Any] = Future()
         self._lock = threading.Lock()
         self.broken: Exception | None = None
+        self.error: str | None = None  # of every task
 
     def dispatch(self, tasks: Sequence[Any], step: int) -> None:
         for task in tasks:
@@ -111,7 +109,7 @@ class Workers:
         with self._lock:
             self.out.remove(task["uid"])
             self.sampled += keys
-            self._done.append(done(task["uid"], keys, tags))
+            self._done.append(done(task["uid"], keys, tags, self.error))
             if not self._future.done():
                 self._future.set_result(None)
 
@@ -154,13 +152,14 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     report = Report(uid, uid, error=error, successes=[True], attempts=SESSIONS)
+    keys, tags = ([], []) if error else (keys, tags)
     rows = [{name: each[name] for name in JsonRow.__struct_fields__ if name in each} for each in tags]
     table = RowTable.from_rows(rows, ("team",)) if rows else None
-    return Done([report], keys[::-1], tags[::-1], table)  # in another order than the table
+    return Done([report], Rows(keys[::-1], tags[::-1]), table)  # in another order than the table
 
 
 class Policies:
-    """As much of `trainer.policies.Policies` as a schedule uses."""
+    """As much of `backend.policies.Policies` as a schedule uses."""
 
     def __init__(self, trained: list[Runtime], frozen: Sequence[str]) -> None:
         self.trained = trained
@@ -168,18 +167,19 @@ class Policies:
 
 
 class Trainer:
-    """As much of a trainer as a schedule uses."""
+    """As much of a trainer, its data and its sampling as a schedule uses."""
 
     def __init__(self, learning: Sequence[str] = ("a", "b"), frozen: Sequence[str] = (), tasks: int = 4, **own: Any):
         section = {"mode": "async", "fill": 4, "batch": 2, "ahead": 1, "max_staleness": 3, **own}
         self.config = OmegaConf.create({"marl": {"schedule": section}, "data": {"train_batch_size": tasks}})
         self.algorithm = algorithm_named("at-grpo-sessions", {}, "options")
-        self.servers = Servers(learning)
+        self.servers, self.store = Servers(learning), MemoryStore()
         self.policies = Policies([Runtime(name, self.servers) for name in learning], frozen)
-        self.agent_loop_manager = Workers(self.servers, [*learning, *frozen])
-        self.global_steps, self.total_training_steps = 1, 100
+        self.rollouts = Workers(self.servers, [*learning, *frozen])
+        self.data = self.sampling = self
+        self.step, self.steps = 1, 100
         self.reports: list[Any] = []
-        self.stored: list[int] = []
+        self.sizes: list[int] = []
         self.filters = False
         self.position, self.tasks = 0, tasks
 
@@ -189,9 +189,9 @@ class Trainer:
 
     @property
     def advantages(self) -> dict[str, float]:
-        return self.servers.advantages
+        return {key: float(row["advantages"][0]) for key, row in self.store.rows.items()}
 
-    def next_tasks(self) -> list[dict[str, Any]]:
+    def next(self, step: int) -> list[dict[str, Any]]:
         indices = range(self.position, self.position + self.tasks)
         self.position += self.tasks
         return [{"uid": "?", "index": index, "keep": True} for index in indices]
@@ -200,7 +200,7 @@ class Trainer:
     def phase(self, name: str) -> Iterator[None]:
         yield
 
-    def store_reports(self, reports: list[Any]) -> None:
+    def keep(self, reports: list[Any]) -> None:
         self.reports = reports
         for report in reports:
             if report.error:
@@ -209,30 +209,19 @@ class Trainer:
     def signal(self, table: Any, result: Any) -> Any:
         return Signal.of(table, result, {runtime.name for runtime in self.runtimes}) if self.filters else None
 
-    def store_rows(self, table: Any, result: Any) -> dict[str, float]:
-        self.stored.append(len(table))
+    def stored(self, table: Any, result: Any) -> dict[str, float]:
+        self.sizes.append(len(table))
         return team_metrics(self.algorithm.credited(table), result, self.reports)
 
 
-@pytest.fixture(autouse=True)
-def _advantages(monkeypatch: pytest.MonkeyPatch) -> None:
-    def put(batch: KVBatchMeta, result: Any, learners: Any) -> None:
-        (servers,) = {learner.runtime.servers for learner in learners.values()}
-        servers.advantages.update(zip(batch.keys, map(float, result.advantage), strict=True))
-
-    monkeypatch.setattr(asynchronous, "put_advantages", put)
-
-
 def steps(trainer: Trainer, schedule: Asynchronous, count: int) -> tuple[list[dict[str, float]], list[str]]:
-    """(metrics of each step, keys that left TransferQueue)."""
+    """(metrics of each step, keys that are used up)."""
     lines, cleared = [], []
     for _ in range(count):
-        metrics: dict[str, float] = {}
-        batch = within(PATIENCE, lambda metrics=metrics: schedule.step(metrics, {}))  # type: ignore[misc]
-        assert len(batch.keys) == len(batch.tags)
-        cleared += batch.keys
+        metrics, used = within(PATIENCE, lambda: schedule.step({}))
+        cleared += used
         lines.append(metrics)
-        trainer.global_steps += 1
+        trainer.step += 1
     return lines, cleared
 
 
@@ -254,7 +243,7 @@ def until(call: Callable[[], bool]) -> None:
 
 def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
     trainer = Trainer()
-    trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 7)
+    trainer.rollouts.seconds = lambda index: 0.001 * (index % 7)
     schedule = Asynchronous(trainer, trainer.config)
     lines, cleared = steps(trainer, schedule, 12)
     schedule.settle()
@@ -273,23 +262,23 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
             len(staleness) for _, staleness in learner.learnt
         )
         assert reported == len(learnt)
-        # what has left TransferQueue is what was learnt from, with its padding, and nothing that waits
+        # what has left the store is what was learnt from, with its padding, and nothing that waits
         assert not set(waiting) & set(cleared)
     assert max(Counter(cleared).values()) == 1
     assert {key: value > 0 for key, value in trainer.advantages.items()} == {
         key: "_1_" in key
         for key in trainer.advantages  # session 1 has the higher reward
     }
-    assert trainer.agent_loop_manager.most <= 8  # (1 + ahead) batches
-    assert trainer.stored == [4 * SESSIONS * 2] * 12
+    assert trainer.rollouts.most <= 8  # (1 + ahead) batches
+    assert trainer.sizes == [4 * SESSIONS * 2] * 12
 
 
 def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
     trainer = Trainer()
     trainer.filters = True
     flat = {f"s{batch}t{task:05d}" for batch in range(1, 20) for task in (0, 3)}
-    rows = trainer.agent_loop_manager.rows_of
-    trainer.agent_loop_manager.rows_of = lambda *place: {
+    rows = trainer.rollouts.rows_of
+    trainer.rollouts.rows_of = lambda *place: {
         **rows(*place),
         **({"rewards": {"team": 1.0}} if place[0] in flat else {}),
     }
@@ -303,7 +292,7 @@ def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
     assert sum(line["filter/dropped_rows"] for line in lines) == len(
         [key for key in trainer.advantages if key.split("_")[0] in flat]
     )
-    # rows that are not trained on leave TransferQueue
+    # rows that are not trained on leave the store
     assert {key for key in trainer.advantages if key.split("_")[0] in flat} <= set(cleared)
     assert max(Counter(cleared).values()) == 1
 
@@ -311,8 +300,8 @@ def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_by_default_an_update_has_the_rows_of_a_batch_of_tasks_and_ahead_bounds_their_staleness(ahead: int) -> None:
     trainer = Trainer(fill=None, batch=None, ahead=ahead, max_staleness=9)
-    trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 7)
-    trainer.total_training_steps = 10
+    trainer.rollouts.seconds = lambda index: 0.001 * (index % 7)
+    trainer.steps = 10
     for runtime in trainer.runtimes:
         runtime.during = lambda number: time.sleep(0.03)
     schedule = Asynchronous(trainer, trainer.config)
@@ -324,7 +313,7 @@ def test_by_default_an_update_has_the_rows_of_a_batch_of_tasks_and_ahead_bounds_
             assert (len(keys), len({key.split("_")[0] for key in keys})) == (4 * SESSIONS, 4)
             # a task that takes long meets one update more
             assert max(ages) <= (ahead + 1 if ahead else 0)
-    assert trainer.agent_loop_manager.most <= (1 + ahead) * 4
+    assert trainer.rollouts.most <= (1 + ahead) * 4
 
 
 def test_without_tasks_ahead_nothing_is_sampled_while_a_policy_updates() -> None:
@@ -333,7 +322,7 @@ def test_without_tasks_ahead_nothing_is_sampled_while_a_policy_updates() -> None
 
     def during(number: int) -> None:
         time.sleep(0.05)
-        out.append(len(trainer.agent_loop_manager.out))
+        out.append(len(trainer.rollouts.out))
 
     for runtime in trainer.runtimes:
         runtime.during = during
@@ -374,11 +363,11 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
     schedule = Asynchronous(trainer, trainer.config)
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     slow = schedule.learners["b"].buffer
-    until(lambda: slow.tasks >= 4 and not trainer.agent_loop_manager.out)
+    until(lambda: slow.tasks >= 4 and not trainer.rollouts.out)
     time.sleep(0.3)  # time for everything, if nothing held it
     assert not running.done()
     assert slow.tasks <= 8  # from `ahead` batches on nothing new is begun; what is under way comes yet
-    assert len(trainer.agent_loop_manager.sampled) < 20 * 4 * SESSIONS * 2
+    assert len(trainer.rollouts.sampled) < 20 * 4 * SESSIONS * 2
     release.set()
     lines, _ = running.result(timeout=PATIENCE)
     assert len(lines) == 20
@@ -387,7 +376,7 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
 def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> None:
     trainer = Trainer(learning=["a"], ahead=2)
     release = threading.Event()
-    workers = trainer.agent_loop_manager
+    workers = trainer.rollouts
     workers.seconds = lambda index: float(not release.wait(PATIENCE)) if index == 0 else 0.001
     schedule = Asynchronous(trainer, trainer.config)
     (runtime,) = trainer.runtimes
@@ -421,7 +410,7 @@ def test_rows_of_frozen_policies_are_compared_and_not_buffered() -> None:
     trainer = Trainer(learning=["a"], frozen=["judge"])
     schedule = Asynchronous(trainer, trainer.config)
     (line,), cleared = steps(trainer, schedule, 1)
-    assert not [key for key in cleared if key.endswith("_1")]  # TransferQueue has no tensors of them
+    assert not [key for key in cleared if key.endswith("_1")]  # the store has no tensors of them
     assert "agent/judge/reward" in line
     assert not any(name.startswith("policy/judge") for name in line)
     assert schedule.versions()["judge"] == 0
@@ -429,7 +418,7 @@ def test_rows_of_frozen_policies_are_compared_and_not_buffered() -> None:
 
 def test_the_last_step_waits_for_what_is_being_learnt() -> None:
     trainer = Trainer(learning=["a"])
-    trainer.total_training_steps = 2
+    trainer.steps = 2
     trainer.runtimes[0].during = lambda number: time.sleep(0.1)
     schedule = Asynchronous(trainer, trainer.config)
     lines, cleared = steps(trainer, schedule, 2)
@@ -535,7 +524,7 @@ def test_a_gate_that_closes_again_at_once_holds_those_that_it_was_about_to_let_i
 
 def test_an_error_in_an_update_stops_the_step_at_once() -> None:
     trainer = Trainer(tasks=6)
-    workers = trainer.agent_loop_manager
+    workers = trainer.rollouts
     workers.seconds = lambda index: 0.001 if index < 3 else 3600  # the step would never end
 
     def fail(number: int) -> None:
@@ -545,7 +534,7 @@ def test_an_error_in_an_update_stops_the_step_at_once() -> None:
     trainer.runtimes[1].during = fail
     schedule = Asynchronous(trainer, trainer.config)
     with pytest.raises(RuntimeError, match="out of memory"):
-        within(PATIENCE, lambda: schedule.step({}, {}))
+        within(PATIENCE, lambda: schedule.step({}))
 
 
 def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> None:
@@ -565,7 +554,7 @@ def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> Non
     schedule = Asynchronous(trainer, trainer.config)
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="a socket is gone"):
-        within(PATIENCE, lambda: (schedule.step({}, {}), schedule.settle()))
+        within(PATIENCE, lambda: (schedule.step({}), schedule.settle()))
     assert time.monotonic() - begun < PATIENCE / 2
     release.set()
 
@@ -573,64 +562,34 @@ def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> Non
 def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
     trainer = Trainer()
     schedule = Asynchronous(trainer, trainer.config)
-    trainer.agent_loop_manager.broken = RuntimeError("worker died")
-    trainer.agent_loop_manager._future.set_result(None)
+    trainer.rollouts.broken = RuntimeError("worker died")
     with pytest.raises(RuntimeError, match="worker died"):
-        within(PATIENCE, lambda: schedule.step({}, {}))
+        within(PATIENCE, lambda: schedule.step({}))
     trainer = Trainer()
-    workers = trainer.agent_loop_manager
-    workers.seconds = lambda index: 3600.0
+    trainer.rollouts.error = "sampling failed"
     schedule = Asynchronous(trainer, trainer.config)
-    schedule._dispatch.fill(workers, {"a": 0, "b": 0}, 8)
-    workers._done.append(done("s1t00000", [], [], "sampling failed"))
-    workers._future.set_result(None)
     with pytest.raises(MarlError, match="sampling failed"):
-        within(PATIENCE, lambda: schedule.step({}, {}))
+        within(PATIENCE, lambda: schedule.step({}))
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------
 
 
-class Queue:
-    """As much of TransferQueue as a state needs."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, torch.Tensor]] = {}
-        self.tags: dict[str, dict] = {}
-
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, torch.Tensor]:
-        assert partition_id == "train"
-        return {
-            name: torch.nested.as_nested_tensor([self.rows[key][name] for key in keys], layout=torch.jagged)
-            for name in select_fields
-        }
-
-    def kv_batch_put(self, keys: list[str], partition_id: str, fields: Any, tags: list[dict]) -> None:
-        assert partition_id == "train"
-        for i, key in enumerate(keys):
-            self.rows[key] = {name: fields[name][i] for name in fields.keys()}  # noqa: SIM118
-            self.tags[key] = tags[i]
-
-
-def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_stopped_with(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    queue = Queue()
-    monkeypatch.setattr(batches, "tq", queue)
+def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_stopped_with(tmp_path: Any) -> None:
     trainer = Trainer(fill=5, batch=3)
-    trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 5)
+    trainer.rollouts.seconds = lambda index: 0.001 * (index % 5)
     schedule = Asynchronous(trainer, trainer.config)
     steps(trainer, schedule, 5)
     schedule.settle()
     waiting = {name: learner.buffer.rows for name, learner in schedule.learners.items()}
     assert any(waiting.values())
-    for number, key in enumerate(trainer.advantages):
-        queue.rows[key] = {name: torch.full((1 + number % 3,), float(number)) for name in batches.KEPT_FIELDS}
+    keys = list(trainer.advantages)
+    values = [torch.full((1 + number % 3,), float(number)) for number in range(len(keys))]
+    trainer.store.put(keys, dict.fromkeys(KEPT_FIELDS, values))
     torch.save(schedule.state(), tmp_path / "schedule.pt")
-    dealt_with = set(trainer.advantages)
+    dealt_with = set(keys)
     learnt = {key for runtime in trainer.runtimes for keys, _, _ in runtime.updates for key in keys}
 
-    before, queue.rows = queue.rows, {}
     again = Trainer(fill=5, batch=3)
     again.position = trainer.position
     resumed = Asynchronous(again, again.config)
@@ -640,12 +599,11 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
         assert learner.version == schedule.versions()[name] == resumed.versions()[name] > 0
         again.servers.version[name] = learner.version
         for row in waiting[name]:
-            assert queue.tags[row.key] == row.tag
-            for field, values in before[row.key].items():
-                assert torch.equal(queue.rows[row.key][field], values)
+            for field, value in trainer.store.rows[row.key].items():
+                assert torch.equal(again.store.rows[row.key][field], value)
     steps(again, resumed, 6)
     within(PATIENCE, resumed.settle)
-    more = set(again.advantages)
+    more = {*again.advantages} - {row.key for rows in waiting.values() for row in rows}
     assert not more & dealt_with
     tasks = sorted({key.split("_")[0] for key in more | dealt_with})
     assert len(tasks) == (5 + 6) * 4

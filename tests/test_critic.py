@@ -14,6 +14,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
+from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
 from marl_verl.backend.rollout.rows import turn_rows
 from marl_verl.config.compose import compose, with_overrides
@@ -26,7 +28,6 @@ from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedPolicy
 from marl_verl.testing.scripted import ScriptedContext
-from tests.verl_actor import Store
 
 # What the team's critic sees
 
@@ -221,44 +222,43 @@ def test_incompatible_settings_are_rejected_before_the_run(composed: DictConfig,
 # All critics of a run: whose rows go where
 
 
-class FakeCritic:
-    """Replaces `CriticRuntime`: its value is a tenth of the sum of the ids; records its training data."""
+def fake(*settings: Any) -> Any:
+    """A critic without a model: its value is a tenth of the sum of the ids; records its training data."""
+    from marl_verl.backend.learning.critic import Critic
 
-    def __init__(self, name: str, scope: str) -> None:
-        self.name = self.policy = name
-        self.scope = scope
-        self.learnt: Any = None
+    class FakeCritic(Critic):
+        def values(self, observations: Sequence[tuple[int, ...]]) -> Any:
+            return np.array([sum(ids) / 10 for ids in observations])
 
-    def values(self, observations: Sequence[tuple[int, ...]]) -> Any:
-        return np.array([sum(ids) / 10 for ids in observations])
+        def update(self, observations: Any, targets: Any, values: Any) -> dict[str, float]:
+            self.learnt = list(observations), targets.tolist(), values.tolist()
+            return {"vf_loss": 1.0}
 
-    def update(self, observations: Any, targets: Any, values: Any) -> dict[str, float]:
-        self.learnt = list(observations), targets.tolist(), values.tolist()
-        return {"vf_loss": 1.0}
+    return FakeCritic(*settings)
 
 
-def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
+def batch(store: MemoryStore) -> Rows:
     """Rows of two policies that learn and a frozen one, the last of padding."""
-    from transfer_queue import KVBatchMeta
-
-    from marl_verl.backend.learning import critic
-
-    store = Store()
     policies = ["two", "frozen", "one", "two", "one"]
     keys = [f"u_0_{index}" for index in range(5)]
     for index, key in enumerate(keys):
         if policies[index] != "frozen":
-            store.rows[key] = {"prompts": torch.tensor([index, 1]), "critic_ids": torch.tensor([index, 1, 1])}
-    monkeypatch.setattr(critic, "tq", store)
+            store.put([key], {"prompts": torch.tensor([[index, 1]]), "critic_ids": torch.tensor([[index, 1, 1]])})
     tags = [{"policy": name, "critic_cut": index == 2} for index, name in enumerate(policies)]
     tags[4]["is_padding"] = True
-    return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+    return Rows(keys, tags)
 
 
-def critics_of(*runtimes: FakeCritic) -> Any:
+def critics_of(store: MemoryStore, **scopes: str) -> Any:
     from marl_verl.backend.learning.critic import Critics
 
-    config = OmegaConf.create({"data": {"train_batch_size": 1}})
+    model = {"model": {"path": "model", "tokenizer_path": None}}
+    critics = {
+        name: {"policy": name, "scope": scope, "critic": {"ppo_mini_batch_size": 1, **model}}
+        for name, scope in scopes.items()
+    }
+    policies = {name: {"actor_rollout_ref": model} for name in scopes}
+    config = OmegaConf.create({"data": {"train_batch_size": 1}, "critics": critics, "policies": policies})
     team = read_team(
         {
             "agents": {"a": {"policy": "one"}, "b": {"policy": "two"}, "c": {"policy": "frozen"}},
@@ -266,33 +266,28 @@ def critics_of(*runtimes: FakeCritic) -> Any:
             **{part: {"name": "any"} for part in ("task", "workflow", "algorithm")},
         }
     )
-    critics = Critics(config, team, {})
-    critics.runtimes = {each.name: each for each in runtimes}  # type: ignore[misc]
-    return critics
+    return Critics(config, team, store, fake)
 
 
 @pytest.mark.slow
-def test_each_critic_sees_and_learns_from_its_policys_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = FakeCritic("one", "policy"), FakeCritic("two", "policy")
-    critics, rows = critics_of(one, two), batch(monkeypatch)
+def test_each_critic_sees_and_learns_from_its_policys_rows() -> None:
+    critics, rows = critics_of(store := MemoryStore(), one="policy", two="policy"), batch(store)
     assert critics.values(rows) == pytest.approx([0.1, np.nan, 0.3, 0.4, np.nan], nan_ok=True)
     assert critics.update(rows, np.array([10.0, 11.0, 12.0, 13.0, 14.0])) == {
         "critic/one/vf_loss": 1.0,
         "critic/two/vf_loss": 1.0,
     }
-    assert one.learnt == ([(2, 1)], [12.0], [0.3])
-    assert two.learnt == ([(0, 1), (3, 1)], [10.0, 13.0], [0.1, 0.4])
-    assert critics._known == {}
+    assert critics.runtimes["one"].learnt == ([(2, 1)], [12.0], [0.3])
+    assert critics.runtimes["two"].learnt == ([(0, 1), (3, 1)], [10.0, 13.0], [0.1, 0.4])
 
 
 @pytest.mark.slow
-def test_the_teams_critic_learns_from_all_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = FakeCritic("team", "team")
-    critics, rows = critics_of(team), batch(monkeypatch)
+def test_the_teams_critic_learns_from_all_that_learn() -> None:
+    critics, rows = critics_of(store := MemoryStore(), team="team"), batch(store)
     assert critics.values(rows) == pytest.approx([0.2, np.nan, 0.4, 0.5, np.nan], nan_ok=True)
     metrics = critics.update(rows, np.arange(5.0))
     assert metrics == {"critic/team/vf_loss": 1.0, "critic/team/cut": pytest.approx(1 / 3)}
-    assert team.learnt[1] == [0.0, 2.0, 3.0]
+    assert critics.runtimes["team"].learnt[1] == [0.0, 2.0, 3.0]
 
 
 @pytest.mark.slow
@@ -300,14 +295,11 @@ def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: Dic
     from marl_verl_tiny.factory import make_tokenizer
 
     from marl_verl.backend.learning.critic import Critics
-    from marl_verl.backend.verl.devices import Devices
-    from marl_verl.config.placement import Pool
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")
     make_tokenizer(["other", "words"]).save_pretrained(tmp_path / "critic")
     paths = [f"marl.policies.{name}.model.path={tmp_path / 'policy'}" for name in ("one", "two")]
     config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
     team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
-    places = dict.fromkeys(("one", "two"), Devices(Pool("both", 1, 1, ("one", "two"), shared=True), serial=False))
     with pytest.raises(MarlError, match=r"critic of policy 'one' must have the policy's vocabulary, but those of '"):
-        Critics(resolve(config, team), team, places)
+        Critics(resolve(config, team), team, MemoryStore(), fake)

@@ -11,7 +11,14 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+pytest.importorskip("verl")
+from verl.utils.tensordict_utils import chunk_tensordict
+
+from marl_verl.backend.learning.batches import jagged
+from marl_verl.backend.learning.critic import Critic
+from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.resolve import resolve
 from marl_verl.team import read_team
 from tests.verl_actor import cpu_verl, make_model
@@ -37,57 +44,45 @@ OBSERVATIONS = [(3, 9), (4, 11, 22, 5), (8, 8, 21), (26, 10), (4, 11, 22, 5)]
 TARGETS = np.array([1.0, 0.0, 0.5, -1.0, 2.0])
 
 
-class Later:
-    """What Ray gives: an answer to ask for."""
+class RealCritic(Critic):
+    """A critic whose worker is verl's, called directly, and whose head is not 0.
 
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
+    `ranks`: the data-parallel size. Each process has all rows; it works on its own part if the group has so many ranks.
+    """
 
-    def get(self) -> Any:
-        return self._answer
-
-
-class Worker:
-    """One real worker in place of the group; with a data-parallel size of `ranks`."""
-
-    def __init__(self, worker: Any, ranks: int) -> None:
-        self._worker, self._dispatch_info = worker, {"train": list(range(ranks))}
-        self.rows: list[int] = []
-
-    def infer_batch(self, data: Any) -> Later:
-        self.rows.append(len(data))
-        return Later(self._worker.infer_batch(data))
-
-    def train_mini_batch(self, data: Any) -> Later:
-        self.rows.append(len(data))
-        return Later(self._worker.train_mini_batch(data))
-
-
-class Critic:
-    """A `CriticRuntime` with a real worker, whose head is not 0."""
-
-    def __init__(self, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> None:
-        from marl_verl.backend.learning.critic import CriticRuntime
-        from marl_verl.backend.learning.critic_worker import CriticWorker
-        from marl_verl.backend.verl.devices import Devices
-        from marl_verl.config.loss import updates_per_batch
-        from marl_verl.config.placement import Pool
-
-        config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
-        config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
-        devices = Devices(Pool("one", 1, 1, ("one",), shared=False), serial=False)
-        updates = updates_per_batch(config, config.critics.one.critic)
-        self.runtime = CriticRuntime("one", config.critics.one, devices, updates)
-        worker = CriticWorker(self.runtime.worker().kwargs["config"])
-        worker.reset()
-        worker.set_loss_fn(self.runtime._loss)
-        self.runtime.workers = self.group = Worker(worker, ranks)
-        self.module = worker.engine.module
+    def __init__(self, settings: DictConfig, updates: int, ranks: int) -> None:
+        super().__init__("one", settings, updates)
+        self.ranks, self.rows = ranks, list[int]()
+        config, loss = self.training()
+        self.worker = CriticWorker(config)
+        self.worker.reset()
+        self.worker.set_loss_fn(loss)
+        self.module = self.worker.engine.module
         self.start = self.head().clone()
         with torch.no_grad():
             head = self.module.score.weight
             values = torch.linspace(-1, 1, head.numel())[None]
             head.copy_(torch.distributed.tensor.distribute_tensor(values, head.device_mesh, head.placements))
+
+    @classmethod
+    def of(cls, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> RealCritic:
+        config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
+        config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
+        return cls(config.critics.one, updates_per_batch(config, config.critics.one.critic), ranks)
+
+    @property
+    def data_parallel_size(self) -> int:
+        return self.ranks
+
+    def call(self, method: str, data: Any) -> Any:
+        self.rows.append(len(data))
+        parts = chunk_tensordict(data, torch.distributed.get_world_size())
+        output = getattr(self.worker, method)(parts[torch.distributed.get_rank()])
+        if method == "infer_batch":
+            values: list[Any] = [None] * len(parts)
+            torch.distributed.all_gather_object(values, output["values"].unbind())
+            output["values"] = jagged([row for part in values for row in part])
+        return output
 
     def head(self) -> torch.Tensor:
         return self.module.score.weight.full_tensor().detach()
@@ -118,7 +113,6 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pytest.importorskip("verl")
     with cpu_verl():
         folder = tmp_path_factory.mktemp("critic") / "model"
         make_model(folder)
@@ -126,15 +120,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: DictConfig, model: Path) -> None:
-    critic = Critic(composed, model, ranks=3)
-    values = critic.runtime.values(OBSERVATIONS)
+    critic = RealCritic.of(composed, model, ranks=3)
+    values = critic.values(OBSERVATIONS)
     np.testing.assert_allclose(values, expected(critic.plain(), OBSERVATIONS).detach(), atol=1e-5)
     assert len(set(values.round(4))) == 4
-    assert critic.group.rows == [6]  # four different ones, and two to fill three ranks
+    assert critic.rows == [6]  # four different ones, and two to fill three ranks
 
 
 def test_a_new_head_expects_nothing(composed: DictConfig, model: Path) -> None:
-    assert not Critic(composed, model).start.any()
+    assert not RealCritic.of(composed, model).start.any()
 
 
 @pytest.mark.parametrize(("clip", "mode"), [(0.1, "token-mean"), (100.0, "seq-mean-token-sum")])
@@ -143,7 +137,7 @@ def test_an_update_is_the_gradient_of_the_clipped_value_loss(
 ) -> None:
     """L = mean over rows of 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2), padding not counted."""
     settings = f"marl.critic.cliprange_value={clip}", f"marl.critic.loss_agg_mode={mode}"
-    critic = Critic(composed, model, *settings, ranks=3)  # six rows: one is padding
+    critic = RealCritic.of(composed, model, *settings, ranks=3)  # six rows: one is padding
     before, plain = critic.weights(), critic.plain()
     now = expected(plain, OBSERVATIONS)
     old = now.detach() + torch.tensor([0.0, 0.5, -0.5, 0.05, -2.0])
@@ -151,9 +145,9 @@ def test_an_update_is_the_gradient_of_the_clipped_value_loss(
     clipped = torch.clamp(now, old - clip, old + clip)
     loss = torch.maximum((now - targets) ** 2, (clipped - targets) ** 2).mean() / 2
     loss.backward()
-    metrics = critic.runtime.update(OBSERVATIONS, TARGETS, old.numpy())
+    metrics = critic.update(OBSERVATIONS, TARGETS, old.numpy())
     after = critic.weights()
-    assert critic.group.rows == [6]
+    assert critic.rows == [6]
     for name, weight in plain.named_parameters():
         np.testing.assert_allclose(before[name] - after[name], weight.grad, atol=1e-4, rtol=1e-4, err_msg=name)
     assert metrics["vf_loss"] == pytest.approx(float(loss), rel=1e-4)
@@ -164,9 +158,9 @@ def test_an_update_is_the_gradient_of_the_clipped_value_loss(
 
 def test_updates_a_batch_and_epochs(composed: DictConfig, model: Path) -> None:
     """Eight tasks in mini-batches of four are two updates, each of rows from the whole batch; twice over."""
-    critic = Critic(composed, model, "marl.critic.ppo_mini_batch_size=4", "marl.critic.ppo_epochs=2")
+    critic = RealCritic.of(composed, model, "marl.critic.ppo_mini_batch_size=4", "marl.critic.ppo_epochs=2")
     seen: list[tuple[list[int], float]] = []
-    engine = critic.group._worker.engine
+    engine = critic.worker.engine
     step = engine.train_batch
 
     def train_batch(data: Any, loss_function: Any) -> Any:
@@ -174,6 +168,6 @@ def test_updates_a_batch_and_epochs(composed: DictConfig, model: Path) -> None:
         return step(data, loss_function)
 
     engine.train_batch = train_batch
-    critic.runtime.update(OBSERVATIONS, TARGETS, np.zeros(5))
+    critic.update(OBSERVATIONS, TARGETS, np.zeros(5))
     # three rows each, one of them padding, which a mean over rows does not count
     assert seen == [([2, 3, 4], 2.5), ([4, 2, 4], 2.5)] * 2

@@ -128,11 +128,9 @@ def close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e
 
 
 @pytest.mark.parametrize("loss", HANDS)
-def test_verls_update_follows_the_gradient_of_the_equation(
-    loss: str, folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verls_update_follows_the_gradient_of_the_equation(loss: str, folder: Path, model: Any) -> None:
     hand, times = HANDS[loss]
-    found, metrics = Actor(folder, loss, monkeypatch).update(ROWS, sampled(model))
+    found, metrics = Actor(folder, loss).update(ROWS, sampled(model))
     expected, value = gradient(model, hand, weights_of(ROWS, times))
     assert close(found, expected)
     assert metrics["pg_loss"] == pytest.approx(value, rel=1e-5)
@@ -180,18 +178,18 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
     ids=["clip", "one micro-batch", "a micro-batch a row", "no old log-probs"],
 )
 def test_reinforce_depends_on_neither_clip_nor_micro_batches_nor_old_log_probs(
-    overrides: tuple[str, ...], folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+    overrides: tuple[str, ...], folder: Path, model: Any
 ) -> None:
-    actor = Actor(folder, "reinforce", monkeypatch, *overrides)
+    actor = Actor(folder, "reinforce", *overrides)
     found, _ = actor.update(ROWS, sampled(model))
     assert close(found, gradient(model, hand_reinforce, weights_of(ROWS, 0))[0])
     bypass = "bypass_mode" in overrides[0]
-    assert actor.runtime.workers.calls == (["update_actor"] if bypass else ["compute_log_prob", "update_actor"])
+    assert actor.calls == (["update_actor"] if bypass else ["compute_log_prob", "update_actor"])
 
 
-def test_padding_rows_change_nothing(folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_rows_change_nothing(folder: Path, model: Any) -> None:
     """Seven rows in two updates: rows 0 to 3, then 4, 5, 6 and a row of padding."""
-    actor = Actor(folder, "gspo-tis", monkeypatch, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=130")
+    actor = Actor(folder, "gspo-tis")
     found, metrics = actor.update(ROWS, sampled(model), updates=2)
     padding = [key for key in actor.store.rows if key.startswith("pad")]
     assert [actor.store.rows[key]["rollout_is_weights"].tolist() for key in padding] == [[0.0]]
@@ -243,10 +241,9 @@ def test_verls_other_corrections_work_with_any_loss(
     weights: Callable[[Sequence[Row]], Tensors],
     folder: Path,
     model: Any,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     overrides = [f"algorithm.rollout_correction.{setting}" for setting in settings]
-    actor = Actor(folder, loss, monkeypatch, *overrides)
+    actor = Actor(folder, loss, *overrides)
     found, metrics = actor.update(ROWS, sampled(model))
     assert close(found, gradient(model, HANDS[loss][0], weights(ROWS))[0])
     assert not close(found, gradient(model, *_plain(loss))[0], 1e-3)
@@ -263,10 +260,8 @@ def _plain(loss: str) -> tuple[Hand, Tensors]:
 
 
 @pytest.mark.parametrize("loss", ["ppo-clip", "reinforce"])
-def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(
-    loss: str, folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, metrics = Actor(folder, loss, monkeypatch).update(ROWS, sampled(model))
+def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(loss: str, folder: Path, model: Any) -> None:
+    _, metrics = Actor(folder, loss).update(ROWS, sampled(model))
     total = 0.0
     for row in ROWS:
         logits = model(torch.tensor([[*row.prompt, *row.response]])).logits[0, len(row.prompt) - 1 : -1] / TEMPERATURE
@@ -286,15 +281,15 @@ def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(
     ],
 )
 def test_the_update_computes_entropy_only_where_it_is_asked_for(
-    setting: str, names: set[str], folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+    setting: str, names: set[str], folder: Path, model: Any
 ) -> None:
     """With gradient it takes more memory than everything else of the logits."""
-    _, metrics = Actor(folder, "ppo-clip", monkeypatch, setting).update(ROWS, sampled(model))
+    _, metrics = Actor(folder, "ppo-clip", setting).update(ROWS, sampled(model))
     assert {name for name in metrics if name.startswith("entropy")} == names
 
 
-def test_without_a_correction_there_are_no_weights(folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    actor = Actor(folder, "ppo-clip", monkeypatch)
+def test_without_a_correction_there_are_no_weights(folder: Path, model: Any) -> None:
+    actor = Actor(folder, "ppo-clip")
     actor.update(ROWS, sampled(model))
     assert not any("rollout_is_weights" in row for row in actor.store.rows.values())
     assert all(bool(row["response_mask"].all()) for row in actor.store.rows.values())

@@ -16,7 +16,7 @@ LAYER = "model.layers.0.mlp.down_proj.weight"
 
 
 @pytest.fixture
-def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
+def actor(tmp_path: Path) -> Iterator[Actor]:
     make_model(tmp_path / "model")
     model = "actor_rollout_ref.model."
     settings = (
@@ -26,7 +26,7 @@ def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
         "actor_rollout_ref.actor.optim.lr=1",
     )
     with cpu_verl():
-        yield Actor(tmp_path / "model", "ppo-clip", monkeypatch, *settings)
+        yield Actor(tmp_path / "model", "ppo-clip", *settings)
 
 
 def _find(weights: dict[str, torch.Tensor], *parts: str) -> torch.Tensor:
@@ -39,7 +39,7 @@ def test_the_servers_receive_base_and_adapter_merged(actor: Actor) -> None:
     for _ in range(6):  # A begins to learn when B is not zero any more
         actor.update(rows, [torch.full((2,), -3.0) for _ in rows])
     before = actor.weights()
-    sent = dict(actor._worker.actor.engine.get_per_tensor_param(base_sync_done=True)[0])
+    sent = dict(actor.worker.actor.engine.get_per_tensor_param(base_sync_done=True)[0])
     place = "layers.0.mlp.down_proj."
     base = _find(before, place, "base_layer")
     update = ALPHA / RANK * _find(before, place, "lora_B") @ _find(before, place, "lora_A")

@@ -19,12 +19,16 @@ from omegaconf import OmegaConf
 pytest.importorskip("verl")
 import itertools
 
-from transfer_queue import KVBatchMeta
+from tensordict import TensorDict
 
+from marl_verl.backend.learning.arrangement import arranged
+from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.merging import SEGMENTS, chains_of, loss_of_rows, rows_of, segments_of, sequences_of
-from marl_verl.backend.verl import arrangement, batches, merging, policy_runtime
+from marl_verl.backend.learning.policy import correct
+from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.rollout.rows import UPDATE_FIELDS
 from tests.test_losses import HANDS, TEMPERATURE, Row, close, gradient, log_probs, old_of, weights_of
-from tests.verl_actor import RECIPE, SETTINGS, Actor, Store, continued, cpu_verl, make_model, tokens
+from tests.verl_actor import RECIPE, SETTINGS, Actor, continued, cpu_verl, make_model, put, tokens
 
 FIRST = Row([3, 9], [12, 7, 20, 8], 1.0, [0.5, -0.5, 0.1, -0.1], [1.0, -0.5, 0.3, 0.0])
 SECOND = Row([*FIRST.prompt, *FIRST.response, 5, 5], [25, 13, 6], -0.7, [1.5, -0.4, 0.0], [0.2, 2.0, -1.0])
@@ -84,35 +88,6 @@ def policy(folder: Path) -> Any:
     return resolve(config, read_team(marl)).policies.one
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    from verl.trainer.ppo import padding_utils
-
-    store = Store()
-    for user in (policy_runtime, batches, merging, padding_utils):
-        monkeypatch.setattr(user, "tq", store)
-    return store
-
-
-def put(store: Store, rows: Sequence[Row], old: Sequence[torch.Tensor] | None = None) -> KVBatchMeta:
-    """Rows in the store, with their advantages."""
-    from marl_verl.backend.rollout.rows import CONTINUES, row_fields, row_tag
-    from marl_verl.episode import Act, Action, Turn
-
-    keys, tags, before = [], [], continued(rows)
-    for number, row in enumerate(rows):
-        action = Action("", list(row.prompt), list(row.response), [0.0] * len(row.response))
-        turn = Turn(Act("holder", str(number), number, number, ()), action, "u", 0, "one")
-        keys.append(turn.row)
-        tags.append(row_tag(turn, step=1))
-        tags[-1][CONTINUES] = f"u_0_{before[number]}" if number in before else None
-        store.rows[keys[-1]] = {**row_fields(turn), "advantages": torch.full((len(row.response),), row.advantage)}
-        if old is not None:
-            gap = torch.tensor(row.gap, dtype=torch.float64)
-            store.rows[keys[-1]] |= {"old_log_probs": old[number], "rollout_log_probs": old[number] - gap}
-    return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
-
-
 @st.composite
 def forests(draw: st.DrawFn) -> list[Row]:
     """Rows of trees of conversations: each begins anew, continues or branches from another row, or repeats one."""
@@ -153,8 +128,8 @@ def test_a_row_of_another_update_is_skipped() -> None:
 def test_values_go_from_rows_to_sequences_and_back() -> None:
     talk = segments_of([2, 8], [4, 3])
     assert talk.tolist() == [1, 1, 1, 1, 0, 0, 2, 2, 2]
-    segments = batches.jagged([talk, torch.ones(2, dtype=torch.int64), segments_of([1, 3], [2, 1])])
-    rows = batches.jagged([torch.arange(1.0, length + 1) for length in (4, 3, 2, 2, 1)])
+    segments = jagged([talk, torch.ones(2, dtype=torch.int64), segments_of([1, 3], [2, 1])])
+    rows = jagged([torch.arange(1.0, length + 1) for length in (4, 3, 2, 2, 1)])
     there = sequences_of(rows, segments)
     assert there.unbind()[0].tolist() == [1, 2, 3, 4, 0, 0, 1, 2, 3]
     assert [row.tolist() for row in rows_of(there, segments).unbind()] == [row.tolist() for row in rows.unbind()]
@@ -168,13 +143,8 @@ def test_an_update_has_the_same_rows_merged_and_unmerged(rows: list[Row], update
     updates = min(updates, max(1, len(rows) // ranks))
     found = []
     for merges in (False, True):
-        store = Store()
-        with pytest.MonkeyPatch.context() as patch:
-            from verl.trainer.ppo import padding_utils
-
-            for user in (batches, merging, padding_utils):
-                patch.setattr(user, "tq", store)
-            batch = arrangement.arranged(put(store, rows), updates, ranks, merges)
+        store = MemoryStore()
+        batch = arranged(store, put(store, rows), updates, ranks, merges)
         share, left = divmod(len(batch), updates * ranks)
         assert not left
         contents: list[list[Any]] = [[] for _ in range(updates)]
@@ -197,7 +167,7 @@ def test_an_update_has_the_same_rows_merged_and_unmerged(rows: list[Row], update
 
 
 def loss_of(
-    rows: Sequence[Row], merges: bool, policy: Any, model: Any, store: Store, actor: dict[str, Any], correction: Any
+    rows: Sequence[Row], merges: bool, policy: Any, model: Any, actor: dict[str, Any], correction: Any
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """verl's loss of one update and the gradient of the model's weights, in float64, through `loss_of_rows`."""
     from verl.utils import tensordict_utils as tu
@@ -208,17 +178,20 @@ def loss_of(
     model.zero_grad()
     with torch.no_grad():
         old = old_of(log_probs(model, rows), rows)
-    batch = arrangement.arranged(put(store, rows, old), 1, 1, merges)
-    merged = len(batch) < len(rows)
-    more, _ = policy_runtime._correct(batch, OmegaConf.merge(policy.algorithm.rollout_correction, correction), merged)
-    fields = [*batches.UPDATE_FIELDS, *more, *([SEGMENTS] if merged else [])]
-    data = store.kv_batch_get(batch.keys, "train", fields)
+    store = MemoryStore()
+    batch = put(store, rows)
+    sampled = [values - torch.tensor(row.gap, dtype=torch.float64) for values, row in zip(old, rows, strict=True)]
+    store.put(batch.keys, {"old_log_probs": old, "rollout_log_probs": sampled})
+    batch = arranged(store, batch, 1, 1, merges)
+    settings = OmegaConf.merge(policy.algorithm.rollout_correction, correction)
+    more, _ = correct(store, batch, settings, merges)
+    data = TensorDict(store.get(batch.keys, [*UPDATE_FIELDS, *more, *[SEGMENTS] * merges]), batch_size=len(batch))
     outputs: dict[str, list[torch.Tensor]] = {"log_probs": [], "entropy": []}
     for ids in data["input_ids"].unbind():
         all_of = (model(ids[None]).logits[0] / TEMPERATURE).log_softmax(-1)
         outputs["log_probs"].append(all_of.gather(-1, ids.roll(-1)[:, None])[:, 0])
         outputs["entropy"].append(-(all_of.exp() * all_of).sum(-1))
-    output = {name: batches.jagged(values) for name, values in outputs.items()}
+    output = {name: jagged(values) for name, values in outputs.items()}
     if actor.get("use_kl_loss"):  # a reference that depends on the token and on its place
         flat = torch.sin(data["input_ids"].values().double() + data["position_ids"].values()) - 2
         nested = torch.nested.nested_tensor_from_jagged(flat, data["input_ids"].offsets())
@@ -246,27 +219,26 @@ CASES += [
 
 @pytest.mark.parametrize(("mode", "aggregation", "more", "correction"), CASES)
 def test_every_loss_and_aggregation_has_the_gradient_of_unmerged_rows(
-    mode: str, aggregation: str, more: dict[str, Any], correction: dict[str, Any], policy: Any, store: Store
+    mode: str, aggregation: str, more: dict[str, Any], correction: dict[str, Any], policy: Any
 ) -> None:
     model = Causal()
     actor = {"policy_loss": {"loss_mode": mode}, "loss_agg_mode": aggregation, "loss_scale_factor": 7.0, **more}
     actor |= {"tau_pos": 1.0, "tau_neg": 1.05} if mode == "sapo" else {}
     actor["policy_loss"] |= {"dro_beta": 0.1} if mode == "dro" else {}
     (loss, expected), (merged, found) = (
-        loss_of(TALK, merges, policy, model, store, actor, correction) for merges in (False, True)
+        loss_of(TALK, merges, policy, model, actor, correction) for merges in (False, True)
     )
     assert float(merged) == pytest.approx(float(loss), rel=1e-6)
     assert close(found, expected)
 
 
 @pytest.mark.parametrize("loss", HANDS)
-def test_the_gradient_of_merged_rows_is_that_of_the_equation(loss: str, policy: Any, model: Any, store: Store) -> None:
+def test_the_gradient_of_merged_rows_is_that_of_the_equation(loss: str, policy: Any, model: Any) -> None:
     from marl_verl import plugins
 
     part = plugins.load().get("losses", loss)
     hand, times = HANDS[loss]
-    value, found = loss_of(TALK, True, policy, model, store, dict(part.actor), dict(part.correction))
-    assert "merged-u_0_2" in store.rows
+    value, found = loss_of(TALK, True, policy, model, dict(part.actor), dict(part.correction))
     expected, by_hand = gradient(model, hand, weights_of(TALK, times), TALK)
     assert close(found, expected)
     assert float(value) == pytest.approx(by_hand, rel=1e-5)
@@ -278,29 +250,18 @@ def engine(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def _kept(update: Any, keys: set[str], batch: KVBatchMeta, updates: int) -> Any:
-    trained, metrics = update(batch, updates)
-    keys |= {*batch.keys, *trained.keys}
-    return trained, metrics
-
-
 @pytest.mark.slow
-def test_verls_workers_update_from_merged_rows_as_from_rows(
-    engine: Path, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verls_workers_update_from_merged_rows_as_from_rows(engine: Path, model: Any) -> None:
     """Old log-probs, importance weights and two optimiser updates through verl's worker, with its micro-batches."""
     with torch.no_grad():
         now = log_probs(model, TALK)
     found = {}
     for merges in (False, True):
         overrides = (f"marl.run.merge_turns={merges}", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=40")
-        with monkeypatch.context() as patch:
-            actor = Actor(engine, "ppo-clip-tis", patch, *overrides)
-            keys: set[str] = set()
-            patch.setattr(actor.runtime, "update", partial(_kept, actor.runtime.update, keys))
-            found[merges] = actor.update(UNMOVED, now, updates=2)
-            # the trainer removes all of them from TransferQueue, under both schedules
-            assert keys == set(actor.store.rows)
+        actor = Actor(engine, "ppo-clip-tis", *overrides)
+        found[merges] = actor.update(UNMOVED, now, updates=2)
+        # a step removes its rows and those that were trained
+        assert {*actor.trained.keys, *(f"u_0_{number}" for number in range(len(TALK)))} == set(actor.store.rows)
     assert close(found[True][0], found[False][0])
     merged, plain = found[True][1], found[False][1]
     assert [plain[f"merge/rows_{when}"] for when in ("before", "after")] == [7, 7]

@@ -45,9 +45,8 @@ def test_verls_update_of_packed_rows_is_that_of_padded_rows(
         sampled = log_probs(AutoModelForCausalLM.from_pretrained(folder).double(), ROWS)
     found = {}
     for name, chosen in (("padded", ()), ("packed", settings)):
-        with monkeypatch.context() as patch:
-            actor = Actor(folder, "ppo-clip", patch, *ONE_MICRO_BATCH, *chosen)
-            gradient, metrics = actor.update(ROWS, sampled)
+        actor = Actor(folder, "ppo-clip", *ONE_MICRO_BATCH, *chosen)
+        gradient, metrics = actor.update(ROWS, sampled)
         old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows_of(actor), ROWS, strict=True)]
         moved = [torch.tensor(one.moved) for one in ROWS]
         found[name] = gradient, metrics, [values + far for values, far in zip(old, moved, strict=True)]

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 import torch
 
+from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.protocol import Rows
 from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool
 from marl_verl.threads import at_once
 from tests.rank import CASES, MERGED, SEPARATE, Found, find
-from tests.verl_actor import Store, cpu_verl, make_model
+from tests.verl_actor import Row, cpu_verl, make_model, put
 
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
@@ -59,15 +61,14 @@ class Ranks:
 class Group:
     """A stub of the worker group that verl spawns for one role on the two workers."""
 
-    def __init__(self, ranks: Ranks, role: str, metrics: dict[str, Any], store: Store) -> None:
+    def __init__(self, ranks: Ranks, role: str, metrics: dict[str, Any], store: MemoryStore) -> None:
         self.ranks, self.role, self.metrics, self.store = ranks, role, metrics, store
         self._dispatch_info = {"actor": [0, 1], "train": [0, 1]}
 
     def compute_log_prob(self, batch: Any) -> None:
         self.ranks.call("log probs")
-        for key in batch.keys:
-            zeros = torch.zeros(len(self.store.rows[key]["input_ids"]))
-            self.store.rows[key] |= {"log_probs": zeros, "entropy": zeros}
+        zeros = [torch.zeros(len(ids)) for ids in self.store.get(batch.keys, ["input_ids"])["input_ids"].unbind()]
+        self.store.put(batch.keys, {"log_probs": zeros, "entropy": zeros})
 
     def update_actor(self, batch: Any) -> dict[str, Any]:
         self.ranks.call("update")
@@ -101,28 +102,16 @@ class Group:
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
+def pair() -> tuple[Any, Rows, Any, Ranks]:
     """A policy, its batch of three rows, its critic, and the workers that they share."""
     from omegaconf import OmegaConf
-    from transfer_queue import KVBatchMeta
-    from verl.trainer.ppo import padding_utils
 
-    from marl_verl.backend.learning.critic import CriticRuntime
-    from marl_verl.backend.rollout.rows import row_fields, row_tag
-    from marl_verl.backend.verl import batches, policy_runtime
-    from marl_verl.episode import Act, Action, Turn
+    from marl_verl.backend.verl.critic import RayCritic
+    from marl_verl.backend.verl.policy_runtime import PolicyRuntime
     from marl_verl.team import PolicyConfig
 
-    store, ranks = Store(), Ranks()
-    for user in (policy_runtime, batches, padding_utils):
-        monkeypatch.setattr(user, "tq", store)
-    keys, tags = [], []
-    for number in range(3):
-        action = Action("", [1, 2], [3], [-0.5])
-        turn = Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one")
-        keys.append(turn.row)
-        tags.append(row_tag(turn, step=1))
-        store.rows[keys[-1]] = {**row_fields(turn), "advantages": torch.ones(1)}
+    store, ranks = MemoryStore(), Ranks()
+    batch = put(store, [Row([1, 2], [3], 1.0, [], [])] * 3)
     devices = Devices(Pool("one", 2, 1, ("one",), shared=False), serial=False)
     actor = {
         "calculate_entropy": False,
@@ -143,14 +132,14 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
             },
         }
     )
-    policy = policy_runtime.PolicyRuntime(PolicyConfig("one"), config, devices)
+    policy = PolicyRuntime(PolicyConfig("one"), config, devices, store)
     policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
-    policy.sync = policy.workers
+    policy.weights = policy.workers
     settings = OmegaConf.create({"policy": "one", "scope": "policy", "critic": config.actor_rollout_ref.actor})
-    critic = CriticRuntime("one", settings, devices, updates=1)
+    critic = RayCritic("one", settings, devices, updates=1)
     learnt = {f"critic/{name}": [0.0] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
     critic.workers = Group(ranks, "critic", learnt, store)
-    return policy, KVBatchMeta(partition_id="train", keys=keys, tags=tags), critic, ranks
+    return policy, batch, critic, ranks
 
 
 SEEN = [(1, 2), (3, 4)]
@@ -173,14 +162,14 @@ Calls = dict[str, Callable[[], Any]]
             "critic": lambda: critic.load(Path("critic")),
         },
         lambda policy, batch, critic: {
-            "policy": lambda: policy.sync_weights(1),
+            "policy": lambda: policy.sync(1),
             "critic": lambda: critic.values(SEEN),
         },
     ],
     ids=["update", "save", "load", "sync"],
 )
 def test_all_ranks_run_the_calls_of_a_policy_and_its_critic_in_one_order(
-    pair: tuple[Any, Any, Any, Ranks], calls: Callable[[Any, Any, Any], Calls]
+    pair: tuple[Any, Rows, Any, Ranks], calls: Callable[[Any, Any, Any], Calls]
 ) -> None:
     policy, batch, critic, ranks = pair
     for _ in range(20):
@@ -204,7 +193,7 @@ def test_policies_on_different_devices_do_not_wait_for_each_other() -> None:
 
 
 def test_what_the_training_workers_initialise_follows_from_the_runs_seed(
-    pair: tuple[Any, Any, Any, Ranks], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Any, Rows, Any, Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, *_ = pair
 

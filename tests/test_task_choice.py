@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.algorithms import Algorithm
+from marl_verl.backend.protocol import Done, Rows, TaskRow
+from marl_verl.backend.report import Report
 from marl_verl.config import schema
-from marl_verl.config.task_choice import (
-    check_task_choice,
-    curriculum_of,
-    filter_of,
-)
+from marl_verl.config.task_choice import check_task_choice, curriculum_of
 from marl_verl.errors import MarlError
 from marl_verl.testing.rows import algorithm
 from marl_verl.trainer.curriculum import FILE, Curriculum
+from marl_verl.trainer.data import TaskData
 from marl_verl.trainer.filtering import Signal
+from marl_verl.trainer.memory import AdvantageMemory
+from marl_verl.trainer.sampling import Sampling
 
 EPISODES = 2
 COMPONENTS = frozenset(("team",))
@@ -109,87 +109,60 @@ def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: li
 # -- refills -----------------------------------------------------------------------------------------------------
 
 
-class Stack:
-    """A trainer with a scripted rollout: the episodes of a task in `useful` differ, those in `failing` have no rows."""
+class Trainer:
+    """As much of a trainer as sampling uses. Episodes of a task in `useful` differ; those in `failing` have no rows."""
 
-    def __init__(self, folder: Path, config: DictConfig, useful: set[int], failing: set[int], tasks: int) -> None:
-        from marl_verl.tasks.dataset import TaskDataset
-        from marl_verl.trainer.team_trainer import TeamTrainer
-        from verl.utils import tensordict_utils as tu
-
-        from marl_verl.trainer.memory import AdvantageMemory
-
-        stack = self
-        self.sampled: list[list[int]] = []  # per round
-
-        class Trainer(TeamTrainer):
-            def __init__(self) -> None:
-                self.config, self.global_steps = config, 1
-                self.filter, self.curriculum, self.past = filter_of(config), None, None
-                self.algorithm: Algorithm = algorithm("grpo")
-                self.memory = AdvantageMemory(self.algorithm)
-                self.policies: Any = SimpleNamespace(learning={"a"}, sleep=lambda: None)
-                self.records: Any = SimpleNamespace(
-                    keeps=lambda step, position: True, journals=lambda step, reports: None
-                )
-                self.agent_loop_manager = SimpleNamespace(generate_sequences=self._submit, collect=self._collect)
-                self.train_dataset = TaskDataset(str(folder / "train.jsonl"), None, None, None)
-                self.train_dataloader_it: Iterator[Any] | None = None
-                self._loader()
-
-            def _loader(self) -> None:
-                from torchdata.stateful_dataloader import StatefulDataLoader
-                from verl.trainer.ppo.utils import create_rl_sampler
-                from verl.utils.dataset.rl_dataset import collate_fn
-
-                self.train_dataloader = StatefulDataLoader(
-                    dataset=self.train_dataset,
-                    batch_size=1,
-                    num_workers=0,
-                    drop_last=True,
-                    collate_fn=collate_fn,
-                    sampler=create_rl_sampler(self.config.data, self.train_dataset),
-                )
-
-            def _submit(self, batch: Any) -> None:
-                self.batch = batch
-                assert tu.get_non_tensor_data(batch, "global_steps", None) == self.global_steps
-                stack.sampled.append([int(json.loads(task)["id"]) for task in batch["task"]])
-
-            def _collect(self) -> list[Any]:
-                """Of one worker, whose rows are in another order than their keys."""
-                rows, reports = [], []
-                for task, uid in zip(self.batch["task"], self.batch["uid"], strict=True):
-                    number = int(json.loads(task)["id"])
-                    if number not in failing:
-                        rows += [row(uid, s, 0, float(s if number in useful else 1)) for s in range(EPISODES)]
-                    reports.append(SimpleNamespace(task=str(number), successes=[True] * (number not in failing)))
-                keys = [f"{each['uid']}_{each['session']}_0" for each in rows]
-                table = RowTable.from_rows(rows[::-1], COMPONENTS) if rows else None
-                return [SimpleNamespace(reports=reports, keys=keys[::-1], tags=rows[::-1], table=table)]
-
-        folder.mkdir(exist_ok=True, parents=True)
+    def __init__(
+        self,
+        config: DictConfig,
+        useful: set[int],
+        failing: set[int],
+        tasks: int,
+        curriculum: Curriculum | None = None,
+    ) -> None:
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
-        (folder / "train.jsonl").write_text("\n".join(lines))
-        self.trainer = Trainer()
+        Path(config.data.train_files).write_text("\n".join(lines))
+        self.config, self.useful, self.failing, self.step = config, useful, failing, 0
+        self.algorithm, self.past = algorithm("grpo"), None
+        self.memory = AdvantageMemory(self.algorithm)
+        self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
+        self.records = SimpleNamespace(journals=lambda step, reports: None)
+        self.rollouts = SimpleNamespace(sample=self.play)
+        self.data = TaskData(config.data, True, lambda step, position: True, curriculum)
+        self.sampling = Sampling(self)
+        self.rounds: list[list[int]] = []
 
-    def step(self) -> tuple[list[list[int]], RowTable | None]:
+    def play(self, tasks: Sequence[TaskRow], step: int) -> list[Done]:
+        """Of one worker, whose rows are in another order than their keys."""
+        assert step == self.step
+        numbers = [int(json.loads(task["task"])["id"]) for task in tasks]
+        self.rounds.append(numbers)
+        rows: list[dict[str, Any]] = []
+        for task, number in zip(tasks, numbers, strict=True):
+            if number not in self.failing:
+                rows += [row(task["uid"], s, 0, float(s if number in self.useful else 1)) for s in range(EPISODES)]
+        reports = [Report("", str(number), successes=[True] * (number not in self.failing)) for number in numbers]
+        keys = [f"{row['uid']}_{row['session']}_0" for row in rows]
+        table = RowTable.from_rows(rows[::-1], COMPONENTS) if rows else None
+        return [Done(reports, Rows(keys[::-1], rows[::-1]), table)]
+
+    def sample(self) -> tuple[list[list[int]], RowTable | None]:
         """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
-        self.sampled, step = [], self.trainer.global_steps
+        self.rounds, self.step = [], self.step + 1
         try:
-            batch, table = self.trainer.sample()
+            batch, table = self.sampling.sample()
         except MarlError:
-            self.trainer.global_steps = step + 1
-            return self.sampled, None
+            return self.rounds, None
         assert batch.keys == table.keys() == sorted(batch.keys)
         assert [f"{tag['uid']}_{tag['session']}_{tag['index']}" for tag in batch.tags] == batch.keys
-        self.trainer.global_steps += 1
-        return self.sampled, table
+        return self.rounds, table
 
 
-def choices(batch: int = 4, refill: int = 2, mode: str = "sync", **data: Any) -> DictConfig:
+def choices(folder: Path, batch: int = 4, refill: int = 2, mode: str = "sync", **data: Any) -> DictConfig:
     marl = {"sampler": {"filter": {"refill": refill}}, "data": data, "schedule": {"mode": mode}}
-    return OmegaConf.create({"marl": marl, "data": {"train_batch_size": batch, "shuffle": True, "seed": 5}})
+    files = {f"{part}_files": str(folder / "tasks.jsonl") for part in ("train", "val")}
+    order = {"train_batch_size": batch, "shuffle": True, "seed": 5, "dataloader_num_workers": 0}
+    return OmegaConf.create({"marl": marl, "data": {**files, **order}})
 
 
 @settings(max_examples=25, deadline=None)
@@ -203,11 +176,11 @@ def choices(batch: int = 4, refill: int = 2, mode: str = "sync", **data: Any) ->
 def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
     tmp_path_factory: pytest.TempPathFactory, useful: set[int], failing: set[int], batch: int, refill: int, tasks: int
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / "refill"
+    config = choices(tmp_path_factory.getbasetemp(), batch, refill)
     useful, failing = (numbers & set(range(tasks)) for numbers in (useful, failing))
-    stack, again = (Stack(folder, choices(batch, refill), useful, failing, tasks) for _ in range(2))
+    trainer, again = (Trainer(config, useful, failing, tasks) for _ in range(2))
     for step in range(1, 5):
-        rounds, table = stack.step()
+        rounds, table = trainer.sample()
         assert len(rounds[0]) == batch
         assert len(rounds) <= 1 + refill
         drawn = [task for played in rounds for task in played]
@@ -220,19 +193,18 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
         assert count == batch or len(rounds) == 1 + refill or len(drawn) == tasks
         uids = [] if table is None else list(table.uid.names)
         assert uids == [f"s{step}t{i:05d}" for i, task in enumerate(drawn) if task not in failing]
-        signal = None if table is None else stack.trainer.signal(table, computed(table))
+        signal = None if table is None else trainer.sampling.signal(table, computed(table))
         assert (len(signal.tasks) if signal else 0) == count
-        assert again.step()[0] == rounds  # the same seed draws the same tasks
+        assert again.sample()[0] == rounds  # the same seed draws the same tasks
         if step == 2:  # another run continues at the same position of the data
-            again = Stack(folder, choices(batch, refill), useful, failing, tasks)
-            again.trainer.global_steps = 3
-            again.trainer.train_dataloader.load_state_dict(stack.trainer.train_dataloader.state_dict())
+            again = Trainer(config, useful, failing, tasks)
+            again.step = step
+            again.data.loader.load_state_dict(trainer.data.loader.state_dict())
 
 
 def test_a_curriculum_draws_the_refills_too(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, choices(batch=4, refill=2), useful={1, 2}, failing={3}, tasks=12)
-    curriculum = stack.trainer.curriculum = Curriculum(schema.Curriculum(), [str(i) for i in range(12)], seed=1)
-    rounds, _ = stack.step()
+    curriculum = Curriculum(schema.Curriculum(), [str(i) for i in range(12)], seed=1)
+    rounds, _ = Trainer(choices(tmp_path), {1, 2}, {3}, 12, curriculum).sample()
     drawn = [task for tasks in rounds for task in tasks]
     assert max(Counter(drawn).values()) == 1
     assert set(np.flatnonzero(curriculum.episodes)) == set(drawn) - {3}
@@ -307,16 +279,16 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
 # -- the dry run -------------------------------------------------------------------------------------------------
 
 
-def test_settings_that_do_not_go_together() -> None:
+def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
     grpo = algorithm("grpo")
-    check_task_choice(choices(mode="async"), grpo)
+    check_task_choice(choices(tmp_path, mode="async"), grpo)
     for check, message in (
         (
-            lambda: check_task_choice(choices(), algorithm("ippo")),
+            lambda: check_task_choice(choices(tmp_path), algorithm("ippo")),
             "'marl.sampler.filter' has no effect, because the advantages come from a critic",
         ),
         (
-            lambda: check_task_choice(choices(mode="async", curriculum={}), grpo),
+            lambda: check_task_choice(choices(tmp_path, mode="async", curriculum={}), grpo),
             "'marl.data.curriculum' requires marl.schedule.mode=sync",
         ),
     ):

@@ -19,12 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
+from marl_verl.backend.failure import one_line
 from marl_verl.backend.verl import watch as module
-from marl_verl.backend.verl.watch import Watch, is_healthy, one_line, queue_actors
+from marl_verl.backend.verl.session import RAY
+from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
 from marl_verl.evaluation.request import REQUEST
 from marl_verl.events import Phases
 from marl_verl.run.parent import how_to_continue
-from marl_verl.trainer.run import RAY
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +225,6 @@ os.environ.update(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_
 import ray
 from ray._private import worker
 from marl_verl.backend.verl.watch import Watch
-from marl_verl.trainer.run import RAY
 
 os.environ.update(RAY, RAY_prestart_worker_first_driver="0")
 ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)

@@ -1,9 +1,8 @@
 """verl's real actor update in this process: its worker, FSDP2 on gloo, without Ray, servers or TransferQueue.
 
-`Actor` is a `PolicyRuntime` whose workers are one real `ActorRolloutRefWorker`, called directly, and whose
-TransferQueue is a dictionary. With several ranks (`tests/rank.py`) each process has them all and works on its own part
-of the rows. SGD with learning rate 1 and no gradient clipping makes (weights before - weights after)
-the gradient.
+`Actor` is a policy whose worker is one real `ActorRolloutRefWorker`, called directly. With several ranks
+(`tests/rank.py`) each process has all rows and works on its own part. SGD with learning rate 1 and no gradient clipping
+makes (weights before - weights after) the gradient.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
 
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.resolve import resolve
@@ -74,88 +73,21 @@ def continued(rows: Sequence[Row]) -> dict[int, int]:
     return before
 
 
-class Store:
-    """What TransferQueue does for one partition, in this process."""
+def put(store: Any, rows: Sequence[Row], log_probs: Sequence[torch.Tensor] | None = None) -> Any:
+    """Rows in a store with their advantages, sampled with these log-probs (0 by default). Returns `Rows`."""
+    from marl_verl.backend.protocol import Rows
+    from marl_verl.backend.rollout.rows import CONTINUES, row_fields, row_tag
+    from marl_verl.episode import Act, Action, Turn
 
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
-
-    def kv_batch_put(self, keys: list[str], partition_id: str, fields: Any, tags: Any = None) -> None:
-        for name in fields.keys():  # noqa: SIM118 - a TensorDict iterates over rows
-            values = fields[name]
-            values = values.unbind() if isinstance(values, torch.Tensor) else values
-            for key, value in zip(keys, values, strict=True):
-                self.rows.setdefault(key, {})[name] = value
-
-    def get_client(self) -> Store:
-        return self
-
-    def kv_retrieve_meta(self, keys: list[str], partition_id: str, create: bool) -> Any:
-        return SimpleNamespace(keys=keys, custom_meta=[{} for _ in keys])
-
-    def put(self, data: Any, metadata: Any) -> None:
-        self.kv_batch_put(metadata.keys, "", data)
-
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str] | None = None) -> Any:
-        from tensordict import NonTensorStack, TensorDict
-
-        found = {}
-        for name in select_fields or list(self.rows[keys[0]]):
-            values = [self.rows[key][name] for key in keys]
-            if isinstance(values[0], torch.Tensor):
-                found[name] = torch.nested.as_nested_tensor(values, layout=torch.jagged)
-            else:
-                found[name] = NonTensorStack(*values)
-        return TensorDict(found, batch_size=len(keys))
-
-
-class Workers:
-    """One real worker in place of the group: what comes out of its `compute_log_prob` is as if the actor had moved."""
-
-    def __init__(self, worker: Any, store: Store, moved: dict[str, torch.Tensor]) -> None:
-        self._worker, self._store, self._moved = worker, store, moved
-        self._dispatch_info: dict[str, list[int]] = {}
-        self._ranks, self._rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-        self.calls: list[str] = []
-
-    def _query_dispatch_info(self, mesh: str) -> list[int]:
-        return list(range(self._ranks))
-
-    def _own(self, batch: Any) -> Any:
-        """The rows of this rank: verl gives each an equal number, in order."""
-        assert len(batch) % self._ranks == 0
-        return batch.chunk(self._ranks)[self._rank]
-
-    def _fetch(self, batch: Any) -> Any:
-        from verl.utils import tensordict_utils as tu
-
-        data = self._store.kv_batch_get(batch.keys, batch.partition_id, batch.fields)
-        for name, value in batch.extra_info.items():
-            tu.assign_non_tensor_data(data, name, value)
-        return data
-
-    def compute_log_prob(self, batch: Any) -> None:
-        self.calls.append("compute_log_prob")
-        output = self._worker.compute_log_prob(self._fetch(self._own(batch)))
-        own = {name: output[name].unbind() for name in ("log_probs", "entropy") if name in output}
-        parts: list[Any] = [None] * self._ranks
-        torch.distributed.all_gather_object(parts, own)
-        # in order: the keys of padding rows are random in each process
-        found = {name: [each for part in parts for each in part[name]] for name in own}
-        if "entropy" in found:
-            self._store.kv_batch_put(batch.keys, batch.partition_id, {"entropy": found["entropy"]})
-        for key, values in zip(batch.keys, found["log_probs"], strict=True):
-            if key in self._moved:
-                moved = self._moved[key]
-                values = values.clone()
-                values[-1 - len(moved) : -1] -= (
-                    moved  # the log-prob of a token is at the position of the token before it
-                )
-            self._store.rows[key]["log_probs"] = values
-
-    def update_actor(self, batch: Any) -> Any:
-        self.calls.append("update_actor")
-        return self._worker.update_actor(self._fetch(self._own(batch)))
+    keys, tags, before = [f"u_0_{number}" for number in range(len(rows))], [], continued(rows)
+    for number, (key, row) in enumerate(zip(keys, rows, strict=True)):
+        sampled = [0.0] * len(row.response) if log_probs is None else log_probs[number].tolist()
+        action = Action("", [*row.prompt], [*row.response], sampled)
+        turn = Turn(Act("holder", str(number), number, number, ()), action, "u", 0, "one")
+        tags.append({**row_tag(turn, step=1), CONTINUES: keys[before[number]] if number in before else None})
+        fields = {**row_fields(turn), "advantages": torch.full((len(row.response),), row.advantage)}
+        store.put([key], {name: [values] for name, values in fields.items()})
+    return Rows(keys, tags)
 
 
 @contextmanager
@@ -222,47 +154,72 @@ class Actor:
     Args:
         model: folder that `make_model` wrote.
         overrides: of the config, after `SETTINGS`.
-        patch: puts verl's use of TransferQueue back.
         make: makes the worker; verl's class by default.
+        store: of the rows; a `MemoryStore` by default.
     """
 
-    def __init__(self, model: Path, loss: str, patch: pytest.MonkeyPatch, *overrides: str, make: Any = None) -> None:
-        import transfer_queue
-        from verl.trainer.ppo import padding_utils
+    def __init__(self, model: Path, loss: str, *overrides: str, make: Any = None, store: Any = None) -> None:
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
-        from marl_verl.backend.verl import batches, merging, policy_runtime
-        from marl_verl.backend.verl.devices import Devices
-        from marl_verl.config.placement import pools_of
+        from marl_verl.backend.local.store import MemoryStore
+        from marl_verl.backend.policies import config_of
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
-        marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-        team = read_team(marl)
-        self.config = resolve(config, team)
-        self.config.actor_rollout_ref = self.config.policies.one.actor_rollout_ref
-        self.store = Store()
-        for user in (padding_utils, policy_runtime, batches, merging):
-            assert user.tq is transfer_queue
-            patch.setattr(user, "tq", self.store)
-        worker: Any = (make or ActorRolloutRefWorker)(config=self.config.actor_rollout_ref, role="actor")
-        worker.init_model()
-        self._module = worker.actor.engine.module
-        self._worker = worker
-        devices = Devices(*pools_of(self.config, team), serial=False)
-        self.runtime = policy_runtime.PolicyRuntime(team.policies["one"], self.config, devices)
-        worker.set_loss_fn(self.runtime.loss())
+        team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+        self.config = config_of(resolve(config, team), "one")
+        self.store = MemoryStore() if store is None else store
+        self.worker: Any = (make or ActorRolloutRefWorker)(config=self.config.actor_rollout_ref, role="actor")
+        self.worker.init_model()
+        self.calls: list[str] = []
+        self.policy = self._policy(team.policies["one"])
+        self.worker.set_loss_fn(self.policy.loss())
+        self._moved: dict[str, torch.Tensor] = {}
+
+    def _policy(self, policy: Any) -> Any:
+        from verl.utils import tensordict_utils as tu
+
+        from marl_verl.backend.learning.policy import LearningPolicy
+
+        actor, ranks, rank = self, torch.distributed.get_world_size(), torch.distributed.get_rank()
+
+        class Policy(LearningPolicy):
+            data_parallel_size = ranks
+
+            def call(self, method: str, batch: Any, fields: Sequence[str], **options: Any) -> Any:
+                actor.calls.append(method)
+                share = len(batch) // ranks
+                keys = batch.keys[rank * share :][:share]
+                data = TensorDict(self.store.get(keys, fields), batch_size=share)
+                tu.assign_non_tensor(data, temperature=self.config.actor_rollout_ref.rollout.temperature, **options)
+                output = getattr(actor.worker, method)(data)
+                if method == "compute_log_prob":
+                    actor.keep(
+                        keys, {name: output[name].unbind() for name in ("log_probs", "entropy") if name in output}
+                    )
+                return output
+
+        return Policy(policy, self.config, self.store)
+
+    def keep(self, keys: Sequence[str], columns: dict[str, Sequence[torch.Tensor]]) -> None:
+        """Store what the ranks have computed of their rows, log-probs as if the actor had `moved` since."""
+        parts: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(parts, (list(keys), columns))
+        for keys, columns in parts:
+            for key, values in zip(keys, columns["log_probs"], strict=True):
+                if (moved := self._moved.get(key)) is not None:
+                    values[-1 - len(moved) : -1] -= moved  # a token's is at the position of the token before it
+            self.store.put(keys, columns)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights by name, float64."""
-        return {
-            name: weight.full_tensor().detach().double().clone() for name, weight in self._module.named_parameters()
-        }
+        weights = self.worker.actor.engine.module.named_parameters()
+        return {name: weight.full_tensor().detach().double().clone() for name, weight in weights}
 
     def update(
         self, rows: Sequence[Row], log_probs: Sequence[torch.Tensor], updates: int = 1
     ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-        """One `PolicyRuntime.update` over rows.
+        """One update of the policy.
 
         Args:
             log_probs: of each row's response tokens under the actor, from which what the server sampled with is made.
@@ -270,25 +227,13 @@ class Actor:
         Returns:
             weights before - weights after, by name, and the metrics.
         """
-        from transfer_queue import KVBatchMeta
-
-        from marl_verl.backend.rollout.rows import CONTINUES, row_fields, row_tag
-        from marl_verl.episode import Act, Action, Turn
-
-        keys, tags, moved, before = [], [], {}, continued(rows)
-        for number, (row, now) in enumerate(zip(rows, log_probs, strict=True)):
-            sampled = now - torch.tensor(row.moved) - torch.tensor(row.gap)
-            action = Action("", list(row.prompt), list(row.response), sampled.tolist())
-            turn = Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one")
-            keys.append(turn.row)
-            tags.append(row_tag(turn, step=1))
-            tags[-1][CONTINUES] = keys[before[number]] if number in before else None
-            moved[keys[-1]] = torch.tensor(row.moved)
-            advantages = torch.full((len(row.response),), row.advantage)
-            self.store.rows[keys[-1]] = {**row_fields(turn), "advantages": advantages}
-        self.runtime.workers = Workers(self._worker, self.store, moved)
+        sampled = [
+            now - torch.tensor(row.moved) - torch.tensor(row.gap) for row, now in zip(rows, log_probs, strict=True)
+        ]
+        batch = put(self.store, rows, sampled)
+        self._moved = {key: torch.tensor(row.moved) for key, row in zip(batch.keys, rows, strict=True)}
         before = self.weights()
-        _, metrics = self.runtime.update(KVBatchMeta(partition_id="train", keys=keys, tags=tags), updates)
+        self.trained, metrics = self.policy.update(batch, updates)
         after = self.weights()
         del metrics["update_seconds"]
         return {name: before[name] - after[name] for name in before}, metrics

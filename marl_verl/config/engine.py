@@ -22,8 +22,6 @@ PACKED = (
 """Model types whose packed rows were compared with separate ones (tests/test_packed.py)."""
 SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Keys of a model's config that change its logits after the output layer."""
-PADDING = 128
-"""Tokens of a row of padding, verl's `SYNTHETIC_PADDING_SEQ_LEN`."""
 
 
 @check
@@ -51,11 +49,11 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         yield from _adapter_problems(part.model, where)
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
             yield f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
-        longest = max(int(rollout.prompt_length) + int(rollout.response_length), PADDING)
+        longest = int(rollout.prompt_length) + int(rollout.response_length)
         for key in ("actor.ppo", "rollout.log_prob"):
             limit = OmegaConf.select(part, f"{key}_max_token_len_per_gpu") * width
             if actor.use_dynamic_bsz and limit < longest:
-                row = f"a row may have {longest} tokens (prompt + response, or padding)"
+                row = f"a row may have {longest} tokens (prompt + response)"
                 yield f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but {row}: raise it"
             if not actor.use_dynamic_bsz and OmegaConf.select(part, f"{key}_micro_batch_size_per_gpu") is None:
                 yield f"'{where}.{key}_micro_batch_size_per_gpu' is missing: set it, or actor.use_dynamic_bsz=true"

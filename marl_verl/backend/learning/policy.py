@@ -97,7 +97,7 @@ class LearningPolicy(Runtime):
             merged, fields = len(real) < rows, [*UPDATE_FIELDS]
             if not self._correction.bypass_mode:
                 metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
-            added, corrected = _correct(self.store, batch, self._correction, merged)
+            added, corrected = correct(self.store, batch, self._correction, merged)
             fields += [*added, *[SEGMENTS] * merged]
             if self._reference:
                 fields.append("ref_log_prob")
@@ -154,7 +154,7 @@ def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {"merge/mismatches": sum(place >= 0 for place in places) / len(places)} if places else {}
 
 
-def _correct(
+def correct(
     store: RowStore, batch: Rows, settings: DictConfig, merged: bool = False
 ) -> tuple[list[str], dict[str, float]]:
     """Apply verl's rollout correction (weights and rejections) to all rows of an update that have `old_log_probs`.
