@@ -18,7 +18,9 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.turn_columns import add_columns
-from marl_verl.backend.learning import batches
+from marl_verl.backend.learning.batches import put_advantages
+from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import row_tag
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Turn
@@ -184,7 +186,7 @@ def test_a_weight_below_zero_is_an_error(weight: float) -> None:
         Algorithm(advantage=Bad()).compute(RowTable.from_rows(rows(sampled())))
 
 
-def test_tokens_have_advantages_of_their_own(known: plugins.Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_have_advantages_of_their_own(known: plugins.Plugins) -> None:
     sample = sampled()
     add_columns({"nll": nll}, sample)
     method = known.get("algorithms", "per-token")
@@ -202,18 +204,10 @@ def test_tokens_have_advantages_of_their_own(known: plugins.Plugins, monkeypatch
     document["tokens"][1][2] = 0.0
     assert "1 of 2 advantages are not what training used" in (ExplainedRows(document, stored=True).difference or "")
 
-    written: dict[str, Any] = {}
-    client = SimpleNamespace(
-        kv_retrieve_meta=lambda keys, partition_id, create: SimpleNamespace(keys=keys, custom_meta=[]),
-        put=lambda data, metadata: written.update(fields=data),
-    )
-    monkeypatch.setattr(batches.tq, "get_client", lambda: client)
-    tags = [{**row_tag(turn, 1), "policy": "p"} for turn in sample.turns]
-    batch = batches.KVBatchMeta(partition_id="train", keys=["q_0_0", "q_1_0"], tags=tags)
-    batches.put_advantages(batch, found, {"p"})
-    first, second = written["fields"]["advantages"].unbind()
-    assert second.tolist() == pytest.approx([a, a, 0.25 * a])
-    assert len(first) == 2
+    store, keys = MemoryStore(), ["q_0_0", "q_1_0"]
+    put_advantages(store, Rows(keys, [{**row_tag(turn, 1), "policy": "p"} for turn in sample.turns]), found, {"p"})
+    assert len(store.rows["q_0_0"]["advantages"]) == 2
+    assert store.rows["q_1_0"]["advantages"].tolist() == pytest.approx([a, a, 0.25 * a])
 
 
 def test_advantages_of_tokens_are_checked() -> None:

@@ -319,17 +319,17 @@ def test_workers_get_the_key_and_no_text_shows_it(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_a_cluster_is_not_sent_the_key_as_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray shows variables of a runtime environment in its logs and in the process list of every node."""
-    from marl_verl.trainer import run
+    from marl_verl.backend.verl import session
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(run, "connect", lambda address, **options: given.update(options))
-    monkeypatch.setattr(run, "check_slots", lambda config: None)
+    monkeypatch.setattr(session, "connect", lambda address, **options: given.update(options))
+    monkeypatch.setattr(session, "check_slots", lambda config: None)
     for variable in ("JUDGE_KEY", "NCCL_KEY"):  # a forwarded prefix, too
         monkeypatch.setenv(variable, "sk-very-secret")
         endpoint = Endpoint("http://host/v1", "m", variable)
-        monkeypatch.setattr(run, "_endpoints", lambda config, endpoint=endpoint: {"judge": endpoint})
+        monkeypatch.setattr(session, "endpoints", lambda config, endpoint=endpoint: {"judge": endpoint})
         address = {"ray_kwargs": {"ray_init": {"address": "auto"}}, "transfer_queue": {"enable": True}}
-        run.start_ray(OmegaConf.create(address))
+        session.start_ray(OmegaConf.create(address))
         monkeypatch.delenv(variable)
         assert "sk-very-secret" not in str(given)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Sequence
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
 from marl_verl.algo.sampling.stored import failure_line
+from marl_verl.backend.protocol import Done, Rows
+from marl_verl.backend.report import Report
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
 from marl_verl.episode.codec import as_line, encode_episode
 from marl_verl.errors import MarlError
@@ -158,19 +159,19 @@ def test_what_each_agent_did_is_counted() -> None:
 
 
 class _Trainer:
-    """As much of a team trainer as an evaluation asks for; three tasks, of which the second fails in part."""
+    """As much of a trainer as an evaluation asks for; three tasks, of which the second fails in part."""
 
     def __init__(self) -> None:
         self.team = types.SimpleNamespace(agents={"a": None})
         rollout, validation = {"keep_episodes": 1}, {"options": {"episodes": 2}}
         self.config: Any = OmegaConf.create({"marl": {"rollout": rollout, "validation": validation}})
-        self.val_dataset = [0, 1, 2]
+        self.data = types.SimpleNamespace(held_out=["0", "1", "2"])
         self.stored: list[str] = []
         self.checked = 0
         self.outcomes: list[dict[str, float]] = []
         self.sets: list[str | None] = [None] * 3
-        self.records, self.val_dataloader, self.agent_loop_manager, self.global_steps = self, None, None, 4
-        self.asked: list[dict[str, Any]] = []
+        self.records, self.rollouts, self.step = self, self, 4
+        self.asked: list[tuple[bool, int]] = []
 
     def episodes(self, step: int, lines: list[str]) -> None:
         self.stored += lines
@@ -178,35 +179,39 @@ class _Trainer:
     def check_failures(self, reports: list[Any]) -> None:
         self.checked = len(reports)
 
-    def play(self, tasks: Any, context: Any, step: int, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:
-        self.asked.append({"sampled": sampled, "keep": keep, "at_once": at_once})
-        reports = []
-        for task in range(3):
-            failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
-            good = [task < 2] + [task == 0] * (sampled and not failed)
-            episode = _episode(("a", 3, None, "stop", {"team": float(good[0])}))
-            failures = [failure_line(failure, f"u{task}", "t") for failure in failed]
-            lines = [episode] * len(good) + failures
-            attempts = len(good) + len(failed)
-            report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
-            report["outcomes"] = self.outcomes[task : task + 1]
-            report["measures"] = [{"pass_rate": 0.25 * task}] * len(good)
-            report |= {"set": self.sets[task], "read": [("a", 2.0 * task)]}
-            report["scores"] = [float(score) for score in good]
-            seconds = {"response_seconds": [0.5] * len(good), "answer_seconds": [1.5] * len(good)}
-            reports.append(types.SimpleNamespace(**report, **seconds, attempts=attempts))
-        yield reports[:2]
-        yield reports[2:]
+    def sample(self, tasks: Sequence[Any], step: int, validate: bool) -> list[Done]:
+        assert (step, validate) == (4, True)
+        self.asked.append((tasks[0]["sampled"], len(tasks)))
+        return [Done([self.report(int(row["task"]), row["sampled"]) for row in tasks], Rows([], []), None)]
+
+    def report(self, task: int, sampled: bool) -> Report:
+        failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
+        good = [task < 2] + [task == 0] * (sampled and not failed)
+        episode = _episode(("a", 3, None, "stop", {"team": float(good[0])}))
+        return Report(
+            f"u{task}",
+            "t",
+            attempts=len(good) + len(failed),
+            successes=good,
+            failures=failed,
+            lines=[episode] * len(good) + [failure_line(failure, f"u{task}", "t") for failure in failed],
+            outcomes=self.outcomes[task : task + 1],
+            measures=[{"pass_rate": 0.25 * task}] * len(good),
+            set=self.sets[task],
+            read=[("a", 2.0 * task)],
+            scores=[float(score) for score in good],
+            response_seconds=[0.5] * len(good),
+            answer_seconds=[1.5] * len(good),
+        )
 
 
 def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, events = _Trainer(), []
-    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
-    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
+    assignments = {"a": Assignment("p", "trained", "p")}
+    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments=assignments, at_once=2)
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
-    assert [asked["sampled"] for asked in trainer.asked] == [False, True]
-    assert [asked["at_once"] for asked in trainer.asked] == [256, 128]
+    assert trainer.asked == [(False, 2), (False, 1), (True, 1), (True, 1), (True, 1)]
     assert (result["success"], result["score"], result["eval_tasks"]) == (2 / 3, 2 / 3, 3)
     assert result["avg@2"] == pytest.approx((1 + 1 / 2 + 0) / 3)  # the failed session is one of the two
     assert result["pass@2"] == pytest.approx(2 / 3)
@@ -228,14 +233,14 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
         '{"failure"',
     ]
     assert [(each["sampled"], each["done"]) for each in events] == [
-        (sampled, done) for sampled in (False, True) for done in (0, 2, 3)
+        *((False, done) for done in (0, 2, 3)),
+        *((True, done) for done in (0, 1, 2, 3)),
     ]
 
 
-def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_greedy_evaluation_samples_nothing() -> None:
     trainer = _Trainer()
     trainer.outcomes = [{"red": 1.0, "blue": -1.0}, {"red": 0.0, "blue": 0.0}, {"red": 2.0, "blue": -2.0}]
-    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     request = Request(step=4, episodes=0, ks=(), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert len(trainer.asked) == 1
@@ -246,10 +251,9 @@ def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert "sides_sampled" not in result
 
 
-def test_several_held_out_sets_have_scores_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_held_out_sets_have_scores_each() -> None:
     trainer = _Trainer()
     trainer.sets = ["easy", "hard", "hard"]
-    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert list(result["sets"]) == ["easy", "hard"]

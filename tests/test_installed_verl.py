@@ -13,7 +13,7 @@ import pytest
 PROGRAM = """
 import importlib.util, json, os, subprocess, sys
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.run.installed import safe_job, use_installed_verl
+from marl_verl.run.installed import use_installed_verl
 def where():
     return importlib.util.find_spec("verl").origin
 use_installed_verl()
@@ -22,6 +22,7 @@ child = subprocess.check_output([sys.executable, "-m", "child"], text=True, env=
 found = [where(), str(verl_configs()), child.strip()]
 if "ray" in sys.argv:
     import ray
+    from marl_verl.backend.verl.session import safe_job
     ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", **safe_job())
     found.append(ray.get(ray.remote(where).remote()))
 print(json.dumps(found))

@@ -349,8 +349,8 @@ def test_importing_verl_while_ray_starts_changes_no_table_that_ray_iterates_over
         "backend/verl/session.py: Ray takes no notice of NOTED_BY_RAY any more, no need to import it first"
     )
     assert verl == first, (
-        "backend/verl/session.py: verl imports more of Ray than before that Ray takes down (ray._common.usage); name it "
-        "in NOTED_BY_RAY, or ray.init, which runs at the same time, can fail: dictionary changed size during iteration"
+        "backend/verl/session.py: verl imports more of Ray than before that Ray takes down (ray._common.usage); name it"
+        " in NOTED_BY_RAY, or ray.init, which runs at the same time, can fail: dictionary changed size during iteration"
     )
 
 

@@ -211,17 +211,17 @@ def test_another_process_needs_no_file_and_a_changed_one_is_noticed(write: Write
 
 @pytest.mark.slow
 def test_a_cluster_gets_the_contents_and_the_network_settings(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.trainer import run
+    from marl_verl.backend.verl import session
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(run, "connect", lambda address, **options: given.update(options))
-    monkeypatch.setattr(run, "check_slots", lambda config: None)
-    monkeypatch.setattr(run, "_endpoints", lambda config: {})
+    monkeypatch.setattr(session, "connect", lambda address, **options: given.update(options))
+    monkeypatch.setattr(session, "check_slots", lambda config: None)
+    monkeypatch.setattr(session, "endpoints", lambda config: {})
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth2")
     used(write())
     config = OmegaConf.create({"ray_kwargs": {"ray_init": {"address": "auto"}}, "transfer_queue": {"enable": True}})
-    run.start_ray(config)
+    session.start_ray(config)
     shipped = given["runtime_env"]["env_vars"][plugin_files.FILES_VARIABLE]
     assert shipped == os.environ[plugin_files.FILES_VARIABLE] != ""
     interfaces = [given["runtime_env"]["env_vars"][f"{library}_SOCKET_IFNAME"] for library in ("NCCL", "GLOO")]

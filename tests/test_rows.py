@@ -1,8 +1,7 @@
-"""Turns as rows: tensors for those that a policy learns from, a tag for every one, and how they reach TransferQueue."""
+"""Turns as rows: tensors for those that a policy learns from, a tag for every one, and how they reach the store."""
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +9,13 @@ import pytest
 import torch
 
 from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.protocol import Done, Rows
+from marl_verl.backend.report import Report
 from marl_verl.backend.rollout.rows import row_fields, row_tag, turn_rows
+from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
 from marl_verl.episode import Act, Action, Turn
+from marl_verl.team import PolicyConfig
 from tests.batches import algorithm
 
 
@@ -89,41 +93,23 @@ def test_a_turn_of_a_frozen_policy_discounts_nothing() -> None:
     assert method.compute(RowTable.from_rows(rows)).ret[[1, 3]].tolist() == [0.5, 1.0]
 
 
-# What reaches TransferQueue
+# What reaches the store
 
 
-@pytest.mark.slow
-def test_collect_puts_the_rows_that_are_learnt_from_and_returns_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Task "v" is one of a validation, task "w" has failed: without rows, nothing is put."""
-    from marl_verl.backend.rollout import worker
-
-    puts: list[dict[str, Any]] = []
-
-    async def put(**call: Any) -> None:
-        puts.append(call)
-
-    monkeypatch.setattr(worker, "tq", SimpleNamespace(async_kv_batch_put=put))
-    made = object.__new__(worker._TeamRolloutWorker)
+def test_rows_that_are_learnt_from_are_stored_and_all_are_returned() -> None:
+    """Task "v" is one of a validation, or has failed."""
+    worker = object.__new__(RolloutWorker)
+    worker.store = store = MemoryStore()
     rows = turn_rows(episodes(), step=5, learning={"learner"})
-
-    async def collect(*uids: str) -> worker.Done:
-        made._sampled = {}
-        for uid in uids:
-            sampled = worker.Sampled(worker.Report(uid, uid))
-            if uid == "u":
-                sampled.rows, sampled.table = list(rows), RowTable.of(episodes(), (), TRAINED)
-            made._outcome(uid).set_result(sampled)
-        return await made.collect(list(uids))
-
-    done = asyncio.run(collect("u", "v", "w"))
-    assert [report.uid for report in done.reports] == ["u", "v", "w"]
-    assert (done.keys, done.tags) == ([row.key for row in rows], [row.tag for row in rows])
+    played = [Sampled(Report("u", "u"), rows, RowTable.of(episodes(), (), TRAINED)), Sampled(Report("v", "v"))]
+    done = worker.done(played)
+    assert [report.uid for report in done.reports] == ["u", "v"]
+    assert done.rows == Rows([row.key for row in rows], [row.tag for row in rows])
     assert done.table is not None
     assert done.table.to_rows() == RowTable.of(episodes(), (), TRAINED).to_rows()
-    assert [call["keys"] for call in puts] == [["u_0_0", "u_1_0"]]
-    assert [ids.tolist() for ids in puts[0]["fields"]["input_ids"].unbind()] == [[7, 8, 9, 1, 2]] * 2
-    done = asyncio.run(collect("v", "w"))
-    assert (done.keys, done.table, len(puts)) == ([], None, 1)
+    stored = [(key, row["input_ids"].tolist()) for key, row in store.rows.items()]
+    assert stored == [("u_0_0", [7, 8, 9, 1, 2]), ("u_1_0", [7, 8, 9, 1, 2])]
+    assert worker.done(played[1:]) == Done([played[1].report], Rows([], []), None)
 
 
 def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
@@ -135,18 +121,27 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
 
 @pytest.mark.slow
 def test_what_a_step_removes_are_its_rows_with_tensors_and_what_updates_added() -> None:
-    from transfer_queue import KVBatchMeta
+    from marl_verl.backend.learning.policy import LearningPolicy
+    from marl_verl.backend.policies import Policies
+    from marl_verl.backend.runtime import Runtime
 
-    from marl_verl.backend.learning.batches import by_policy
-    from marl_verl.trainer.schedule import stored
+    class Learning(LearningPolicy):
+        def __init__(self, name: str) -> None:
+            Runtime.__init__(self, PolicyConfig(name))
 
-    keys = ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]
-    tags = [{"policy": "ab"[number % 2], "number": number} for number in range(4)]
-    batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
-    part = by_policy(batch)["b"]
-    assert part.keys == ["t_10_0", "u_0_10"]
-    padded = KVBatchMeta(partition_id="train", keys=["merged-u_0_10", "pad"], tags=[tags[3], {"is_padding": True}])
-    assert stored(batch, [padded], {"b"}).keys == [*part.keys, "merged-u_0_10", "pad"]
+        def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:
+            assert batch.keys == ["t_10_0", "u_0_10"]
+            return Rows([batch.keys[0], "merged-u_0_10", "pad"], [{}, {}, {}]), {"loss": 1.0}
+
+        call = None  # type: ignore[assignment]
+
+    tags = [{"policy": "ab"[number % 2]} for number in range(4)]
+    batch = Rows(["t_9_0", "t_10_0", "u_0_9", "u_0_10"], tags)
+    critics: Any = SimpleNamespace(update=lambda batch, targets: {"critic/b/loss": 2.0})
+    policies = Policies({"a": Runtime(PolicyConfig("a")), "b": Learning("b")}, critics, alone=())
+    metrics, used = policies.update(batch, batch, None)
+    assert metrics == {"critic/b/loss": 2.0, "policy/b/loss": 1.0}
+    assert used == ["t_10_0", "u_0_10", "merged-u_0_10", "pad"]
 
 
 def test_a_column_that_later_rows_lack_has_its_default_there() -> None:

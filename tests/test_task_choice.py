@@ -146,6 +146,9 @@ class Trainer:
         table = RowTable.from_rows(rows[::-1], COMPONENTS) if rows else None
         return [Done(reports, Rows(keys[::-1], rows[::-1]), table)]
 
+    def use_snapshots(self, snapshots: Any) -> None:
+        assert not snapshots
+
     def sample(self) -> tuple[list[list[int]], RowTable | None]:
         """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
         self.rounds, self.step = [], self.step + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from marl_verl_leagues.cross_play import chosen_steps, pair, pairing_result
 from marl_verl_leagues.matrix import matrix
 from rich.console import Console
 
+from marl_verl.backend.protocol import Done, Rows
+from marl_verl.backend.report import Report
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation.request import Assignment, Pairing, Request
@@ -119,8 +120,8 @@ class _Trainer:
         marl: dict[str, dict[str, Any]] = {"rollout": {"keep_episodes": 4}, "validation": {"options": {"episodes": 1}}}
         spaces = {name: types.SimpleNamespace(**{k: _space(v) for k, v in own.items()}) for name, own in marl.items()}
         self.config = types.SimpleNamespace(marl=types.SimpleNamespace(**spaces))
-        self.val_dataset, self.val_dataloader, self.global_steps = [0, 1], (), 20
-        self.agent_loop_manager, self.records = self, self
+        self.data, self.step = types.SimpleNamespace(held_out=["0", "1"]), 20
+        self.rollouts, self.records = self, self
         self.seeds: list[int] = []
         self.checked = 0
 
@@ -130,12 +131,13 @@ class _Trainer:
     def check_failures(self, reports: list[Any]) -> None:
         self.checked += len(reports)
 
-    def play(self, loader: Any, manager: Any, step: int, sampled: bool, **_: Any) -> Any:
-        assert sampled
+    def sample(self, tasks: Any, step: int, validate: bool) -> Any:
+        assert validate
+        assert all(task["sampled"] for task in tasks)
         self.seeds.append(step)
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
-        yield [types.SimpleNamespace(lines=[], failures=[], uid="u", task="t", outcomes=[outcome]) for _ in range(2)]
+        return [Done([Report("u", "t", outcomes=[outcome]) for _ in tasks], Rows([], []), None)]
 
 
 def _space(value: Any) -> Any:
@@ -144,7 +146,6 @@ def _space(value: Any) -> Any:
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, events = _Trainer(), []
-    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append((values["done"], values["tasks"])))
     steps = (0, 20)
     pairings = tuple(Pairing(f"p@{i}", f"p@{j}", {"one": f"s{i}", "two": f"s{j}"}) for i in steps for j in steps)
