@@ -128,6 +128,9 @@ class RolloutWorker:
         store: where the tensors of rows go.
     """
 
+    caught: tuple[type[BaseException], ...] = (Exception, SystemExit, KeyboardInterrupt)
+    """Exceptions that end the sampling of a task with a report."""
+
     def __init__(self, config: Any, clients: Mapping[str, Any], store: RowStore) -> None:
         self.config, self.store = config, store
         self.parts = load_worker_context(config, clients)
@@ -155,7 +158,7 @@ class RolloutWorker:
         report = sampled.report
         try:
             await self._play(task, step, validate, sampled)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except self.caught as error:
             logger.exception("sampling task %s failed", report.task)
             report.error = type(error).__name__
             report.error += f": {error}"
