@@ -5,7 +5,6 @@ Modules are imported in the functions, so that `explain` and `--help` need neith
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -13,15 +12,15 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run, load_run
 from marl_verl.run.installed import use_installed_verl
+from marl_verl.threads import outside_loop
 
 if TYPE_CHECKING:
     from marl_verl.evaluation.launch import Evaluation
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from marl_verl.run.progress import Progress
 
 __all__ = ["Run", "evaluate", "explain", "load_run", "train"]
-
-T = TypeVar("T")
 
 StrPath = str | os.PathLike[str]
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -54,8 +51,9 @@ def train(
 ) -> Run:
     """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
 
-    Training runs in separate processes, which have all ended when this function returns or raises. It may be called in
-    a notebook, and in any thread; a process trains or evaluates one run at a time.
+    Training runs in separate processes, which have all ended when this function returns or raises; with the backend
+    "local" in this process, where breakpoints work. It may be called in a notebook, and in any thread; a process trains
+    or evaluates one run at a time.
 
     Args:
         recipe: a YAML file, or its content as a mapping (`defaults` is optional).
@@ -80,21 +78,19 @@ def train(
         >>> run = train("recipes/quickstart/inventory.yaml", {"trainer.total_training_steps": 2})
         >>> run.summary["success_after"]
     """
-    from marl_verl.config.hardware import assumed, on_gpu
+    from marl_verl.config.hardware import assumed
     from marl_verl.inspect import summary
     from marl_verl.run import prepare
     from marl_verl.run.describe import describe
     from marl_verl.run.lock import locked
     from marl_verl.run.progress import Display
-    from marl_verl.run.supervisor import TrainerProcess
+    from marl_verl.run.start import start
 
     if assume is not None and not dry_run:
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
     with _alone(), assumed(assume):
         begun, display = time.time(), Display.of(progress)
-        plan = _outside_loop(
-            _plan, recipe, _lines(overrides, backend), resume, [Path(file) for file in plugins], dry_run
-        )
+        plan = outside_loop(lambda: _plan(recipe, _lines(overrides, backend), resume, plugins, dry_run))
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
@@ -105,10 +101,7 @@ def train(
                 prepare.make_run_directory(plan, display)
             folder = plan.folder
             display.print(f"run {folder}, log {folder / 'train.log'}")
-            gpu, private = on_gpu(plan.resolved), bool(plan.resolved.marl.run.private_network)
-            module, policies = "marl_verl.trainer.run", list(plan.team.policies)
-            process = TrainerProcess(folder, policies, module, lock=lock, gpu=gpu, private_network=private)
-            process.run(display, begun)
+            start("marl_verl.trainer.run:train", folder, plan.resolved, display, begun, lock=lock)
         summary.show(folder, display)
         return Run(folder)
 
@@ -174,14 +167,14 @@ def evaluate(
         file = None if output is None else Path(output)
         recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
         if recipe:
-            made = _outside_loop(_plan, run, _lines(overrides, backend), None, [Path(file) for file in plugins], False)
+            made = outside_loop(lambda: _plan(run, _lines(overrides, backend), None, plugins, False))
             run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
             step = 0 if step is None else step
         options: dict[str, Any] = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed}
         options |= {"greedy_only": greedy_only, "cross_play": cross_play, "steps": steps, "at_once": at_once}
         options |= {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         try:
-            checked = _outside_loop(plan, Path(run), _lines(overrides, backend), **options)
+            checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), **options))
         except BaseException:
             if recipe:
                 shutil.rmtree(run)
@@ -236,51 +229,48 @@ def _alone() -> Iterator[None]:
         raise MarlError(f"this process already trains or evaluates a run: {why}")
     try:
         use_installed_verl()
-        yield
+        from marl_verl import plugins
+
+        files = plugins.files_in_use()
+        try:
+            yield
+        finally:
+            plugins.use_files(files)
     finally:
         _AT_WORK.release()
-
-
-def _outside_loop(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """Call a function that runs an event loop; in another thread if this one already runs a loop (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return work(*arguments, **options)
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(work, *arguments, **options).result()
 
 
 def _plan(
     recipe: StrPath | Mapping[str, Any] | None,
     overrides: list[str],
     resume: StrPath | None,
-    plugins: list[Path],
+    plugins: Sequence[StrPath],
     dry_run: bool,
 ) -> Plan:
     from omegaconf import OmegaConf
 
     from marl_verl.run.prepare import continue_run, plan_run
 
+    files = [Path(file) for file in plugins]
     if resume is not None:
         if recipe is not None:
             raise MarlError("both a recipe and a run to resume are given: leave one out")
-        return continue_run(Path(resume), overrides, plugins)
+        return continue_run(Path(resume), overrides, files)
     if recipe is None:
         raise MarlError("no recipe is given: give one (`marl-verl recipes` lists the bundled ones), or a run to resume")
     if not isinstance(recipe, Mapping):
-        return plan_run(Path(recipe), overrides, plugins, dry_run)
+        return plan_run(Path(recipe), overrides, files, dry_run)
     content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}
     marl = content.get("marl")
-    files = marl.get("plugins") if isinstance(marl, Mapping) else None
-    if isinstance(files, list | tuple):  # relative to the working directory, since the recipe has no file
-        content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in files]}
+    own = marl.get("plugins") if isinstance(marl, Mapping) else None
+    if isinstance(own, list | tuple):  # relative to the working directory, since the recipe has no file
+        content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in own]}
     with tempfile.TemporaryDirectory() as folder:
         trainer = content.get("trainer")
         named = trainer.get("experiment_name") if isinstance(trainer, Mapping) else None
         file = Path(folder) / f"{re.sub(r'[^A-Za-z0-9.=+-]+', '-', str(named or 'team'))}.yaml"
         OmegaConf.save(OmegaConf.create(content), file)
-        plan = plan_run(file, overrides, plugins, dry_run)
+        plan = plan_run(file, overrides, files, dry_run)
     plan.config.marl.run.recipe = None  # the file is gone
     return plan
 

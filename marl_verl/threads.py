@@ -1,17 +1,20 @@
 """Calls in threads, and time limits."""
 
+import asyncio
 import ctypes
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
+PATIENCE = 5.0
+"""Seconds until an exception is raised again in a thread that has not ended."""
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -41,6 +44,37 @@ def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def outside_loop(call: Callable[[], T]) -> T:
+    """Run a call that runs an event loop; in another thread if this one already runs a loop (a notebook).
+
+    An exception of this thread, such as KeyboardInterrupt, is then raised in the other one, which is awaited.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    threads: list[int] = []
+
+    def work() -> T:
+        threads.append(threading.get_ident())
+        return call()
+
+    future = in_thread("marl-verl", work)
+    try:
+        return future.result()
+    except BaseException as error:
+        while not future.done():
+            for thread in threads:
+                _raise_in(thread, type(error))
+            wait([future], timeout=PATIENCE)
+        raise
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception at the next line of Python of another thread; None: take back one that was not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
 
 
 class TimeUp(BaseException):
@@ -83,7 +117,6 @@ def _by_signal(seconds: float, lines: list[str]) -> Callable[[], None]:
 
 def _by_thread(seconds: float, lines: list[str]) -> Callable[[], None]:
     thread, ended, lock = threading.get_ident(), threading.Event(), threading.Lock()
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
     def watch() -> None:
         wait = seconds
@@ -92,12 +125,12 @@ def _by_thread(seconds: float, lines: list[str]) -> Callable[[], None]:
             with lock:
                 if not ended.is_set():
                     lines.append(current_line(sys._current_frames().get(thread)))
-                    raise_in(ctypes.c_ulong(thread), ctypes.py_object(TimeUp))
+                    _raise_in(thread, TimeUp)
 
     def end() -> None:
         with lock:
             ended.set()
-            raise_in(ctypes.c_ulong(thread), None)  # one that has not been raised yet
+            _raise_in(thread, None)
 
     threading.Thread(target=watch, name="marl-verl time limit", daemon=True).start()
     return end

@@ -190,7 +190,7 @@ class _Trained:
     failure: BaseException | None = None
 
     def __init__(
-        self, folder: Path, policies: list[str], module: str, lock: int, gpu: bool, private_network: bool
+        self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool, private_network: bool
     ) -> None:
         self.folder = folder
 

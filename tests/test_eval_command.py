@@ -16,10 +16,9 @@ from safetensors.numpy import save_file
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import MarlError, RunError
-from marl_verl.evaluation import launch
 from marl_verl.evaluation.plan import plan
 from marl_verl.evaluation.request import RESULT, Request
-from marl_verl.run import prepare
+from marl_verl.run import prepare, supervisor
 from marl_verl.run.checkpoint.folders import manifest
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir
@@ -119,7 +118,7 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the run, seen from the folder that it was made in, and a process that does not really play."""
     shutil.copytree(made / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "TrainerProcess", _Played)
+    monkeypatch.setattr(supervisor, "TrainerProcess", _Played)
     monkeypatch.setattr(_Played, "failure", None)
     return Path("runs") / "inventory-1"
 
@@ -139,7 +138,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     def no_process(*_: object, **__: object) -> None:
         pytest.fail("a process was started: this command had to be refused")
 
-    monkeypatch.setattr(launch, "TrainerProcess", no_process)
+    monkeypatch.setattr(supervisor, "TrainerProcess", no_process)
 
     def refuse(*arguments: str) -> str:
         before = sorted(run.rglob("*"))
@@ -191,7 +190,7 @@ def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> N
 def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(run / "checkpoints")
     assert "has no complete checkpoint" in refused(str(run))
-    monkeypatch.setattr(launch, "TrainerProcess", _Played)
+    monkeypatch.setattr(supervisor, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--step", "0"]) == 0
 
 
@@ -234,7 +233,7 @@ def test_a_recipe_is_evaluated_without_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "TrainerProcess", _Played)
+    monkeypatch.setattr(supervisor, "TrainerProcess", _Played)
     monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
     models = {name: made / "cache" / name for name in ("holder", "asker")}
     monkeypatch.setattr(

@@ -151,11 +151,12 @@ def test_usual_durations_are_those_of_earlier_runs(tmp_path: Path) -> None:
         timing |= {} if validated is None else {"validated": validated}
         (tmp_path / name / "timing.json").write_text(json.dumps(timing))
 
-    assert usual(tmp_path / "new", ["a", "b"]) == {}
+    assert usual(tmp_path / "new", ["a", "b"], "verl") == {}
     run("one", ["a", "b"], 30.0)
     run("two", ["b", "a"], 32.0, validated=47.0)
     run("other", ["a", "c"], 300.0)
-    durations = usual(tmp_path / "new", ["a", "b"])
+    durations = usual(tmp_path / "new", ["a", "b"], "verl")
+    assert usual(tmp_path / "new", ["a", "b"], "local") == {}
     assert (durations["starting Ray"], durations["starting policies"], durations["first validation"]) == (
         2.0,
         31.0,

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         how = {"dry_run": True, "assume": options.assume, "backend": options.backend}
         train(options.run, overrides, plugins=options.plugin, **how)
         return 0
-    display = Display(Output(stderr=True) if options.json else None)
+    display = Display(Output(file=sys.stderr) if options.json else None)
     arguments = {name: getattr(options, name) for name in PASSED_ON}
     done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **arguments)
     if options.json:

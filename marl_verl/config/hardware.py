@@ -11,7 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +65,21 @@ def assumed(text: str | None) -> Iterator[None]:
             variables[ASSUMED_VARIABLE] = FLASH
         else:
             raise MarlError(f"unknown assumption '{part}': {nearest(name, ('gpus=8', FLASH))}")
-    before = {name: os.environ.get(name) for name in variables}
+    with environment(variables):
+        yield
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables; at the end of the context all have their former values."""
+    before = dict(os.environ)
     os.environ |= variables
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before
 
 
 @functools.cache

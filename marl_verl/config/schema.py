@@ -33,9 +33,7 @@ class Run:
 
     name: str | int | float | None = None  # folder under `dir`; null: the recipe's name, numbered
     dir: str = "runs"  # folder of all runs, relative to the current one
-    backend: Literal["local", "verl"] | None = (
-        None  # local: one process; null: verl, its servers on Ray (docs/start.md)
-    )
+    backend: Literal["local", "verl"] | None = None  # local: one process; verl, or null: on Ray, with vLLM's servers
     seed: NonNegative = 0  # for data order, sampling, models that are made, and tasks
     repeatable: bool = False  # a seed for every request; default: true on a CPU, false on GPUs (docs/sampling.md)
     merge_turns: bool = True  # train turns of a conversation as one sequence, same gradient (docs/merging.md)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from marl_verl import threads
+from marl_verl.episode.debugging import Limit
 from marl_verl.episode.journal import CallRecord, Raised
 
 
@@ -42,7 +43,7 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
     """
     if seconds is None:
         return await _awaited(_plainly(fn, arguments))
-    limit = asyncio.timeout(seconds)
+    limit = Limit(seconds)
     try:
         async with limit:
             # calling an async function only creates its coroutine, which needs no thread

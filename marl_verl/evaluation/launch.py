@@ -1,4 +1,4 @@
-"""Run a checked evaluation in a separate process, store its result in the run directory, and print it."""
+"""Run a checked evaluation, store its result in the run directory, and print it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from marl_verl.config.hardware import on_gpu
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
@@ -23,7 +22,7 @@ from marl_verl.files import read_bytes, read_json
 from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.run.packing import unpacked
 from marl_verl.run.progress import Display
-from marl_verl.run.supervisor import TrainerProcess
+from marl_verl.run.start import start
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,7 @@ def launch(
     log.unlink(missing_ok=True)
     try:
         plan.write()
-        policies = list(plan.team.policies)
-        module, gpu = "marl_verl.evaluation.run", on_gpu(plan.config)
-        private = bool(plan.config.marl.run.private_network)
-        TrainerProcess(plan.folder, policies, module, log, lock, gpu, private).run(display, begun)
+        start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, begun, log, lock)
         result = read_json(plan.folder / RESULT)
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed

@@ -7,6 +7,7 @@ import io
 import itertools
 import re
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -157,12 +158,14 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def usual(folder: Path, policies: Sequence[str]) -> dict[str, float]:
-    """Phase of the start -> its median seconds in the latest runs of these policies in a run directory's folder."""
+def usual(folder: Path, policies: Sequence[str], backend: str) -> dict[str, float]:
+    """Phase of the start -> its median seconds in the latest runs of these policies, on this backend, in a run
+    directory's folder."""
     durations: dict[str, list[float]] = {}
     paths = sorted(folder.resolve().parent.glob("*/timing.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     with contextlib.suppress(MarlError):  # of a damaged file
-        timings = [timing for timing in map(read_json, paths) if set(timing.get("policies", ())) == set(policies)]
+        now, found = (set(policies), backend), map(read_json, paths)
+        timings = [t for t in found if (set(t.get("policies", ())), t.get("backend", "verl")) == now]
         for timing in timings[:EARLIER]:
             end_of_validation = {"": timing["validated"]} if "validated" in timing else {}
             begun = sorted({**timing["phases"], **end_of_validation}.items(), key=lambda phase: float(phase[1]))
@@ -225,7 +228,13 @@ class Display:
     def _draw(self) -> None:
         """Draw the view below what is printed, until `close`."""
         if self._live is None:
-            self._live = Live(self._view, console=self.console, refresh_per_second=5, transient=True)
+            self._live = Live(
+                self._view,
+                console=self.console,
+                refresh_per_second=5,
+                transient=True,
+                redirect_stderr=sys.stderr.isatty(),
+            )
             self._live.start()
 
     def close(self) -> None:
@@ -233,6 +242,11 @@ class Display:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def stop_drawing(self) -> None:
+        """Print lines from now on: another program uses the terminal."""
+        self.close()
+        self._redraws = False
 
     @contextmanager
     def task(self, name: str) -> Iterator[Callable[[float], None]]:

@@ -13,6 +13,7 @@ from marl_verl.algo.sampling.context import RoleReward, finite, judged
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Run, Turn, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.episode.calls import is_async
+from marl_verl.episode.debugging import breakpoints
 from marl_verl.episode.messages import untrained_sampling
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.tasks.base import Task, TaskSet, is_quick
@@ -89,7 +90,7 @@ def rehearse(
                     run.resolve(act, Action(text=""))
 
     try:
-        with time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
+        with breakpoints(None), time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
             asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
     except TimeUp as up:
         problem = f"workflow '{team.workflow.name}' on task '{task.id}' ran {2 * SECONDS:.0f} s without an effect{up}"

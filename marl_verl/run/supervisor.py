@@ -10,10 +10,8 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -26,6 +24,7 @@ from marl_verl.run.parent import how_to_continue
 from marl_verl.run.private_network import enter
 from marl_verl.run.progress import Display, usual
 from marl_verl.run.terminal import termination_as_interrupt
+from marl_verl.run.timing import RunEvents, interrupted
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 ON_TWO_CORES = {"starting Ray and loading verl": 6.0, "starting policies": 30.0}
@@ -69,9 +68,6 @@ class TrainerProcess:
             **_environment(gpu),
         }
         self.others = {process.pid for process in psutil.Process().children(recursive=True)}
-        self.timing: dict[str, Any] = {"phases": {}}
-        self.error: dict[str, Any] | None = None
-        self.doing = "while starting"
 
     @termination_as_interrupt()
     def run(self, display: Display, begun: float) -> None:
@@ -81,15 +77,15 @@ class TrainerProcess:
             RunError: the trainer failed.
             KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
         """
-        self.timing["begun"] = begun
-        display.expect(usual(self.folder, self.policies) or ({} if self.gpu else ON_TWO_CORES))
+        events = RunEvents(self.folder, display, "verl", begun)
+        display.expect(usual(self.folder, self.policies, "verl") or ({} if self.gpu else ON_TWO_CORES))
         for scratch in cleanup_abandoned():
             display.print(f"removed the leftovers of a killed run: {scratch}")
         prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
         try:
             reading, process = self._start()
             try:
-                self._follow(reading, process, display)
+                self._follow(reading, process, events)
                 code = process.wait()
             except BaseException as error:
                 display.note("stopping the trainer, its servers and Ray ...")
@@ -101,11 +97,9 @@ class TrainerProcess:
                     process.wait()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
-                interrupted = f"interrupted. {how_to_continue(self.folder)}"
-                display.print(interrupted)
-                raise KeyboardInterrupt(interrupted) from error
+                raise interrupted(self.folder, display) from error
             if code:
-                failure = self.error or {"message": self._unexplained(code), "expected": False}
+                failure = events.error or {"message": self._unexplained(code, events.activity), "expected": False}
                 raise RunError(failure["message"], self.log, bool(failure["expected"]))
         finally:
             display.close()
@@ -135,49 +129,29 @@ class TrainerProcess:
             enter()
         prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: if the command line is killed
 
-    def _follow(self, reading: int, process: subprocess.Popen[bytes], display: Display) -> None:
+    def _follow(self, reading: int, process: subprocess.Popen[bytes], events: RunEvents) -> None:
         """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""
         rest = b""
-        with open(reading, "rb", buffering=0) as events:
+        with open(reading, "rb", buffering=0) as pipe:
             while True:
                 ended = process.poll() is not None
-                if select.select([events], [], [], 0 if ended else PERIOD)[0]:
-                    if not (new := events.read(1 << 16)):
+                if select.select([pipe], [], [], 0 if ended else PERIOD)[0]:
+                    if not (new := pipe.read(1 << 16)):
                         return
                     *lines, rest = (rest + new).split(b"\n")
                     for line in lines:
-                        self._event(json.loads(line), display)
+                        event = json.loads(line)
+                        events.handle(event)
+                        if event["event"] == "started":
+                            self.resources.note_shared_memory()
                 elif ended:
                     return
 
-    def _event(self, event: dict[str, Any], display: Display) -> None:
-        """Handle an event. Writes the start times of phases, in seconds since the command, to timing.json."""
-        kind, seconds = event["event"], time.time() - self.timing["begun"]
-        if kind == "error":
-            self.error = event
-        elif kind == "doing":
-            self.doing = event["activity"]
-        elif kind == "phase":
-            self.timing["phases"][event["name"]] = seconds
-        elif kind == "started":
-            self.timing["policies"] = event["seconds"]
-            self.timing["phases"]["policies started"] = seconds
-            self.resources.note_shared_memory()
-        elif kind == "step":
-            self.timing.setdefault("seconds_to_first_step", seconds)
-        elif kind == "validation" and "seconds_to_first_step" not in self.timing:
-            self.timing["validated"] = seconds
-        if kind in ("phase", "started", "step", "validation"):
-            new = self.folder / ".timing.json"
-            new.write_text(json.dumps(self.timing))
-            new.replace(self.folder / "timing.json")
-        display.event(event)
-
-    def _unexplained(self, code: int) -> str:
+    def _unexplained(self, code: int, activity: str) -> str:
         """The error message for a trainer that ended without sending an error event."""
         memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
         end = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
-        return f"the trainer {end} {self.doing}. {how_to_continue(self.folder)}"
+        return f"the trainer {end} {activity}. {how_to_continue(self.folder)}"
 
     def _adopted(self) -> list[psutil.Process]:
         """Descendants that belong to the run: unlike those of a script, they are in another session."""

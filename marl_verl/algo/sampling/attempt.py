@@ -10,6 +10,7 @@ from typing import TypeVar
 from marl_verl.algo.sampling.base import Candidate, Failure
 from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.episode import Act, Action, Reason, WorkflowError
+from marl_verl.episode.debugging import Limit
 from marl_verl.errors import format_error
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) ->
     the sampler and propagate.
     """
     seconds = context.limits.episode_seconds
-    limit = asyncio.timeout(seconds)
+    limit = Limit(seconds)
     try:
         async with limit:
             return await work

@@ -44,7 +44,8 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
     """The results of `fn(*arguments)` for each tuple of arguments, each within `seconds` (None: no limit).
 
     Without a limit, and for async or `quick` functions, they run in this process. So do functions and arguments that
-    cannot be pickled, with a MarlWarning: a limit then cannot end them.
+    cannot be pickled, with a MarlWarning: a limit then cannot end them. A call that reaches a `breakpoint()` begins
+    again in this process, which may have a terminal.
 
     Raises:
         TimeoutError: the limit is reached. The function is ended.
@@ -59,11 +60,18 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
         why = f"its function or arguments cannot be pickled ({format_error(error)})"
         warnings.warn(MarlWarning(f"a time limit cannot end {name}: {why}"), stacklevel=2)
         return [await perform(fn, arguments, seconds) for arguments in calls]
-    results: list[Any] | None = await in_thread(_POOL.call, (*request, seconds))
+    try:
+        results: list[Any] | None = await in_thread(_POOL.call, (*request, seconds))
+    except _Breakpoint:
+        return [await perform(fn, arguments) for arguments in calls]
     if results is None:  # it returns awaitables, which belong to this event loop
         _POOL.awaitable.add(_key(fn))
         return [await perform(fn, arguments, seconds) for arguments in calls]
     return results
+
+
+class _Breakpoint(BaseException):
+    """Raised by `breakpoint()` in a worker process; not an Exception, so that most code does not catch it."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,8 @@ def _values(results: Sequence[tuple[str, Any]]) -> list[Any] | None:
     for kind, value in results:
         if kind == "raised":
             raise value
+        if kind == "breakpoint":
+            raise _Breakpoint
         if kind == "awaitable":
             return None
     return [value for _, value in results]
@@ -209,6 +219,8 @@ def serve(descriptor: int) -> None:
     """The worker's process: answer requests until its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
     pipe = Connection(descriptor)
+    if os.environ.get("PYTHONBREAKPOINT") != "0":
+        sys.breakpointhook = _stop
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pipe.send_bytes(pickle.dumps(("ready", None)))
@@ -248,9 +260,15 @@ def _reply(fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, bytes
             getattr(value, "close", lambda: None)()
             return "awaitable", pickle.dumps(("awaitable", None))
         return "value", cloudpickle.dumps(("value", value))
+    except _Breakpoint:
+        return "breakpoint", pickle.dumps(("breakpoint", None))
     except BaseException as error:  # noqa: BLE001 - raised where it is awaited
         error.add_note(f"in a process of its own:\n{''.join(traceback.format_exception(error)[1:])}")
         return "raised", _pickled(error)
+
+
+def _stop(*_: Any, **__: Any) -> None:
+    raise _Breakpoint
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -264,3 +282,10 @@ def _pickled(error: BaseException) -> bytes:
 
 
 _POOL = _Pool()
+
+
+def end_processes() -> None:
+    """End the worker processes of this process; later calls start new ones."""
+    global _POOL
+    _POOL.stop()
+    _POOL = _Pool()

@@ -1,0 +1,91 @@
+"""Work in this process (`marl.run.backend: local`): its events are shown directly, and a debugger works in all code.
+
+Standard output is the terminal's, for prints and prompts of users' code. Standard error, logging and warnings go to the
+log, as those of the processes of a run on Ray do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import sys
+import traceback
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from marl_verl.algo.sampling.scoring import end_processes
+from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE, environment
+from marl_verl.episode.debugging import breakpoints
+from marl_verl.errors import MarlError, RunError, format_error
+from marl_verl.events import emit, received
+from marl_verl.run.progress import Display, usual
+from marl_verl.run.terminal import termination_as_interrupt
+from marl_verl.run.timing import RunEvents, interrupted
+from marl_verl.threads import outside_loop
+
+
+@termination_as_interrupt()
+def run(work: str, folder: Path, policies: list[str], log: Path, gpu: bool, display: Display, begun: float) -> None:
+    """Call the function `work` ("module:name") with the run directory. SIGTERM and SIGHUP act as Ctrl-C.
+
+    Raises:
+        RunError: the function failed; its traceback is in the log.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
+        Exception: raised by the display's callback.
+    """
+    events = RunEvents(folder, display, "local", begun)
+    display.expect(usual(folder, policies, "local"))
+    module, _, name = work.partition(":")
+
+    def call() -> None:
+        emit("phase", name="loading verl")
+        getattr(importlib.import_module(module), name)(folder.resolve())
+
+    try:
+        with _environment(gpu), _logged(log), breakpoints(display.stop_drawing), received(events.handle) as failures:
+            try:
+                outside_loop(call)
+            except Exception as error:
+                traceback.print_exc()
+                if error in failures:
+                    raise
+                message = " ".join(format_error(error).split())
+                raise RunError(message, log, isinstance(error, MarlError)) from error
+    except KeyboardInterrupt as error:
+        raise interrupted(folder, display) from error
+    finally:
+        display.close()
+        end_processes()
+
+
+def _environment(gpu: bool) -> contextlib.AbstractContextManager[None]:
+    """The environment variables of a run, as those of the processes of a run on Ray."""
+    variables = {RUN_VARIABLE: uuid.uuid4().hex, HARDWARE_VARIABLE: "gpu" if gpu else "cpu"}
+    variables["TOKENIZERS_PARALLELISM"] = "false"  # its threads and forks do not go together
+    if not gpu:
+        variables["TORCHDYNAMO_DISABLE"] = "1"  # compiling a tiny model takes longer than it saves
+    return environment(variables)
+
+
+@contextlib.contextmanager
+def _logged(log: Path) -> Iterator[None]:
+    """Append standard error to a file, with the logging that goes there."""
+    with log.open("a", buffering=1, encoding="utf-8") as file:
+        terminal = sys.stderr
+        _redirect(terminal, file)
+        try:
+            with contextlib.redirect_stderr(file):
+                yield
+        finally:
+            _redirect(file, terminal)  # also handlers that were made meanwhile
+
+
+def _redirect(before: TextIO, now: TextIO) -> None:
+    """Change the stream of the handlers of all loggers."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for handler in [handler for logger in loggers for handler in getattr(logger, "handlers", ())]:
+        if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is before:
+            handler.setStream(now)

@@ -1,0 +1,178 @@
+"""Work in this process: its output, its errors, Ctrl-C, and a debugger on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl import RunError
+from marl_verl.events import emit
+from marl_verl.run import embedded
+from marl_verl.run.progress import Display
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(work: str, folder: Path, progress: Any = False) -> None:
+    log = folder / "train.log"
+    embedded.run(f"tests.embedded_work:{work}", folder, ["one"], log, False, Display.of(progress), time.time())
+
+
+def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handler, events = logging.StreamHandler(), list[dict[str, Any]]()
+    logging.getLogger("transformers").addHandler(logging._StderrHandler())  # type: ignore[attr-defined]
+    logging.getLogger("verl").addHandler(handler)
+    try:
+        for _ in range(2):  # a notebook trains again
+            run("steps", tmp_path, events.append)
+    finally:
+        logging.getLogger("verl").removeHandler(handler)
+        logging.getLogger("transformers").handlers.pop()
+    assert handler.stream is sys.stderr
+    output = capsys.readouterr()
+    assert output.out == 2 * "printed in step 1\nprinted in step 2\n"
+    assert output.err == ""
+    log = (tmp_path / "train.log").read_text()
+    assert (log.count("to standard error\n"), log.count("logged in step 2\n")) == (4, 2)
+    assert [event["event"] for event in events] == 2 * ["phase", "started", "step", "step"]
+    timing = json.loads((tmp_path / "timing.json").read_text())
+    assert (timing["backend"], list(timing["phases"])) == ("local", ["loading verl", "policies started"])
+    assert timing["seconds_to_first_step"] < 60
+    emit("step")  # goes nowhere
+
+
+@pytest.mark.parametrize(
+    ("work", "message", "mistake"), [("mistake", "a mistake of", True), ("bug", "ValueError: a", False)]
+)
+def test_an_error_is_one_line_and_its_traceback_in_the_log(
+    tmp_path: Path, work: str, message: str, mistake: bool
+) -> None:
+    with pytest.raises(RunError, match=f"^{message}.* \\(log: ") as error:
+        run(work, tmp_path)
+    assert error.value.mistake == mistake
+    assert f"in {work}\n" in (tmp_path / "train.log").read_text()
+
+
+def test_an_error_of_a_callback_ends_the_work(tmp_path: Path) -> None:
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        run("steps", tmp_path, report)
+    assert "printed" not in (tmp_path / "train.log").read_text()
+
+
+def test_the_environment_is_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = dict(os.environ)
+    run("environment", tmp_path)
+    assert capsys.readouterr().out == "cpu True\n"
+    assert dict(os.environ) == before
+
+
+def test_ctrl_c_in_a_notebook_ends_the_work_in_its_thread(tmp_path: Path) -> None:
+    """An event loop runs in this thread, which gets the signal."""
+
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "doing":
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt, match=r"interrupted\. No checkpoint was saved yet"):
+            run("hang", tmp_path, report)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # that of asyncio cancels the cell instead
+    try:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(cell())
+        loop.close()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not [thread for thread in threading.enumerate() if thread.name == "marl-verl"]
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *command: str) -> None:
+        self._ours, theirs = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+        streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
+        os.close(theirs)
+        self.shown, self._read, self._from = "", threading.Condition(), 0
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        try:
+            while part := os.read(self._ours, 1 << 16):
+                with self._read:
+                    self.shown += part.decode(errors="replace")
+                    self._read.notify()
+        except OSError:  # the process has ended
+            pass
+
+    def expect(self, text: str) -> str:
+        """Wait until a text is shown, after the last one. Returns what is shown up to it."""
+        with self._read:
+            assert self._read.wait_for(lambda: text in self.shown[self._from :], timeout=60), self.shown
+            begin, self._from = self._from, self.shown.index(text, self._from) + len(text)
+            return self.shown[begin : self._from]
+
+    def type(self, line: str) -> None:
+        os.write(self._ours, f"{line}\n".encode())
+
+    def end(self) -> int:
+        try:
+            return self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            os.close(self._ours)
+
+
+def test_a_breakpoint_opens_a_prompt_and_no_time_limit_expires(tmp_path: Path) -> None:
+    terminal = Terminal(sys.executable, "-m", "tests.embedded_work", "stop_in_call", str(tmp_path))
+    for number, name in ((8, "called"), (10, "scored"), (12, "own")):
+        terminal.expect("return twice")
+        terminal.expect("(Pdb) ")
+        time.sleep(1)  # longer than the limits
+        terminal.type("p twice, 'of mine'")
+        assert "step 1/9" not in terminal.expect(f"({number}, 'of mine')")  # the view is not drawn over the prompt
+        terminal.type("c")
+        terminal.expect(f"{name} {number}")
+    terminal.expect("finished")
+    assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("line", ["q", "\x04"])
+def test_quitting_the_debugger_ends_the_run(tmp_path: Path, line: str) -> None:
+    terminal = Terminal(sys.executable, "-m", "tests.embedded_work", "stop_in_call", str(tmp_path))
+    terminal.expect("(Pdb) ")
+    terminal.type(line)
+    terminal.expect("interrupted. No checkpoint was saved yet")
+    assert terminal.end() == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_at_once(tmp_path: Path, number: int) -> None:
+    terminal = Terminal(sys.executable, "-m", "tests.embedded_work", "hang", str(tmp_path))
+    terminal.expect("hanging")
+    time.sleep(0.5)
+    begun = time.monotonic()
+    terminal.process.send_signal(number)
+    terminal.expect("interrupted. No checkpoint was saved yet: start a new run")
+    assert terminal.end() == 130
+    assert time.monotonic() - begun < 5
+    assert "Traceback" not in terminal.shown
