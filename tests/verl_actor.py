@@ -235,5 +235,5 @@ class Actor:
         before = self.weights()
         self.trained, metrics = self.policy.update(batch, updates)
         after = self.weights()
-        del metrics["update_seconds"]
+        self.seconds = metrics.pop("update_seconds")
         return {name: before[name] - after[name] for name in before}, metrics

@@ -12,11 +12,8 @@ import json
 import random
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pytest
 
 from tests.verl_actor import Actor, Row, cpu_verl
 
@@ -67,7 +64,7 @@ def compared(name: str, rounds: int) -> dict[str, Any]:
     import torch
 
     sizes = SIZES[name]
-    with tempfile.TemporaryDirectory() as place, cpu_verl(), pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as place, cpu_verl():
         folder = Path(place, "model")
         if name == "tiny":
             words = tiny(folder)
@@ -78,26 +75,17 @@ def compared(name: str, rounds: int) -> dict[str, Any]:
             words = 40_000
         settings = [f"actor_rollout_ref.actor.{setting}" for setting in SETTINGS]
         longest = f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={sizes.tokens}"
-        actor = Actor(folder, "ppo-clip", patch, *settings, longest)
+        settings = ["ppo-clip", *settings, longest]
+        actors = {merges: Actor(folder, *settings, f"marl.run.merge_turns={merges}") for merges in (True, False)}
         rows = conversations(sizes, words)
         zeros = [torch.zeros(len(row.response)) for row in rows]
-        whole, spent = actor.runtime.update, []
-
-        def timed(*given: Any) -> Any:
-            begun = time.perf_counter()
-            found = whole(*given)
-            spent.append(time.perf_counter() - begun)
-            return found
-
-        patch.setattr(actor.runtime, "update", timed)
         seconds: dict[bool, list[float]] = {True: [], False: []}
         metrics: dict[bool, dict[str, float]] = {}
         for turn in range(rounds + 1):
-            for merges in (True, False):
-                actor.runtime._merges = merges
+            for merges, actor in actors.items():
                 _, metrics[merges] = actor.update(rows, zeros)
                 if turn:  # the first round warms up
-                    seconds[merges].append(spent[-1])
+                    seconds[merges].append(actor.seconds)
     merged, plain = metrics[True], metrics[False]
     return {
         "rows": [int(each["merge/rows_after"]) for each in (merged, plain)],

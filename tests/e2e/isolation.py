@@ -4,9 +4,9 @@ python -m tests.e2e.isolation RECIPE FOLDER     prepares a run and starts the tr
 python -m tests.e2e.isolation FOLDER            is the trainer
 
 In step 1 each policy is updated and then synced, one after the other, with fingerprints of all of them after each: of
-the weights that training workers hold, and of what servers answer. The other steps are verl's own loop. Of every step
-it is noted what training workers were given to learn from. Everything goes to FOLDER/seen.json, and then
-the run waits to be killed.
+the weights that training workers hold, and of what servers answer. The other steps are the trainer's own loop. Of every
+step it is noted what training workers were given to learn from. Everything goes to FOLDER/seen.json, and then the run
+waits to be killed.
 """
 
 from __future__ import annotations
@@ -81,30 +81,25 @@ def _noted(trainer: Any, policy: str, update: Callable[[Any], Any], lessons: lis
     columns = {name: [row.tolist() for row in fields[name].unbind()] for name in NOTED}
     for number, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
         row = {name: column[number] for name, column in columns.items()}
-        where = {"step": trainer.global_steps, "policy": policy, "key": key, "padding": bool(tag.get("is_padding"))}
+        where = {"step": trainer.step, "policy": policy, "key": key, "padding": bool(tag.get("is_padding"))}
         lessons.append({**where, **row})
     return update(batch)
 
 
 def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str, Any]:
     """Step 1, a policy at a time: what changed where, after what."""
-    import transfer_queue as tq
+    from marl_verl.backend.learning.batches import put_advantages
 
-    from marl_verl.backend.learning.batches import by_policy
-    from marl_verl.trainer.schedule import stored
-
-    trainer.global_steps = 1
-    batch, table = trainer.sample()
-    trainer.schedule.put_advantages(batch, table)
-    parts = by_policy(batch)
-    seen, updated = {"start": fingerprints(trainer, prompts)}, []
+    trainer.step = 1
+    rows, table = trainer.sampling.sample()
+    put_advantages(trainer.store, rows, trainer.advantages(table)[1], trainer.policies.learning)
+    seen, used = {"start": fingerprints(trainer, prompts)}, dict[str, None]()
     for runtime in trainer.policies.trained:
-        updated.append(trainer.policies.update(parts[runtime.name])[runtime.name][0])
+        used |= dict.fromkeys(trainer.policies.update(rows, rows.by_policy()[runtime.name], None)[1])
         seen[f"{runtime.name} updated"] = fingerprints(trainer, prompts)
-        runtime.sync_weights(1)
+        runtime.sync(1)
         seen[f"{runtime.name} synced"] = fingerprints(trainer, prompts)
-    rows = stored(batch, updated, trainer.policies.learning)
-    tq.kv_clear(keys=rows.keys, partition_id=rows.partition_id)
+    trainer.store.remove(list(used))
     return seen
 
 
@@ -112,15 +107,15 @@ def note_queue(trainer: Any, file: Path) -> None:
     """From here on, note what TransferQueue holds at the end of a step, before the rows of that step leave it."""
     import transfer_queue as tq
 
-    compute = trainer._compute_metrics
+    commit = trainer.checkpoints.commit
 
-    def noted(*args: Any, **options: Any) -> None:
-        compute(*args, **options)
+    def noted(step: int) -> None:
+        commit(step)
         held = {partition: sorted({key.partition("t")[0] for key in keys}) for partition, keys in tq.kv_list().items()}
         with file.open("a") as lines:
-            lines.write(json.dumps([trainer.global_steps, held]) + "\n")
+            lines.write(json.dumps([step, held]) + "\n")
 
-    trainer._compute_metrics = noted
+    trainer.checkpoints.commit = noted
 
 
 def train(folder: Path) -> None:
@@ -131,7 +126,7 @@ def train(folder: Path) -> None:
     from marl_verl.trainer.run import session
 
     lessons: list[dict[str, Any]] = []
-    with session(folder) as (trainer, manager):
+    with session(folder) as trainer:
         models = {name: each.config.actor_rollout_ref.model.path for name, each in trainer.policies.runtimes.items()}
         conversation = [{"role": "user", "content": OBSERVATION}]
         prompts = {
@@ -142,9 +137,8 @@ def train(folder: Path) -> None:
         }
         note_lessons(trainer, lessons)
         note_queue(trainer, folder / "queue.jsonl")
-        trainer.agent_loop_manager = manager
         stages = one_after_the_other(trainer, prompts)
-        trainer.fit(manager)
+        trainer.fit()
         write_summary(trainer)
         stages["end"] = fingerprints(trainer, prompts)
         seen = {

@@ -124,20 +124,20 @@ def announce(file: str, phase: str, step: int) -> None:
     def around_calls() -> None:
         import ray
 
+        from marl_verl.backend.learning.policy import LearningPolicy
         from marl_verl.backend.verl.policy_runtime import PolicyRuntime
-        from marl_verl.trainer import report
 
-        around(PolicyRuntime, "_log_probs", "")
-        around(PolicyRuntime, "update", "updating a policy")
-        around(PolicyRuntime, "sync_weights", "syncing a policy")
-        around(report, "write_summary", "writing the summary")
+        around(LearningPolicy, "_log_probs", "")
+        around(LearningPolicy, "update", "updating a policy")
+        around(PolicyRuntime, "sync", "syncing a policy")
+        around(sys.modules["__main__"], "write_summary", "writing the summary")
         around(ray, "shutdown", "stopping Ray")
 
     @contextmanager
     def phases(self: Phases, name: str) -> Iterator[None]:
         if name == "starting":
             around_calls()
-        now["step"] = self._step()
+        now["step"] = self.step
         with call(self, name):
             begun(name)
             yield
@@ -159,7 +159,7 @@ def install(victim: str, phase: str, step: int) -> None:
 
     @contextmanager
     def phases(self: Phases, name: str) -> Iterator[None]:
-        due = name == phase and self._step() == step
+        due = name == phase and self.step == step
         named = victim.removeprefix(PAUSED)
         chosen = {what: watched[what] for what in watched if named in (what, DRIVER)} if due else {}
         pids = {what: pid_of(actor) for what, actor in chosen.items()} | (servers_of_ray() if "Ray's" in victim else {})

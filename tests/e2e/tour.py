@@ -1,7 +1,7 @@
 """One start of the real stack for the methods of four papers: the team changes between steps.
 
 python -m tests.e2e.tour FOLDER    prepares a run and starts the trainer; with the folder of a prepared run it is the
-                                   trainer: verl's own loop, where each step has another team
+                                   trainer, each of whose steps has another team
 It is also the plugin of that run.
 
 A step takes its team (task set, workflow, agents) with algorithm and sampler from the CPU recipe of a method.
@@ -78,11 +78,12 @@ def change(config: Any, new: dict[str, Any]) -> dict[str, Any]:
     return marl
 
 
-def change_worker(worker: Any, new: dict[str, Any]) -> None:
+def change_worker(actor: Any, new: dict[str, Any]) -> None:
     """In the rollout worker: load what the step names, as at its start."""
     from marl_verl.backend.rollout.worker import load_samplers, load_worker_context
     from marl_verl.team import read_team
 
+    worker = actor.worker
     marl = change(worker.config, new)
     clients = {name: client.client for name, client in worker.parts.clients.items()}
     worker.parts = load_worker_context(worker.config, clients)
@@ -98,19 +99,20 @@ def train(folder: Path) -> None:
     from marl_verl.trainer.run import session
 
     teams = json.loads((folder / "teams.json").read_text())
-    with session(folder) as (trainer, manager):
+    with session(folder) as trainer:
+        sample = trainer.sampling.sample
 
-        def begin() -> None:
-            if trainer.global_steps > len(METHODS):
-                return
-            new = teams[METHODS[trainer.global_steps - 1]]
-            ray.get([worker.__ray_call__.remote(change_worker, new) for worker in manager.agent_loop_workers])
-            trainer.team = read_team(change(trainer.config, new))
-            trainer.algorithm = algorithm_of(trainer.team)
-            trainer.records = Records(trainer.config, trainer.team, trainer.algorithm, trainer.run_dir)
+        def with_team() -> Any:
+            if trainer.step <= len(METHODS):
+                new = teams[METHODS[trainer.step - 1]]
+                ray.get([worker.__ray_call__.remote(change_worker, new) for worker in trainer.rollouts.workers])
+                trainer.team = read_team(change(trainer.config, new))
+                trainer.algorithm = algorithm_of(trainer.team)
+                trainer.records = Records(trainer.config, trainer.team, trainer.algorithm, trainer.run_dir)
+            return sample()
 
-        trainer.on_step_begin = begin
-        trainer.fit(manager)
+        trainer.sampling.sample = with_team
+        trainer.fit()
 
 
 def main(folder: Path) -> int:

@@ -224,16 +224,17 @@ def test_an_expert_reads_both_codes_and_edits_those_of_each_agent() -> None:
 @pytest.mark.slow
 def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     """The second program, which passes 2 of 3 tests; a failed measure ends no run."""
-    from marl_verl.backend.rollout import worker
+    from marl_verl.backend.report import Report
+    from marl_verl.backend.rollout.worker import RolloutWorker
 
     tasks = CodeWithTests(seconds=20)
     policy = ScriptedPolicy({"coder": [SQUARE, program("print(2 * abs(int(input())))")], "tester": GOOD})
     context = ScriptedContext(CoderTester(turns=2), TASK, policy, tasks=tasks)
     sample = asyncio.run(Independent(episodes=1).sample(context))
-    made: Any = object.__new__(worker._TeamRolloutWorker)
+    made: Any = object.__new__(RolloutWorker)
     made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=tasks))
     made.observers, made._logged = SimpleNamespace(marl_episode_finished=lambda **_: None), set()
-    report = worker.Report("u", "t")
+    report = Report("u", "t")
     asyncio.run(made._fill(report, sample))
     assert report.measures == [{"pass_rate": pytest.approx(2 / 3)}]
     assert [agent for agent, _ in report.read] == ["coder", "tester"] * 2
@@ -242,6 +243,6 @@ def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     share = len(line.replace(" ", "")) / len("".join(SQUARE.split()))
     assert read == [0, 0, 0, pytest.approx(len(SQUARE) * share)]
     tasks.seconds = None  # type: ignore[assignment]
-    again = worker.Report("u", "t")
+    again = Report("u", "t")
     asyncio.run(made._fill(again, sample))
     assert (again.measures, len(again.read)) == ([], 4)

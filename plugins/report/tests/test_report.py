@@ -57,7 +57,7 @@ def test_agents_have_their_last_metrics() -> None:
 
 def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Any:
     from marl_verl.algo.sampling import Failure
-    from marl_verl.backend.rollout.worker import Report
+    from marl_verl.backend.report import Report
 
     failed = [Failure(session, "timeout", "the episode took too long") for session in range(failures)]
     return Report("u", "t", len(successes) + failures, successes=list(successes), failures=failed, **own)

@@ -32,12 +32,11 @@ def stock_config(config: Any, folder: Path, episodes: int) -> Any:
     stock.actor_rollout_ref = policy.actor_rollout_ref
     stock.algorithm.rollout_correction = policy.algorithm.rollout_correction
     stock.actor_rollout_ref.rollout.name, stock.actor_rollout_ref.rollout.n = "vllm", episodes
-    stock.actor_rollout_ref.rollout.agent.agent_loop_manager_class = None
-    stock.data.custom_cls.path = stock.data.custom_cls.name = stock.data.val_batch_size = None
+    stock.data.val_batch_size = None
     stock.data.train_files, stock.data.val_files = (str(folder / f"{split}.parquet") for split in ("train", "test"))
     reward = {"path": str(folder / "reward.py"), "name": "compute_score"}
     stock.reward.custom_reward_function = {**stock.reward.custom_reward_function, **reward}
-    stock.trainer.v1.trainer_mode, stock.trainer.logger, stock.trainer.test_freq = "sync", ["file"], -1
+    stock.trainer.logger, stock.trainer.test_freq = ["file"], -1
     stock.trainer.default_local_dir = str(folder / "checkpoints")
     for name in ("marl", "policies", "critics"):
         stock.pop(name, None)
