@@ -167,7 +167,7 @@ def test_usual_durations_are_those_of_earlier_runs(tmp_path: Path) -> None:
 def test_events_of_a_start_and_of_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     monkeypatch.setenv(EVENTS_VARIABLE, str(writing))
-    with awaited("server of asker"), Phases(lambda: 3)("updating"):
+    with awaited("server of asker"), Phases(3)("updating"):
         pass
     os.close(writing)
     with os.fdopen(reading) as file:

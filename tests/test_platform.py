@@ -214,18 +214,18 @@ def test_a_server_starts_http_where_it_is_replaced() -> None:
 
 PARAMETERS = {
     "verl.utils.model:get_generation_config": {"": ["model", "trust_remote_code"]},
-    "verl.single_controller.ray:RayWorkerGroup": {"_query_dispatch_info": ["self", "mesh_name"]},
+    "verl.single_controller.base:Worker": {"_query_dispatch_info": ["self", "mesh_name"]},
     "verl.utils.tracking:Tracking": {
         "__init__": ["self", "project_name", "experiment_name", "default_backend", "config"],
         "log": ["self", "data", "step", "backend"],
         "finish": ["self", "exit_code"],
     },
     "verl.workers.rollout.llm_server:LLMServerClient": {
-        "_acquire_server": ["self", "request_id"],
-        "_release_server": ["self", "server_id"],
+        "_acquire_server": ["self", "request_id", "extra"],
+        "_release_server": ["self", "server_id", "request_id"],
     },
     "verl.workers.rollout.llm_server:LLMServerManager": {
-        "_initialize_llm_servers": ["self"],
+        "_initialize_llm_servers": ["self", "start_rank"],
         "_init_global_load_balancer": ["self"],
         "get_client": ["self"],
     },

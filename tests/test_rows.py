@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 
@@ -15,7 +12,6 @@ from marl_verl.backend.report import Report
 from marl_verl.backend.rollout.rows import row_fields, row_tag, turn_rows
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
 from marl_verl.episode import Act, Action, Turn
-from marl_verl.team import PolicyConfig
 from tests.batches import algorithm
 
 
@@ -117,31 +113,6 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
     assert fields["prompts"].tolist() + fields["responses"].tolist() == fields["input_ids"].tolist()
     assert fields["position_ids"].tolist() == [0, 1, 2, 3, 4]
     assert row_tag(turn(0, 0, "learner", sampled(1, 2)), step=5)["seq_len"] == len(fields["input_ids"])
-
-
-@pytest.mark.slow
-def test_what_a_step_removes_are_its_rows_with_tensors_and_what_updates_added() -> None:
-    from marl_verl.backend.learning.policy import LearningPolicy
-    from marl_verl.backend.policies import Policies
-    from marl_verl.backend.runtime import Runtime
-
-    class Learning(LearningPolicy):
-        def __init__(self, name: str) -> None:
-            Runtime.__init__(self, PolicyConfig(name))
-
-        def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:
-            assert batch.keys == ["t_10_0", "u_0_10"]
-            return Rows([batch.keys[0], "merged-u_0_10", "pad"], [{}, {}, {}]), {"loss": 1.0}
-
-        call = None  # type: ignore[assignment]
-
-    tags = [{"policy": "ab"[number % 2]} for number in range(4)]
-    batch = Rows(["t_9_0", "t_10_0", "u_0_9", "u_0_10"], tags)
-    critics: Any = SimpleNamespace(update=lambda batch, targets: {"critic/b/loss": 2.0})
-    policies = Policies({"a": Runtime(PolicyConfig("a")), "b": Learning("b")}, critics, alone=())
-    metrics, used = policies.update(batch, batch, None)
-    assert metrics == {"critic/b/loss": 2.0, "policy/b/loss": 1.0}
-    assert used == ["t_10_0", "u_0_10", "merged-u_0_10", "pad"]
 
 
 def test_a_column_that_later_rows_lack_has_its_default_there() -> None:

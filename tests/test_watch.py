@@ -224,6 +224,7 @@ import os, signal, threading, time
 os.environ.update(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100")
 import ray
 from ray._private import worker
+from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch
 
 os.environ.update(RAY, RAY_prestart_worker_first_driver="0")
@@ -344,7 +345,7 @@ def test_a_ray_that_does_not_start_in_time_has_a_remedy() -> None:
 
 
 def test_phases_overlap_and_the_one_that_failed_stays() -> None:
-    phases, begun = Phases(lambda: 12), Phases(lambda: 0)
+    phases, begun = Phases(12), Phases()
     with phases("sampling"):
         with phases("updating"):
             assert phases.describe() == "while sampling and updating in step 12"

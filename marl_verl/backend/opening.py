@@ -6,13 +6,15 @@ import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from marl_verl.backend.policies import Policies
-from marl_verl.backend.protocol import RowStore
 from marl_verl.config.stored import team_of
 from marl_verl.events import Phases
 from marl_verl.team import Endpoint
+
+if TYPE_CHECKING:  # verl is imported while Ray starts
+    from marl_verl.backend.policies import Policies
+    from marl_verl.backend.protocol import RowStore
 
 
 @dataclass(frozen=True)

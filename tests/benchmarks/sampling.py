@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Candidate, Independent, Sample, Sampler
-from marl_verl.backend.rollout.worker import collect_seldom
+from marl_verl.backend.verl.rollouts import collect_seldom
 from marl_verl.episode import Act, Action, Journal, Limits, Run, Team, Workflow
 from marl_verl.options import build
 from marl_verl.tasks.base import Task
