@@ -130,7 +130,7 @@ def test_no_row_depends_on_its_batch(model: Any, tokenizer: Any) -> None:
     wanted = requests(40)
     together = sample(LocalServer(model, tokenizer, LIMIT), wanted)
     small = sample(LocalServer(model, tokenizer, LIMIT, max_requests=3), wanted[::-1])[::-1]
-    bounded = sample(LocalServer(model, tokenizer, LIMIT, max_cache_tokens=60), wanted)
+    bounded = sample(LocalServer(model, tokenizer, LIMIT, max_cache_bytes=60 * 256), wanted)
     for other in (small, bounded):
         assert [one.token_ids for one in other] == [one.token_ids for one in together]
 

@@ -23,11 +23,15 @@ ATTENTION = "marl_verl_rows"
 AHEAD = 64  # tokens of a row that are reserved before they are needed
 
 
-class RowCache:
-    """The `past_key_values` of a model's forward. `begin_prompts` or `begin_step` comes before each forward.
+def token_bytes(config: Any, itemsize: int) -> int:
+    """Bytes of the keys and values of one token, from a model's config and the size of its numbers."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * size * itemsize)
 
-    Memory is reserved for as many rows and tokens as were needed so far.
-    """
+
+class RowCache:
+    """The `past_key_values` of a model's forward: `reserve`, then `begin_prompts` or `begin_step` before each one."""
 
     def __init__(self) -> None:
         self._layers: list[tuple[Tensor, Tensor]] = []  # keys and values: [places, heads, length, size of a head]
@@ -37,25 +41,26 @@ class RowCache:
         self._positions: Tensor
         self._seen = 0
 
-    def reserve(self, places: int, length: int, limit: int) -> None:
-        """Have room for `places` rows of `length` tokens, and for more of them up to `limit`; what is stored stays."""
-        if places <= self._places and length <= self._length:
-            return
-        if length > self._length:
-            self._length = min(max(length + AHEAD, self._length * 3 // 2), max(length, limit))
-        self._places = max(places, self._places)
-        for n, layer in enumerate(self._layers):
-            self._layers[n] = (self._grown(layer[0]), self._grown(layer[1]))
+    def reserve(self, rows: int, length: int, limit: int) -> None:
+        """Have room for `length` tokens of the first rows, which keep what is stored.
 
-    def _grown(self, stored: Tensor) -> Tensor:
-        places, heads, length, size = stored.shape
-        new = self._empty(stored, heads, size)
-        new[:places, :, :length] = stored
+        If there is not, some more is reserved: for rows to come, and for tokens up to `limit`.
+        """
+        if rows <= self._places and length <= self._length:
+            return
+        self._places = rows + (rows // 4 if self._layers else 0)
+        self._length = min(max(length + AHEAD, length * 3 // 2), limit)
+        self._layers = [(self._resized(keys), self._resized(values)) for keys, values in self._layers]
+
+    def _resized(self, stored: Tensor) -> Tensor:
+        new = self._empty(stored)
+        places, length = min(len(new), len(stored)), min(new.shape[2], stored.shape[2])
+        new[:places, :, :length] = stored[:places, :, :length]
         return new
 
-    def _empty(self, like: Tensor, heads: int, size: int) -> Tensor:
+    def _empty(self, like: Tensor) -> Tensor:
         # zeros: a masked value counts with weight 0, which must not meet a NaN
-        return like.new_zeros(self._places, heads, self._length, size)
+        return like.new_zeros(self._places, like.shape[1], self._length, like.shape[3])
 
     def begin_prompts(self, places: Tensor, source: Tensor) -> None:
         """The forward computes prompts; place `places[i]` gets the keys of its row `source[i]`."""
@@ -73,7 +78,7 @@ class RowCache:
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store keys and values, [rows, heads, tokens, size of a head]; all that the forward's tokens attend to."""
         if layer == len(self._layers):
-            self._layers.append(tuple(self._empty(new, new.shape[1], new.shape[3]) for new in (key, value)))
+            self._layers.append((self._empty(key), self._empty(value)))
         keys, values = self._layers[layer]
         if self._source is not None:
             tokens = key.shape[2]

@@ -9,7 +9,6 @@ ready, so that what they ask for together is computed together. A row's tokens d
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ from typing import Any
 
 import torch
 
-from marl_verl.backend.local.cache import ATTENTION, RowCache
+from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl.backend.local.sampling import Draw, check_supported, sample
 from marl_verl.backend.local.stops import Stop
 from marl_verl.errors import MarlError
 
-CHUNK = 4096  # at most so many tokens of prompts in one forward, or one prompt
+CHUNK = 2048  # at most so many tokens of prompts in one forward, or one prompt
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ class LocalServer:
         tokenizer: decodes the text in which stop strings are searched; ids beyond it are never sampled.
         max_model_len: limit of prompt and completion together, in tokens.
         max_requests: limit of rows in a step; further requests wait.
-        max_cache_tokens: limit of rows times the length of the longest, as long as there are several.
+        max_cache_bytes: limit of the keys and values of all rows, each as long as the longest may become. A single
+            row is always sampled.
         use: called before each step with the adapter of its requests.
     """
 
@@ -89,7 +89,7 @@ class LocalServer:
         tokenizer: Any,
         max_model_len: int,
         max_requests: int = 256,
-        max_cache_tokens: int = 1 << 16,
+        max_cache_bytes: int = 1 << 30,
         use: Callable[[int | None], None] | None = None,
     ) -> None:
         self._model, self._tokenizer, self._use = model, tokenizer, use
@@ -97,9 +97,11 @@ class LocalServer:
         if not getattr(self._causal, "_supports_attention_backend", False):
             name = type(self._causal).__name__
             raise MarlError(f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)")
+        self._weight = next(model.parameters())
         self._vocabulary = len(tokenizer)
-        self._max_model_len, self._max_requests, self._max_tokens = max_model_len, max_requests, max_cache_tokens
-        self._waiting: deque[Row] = deque()
+        self._max_model_len, self._max_requests = max_model_len, max_requests
+        self._max_tokens = max_cache_bytes // token_bytes(self._causal.config, self._weight.itemsize)
+        self._waiting: list[Row] = []
         self._rows: list[Row] = []  # the row at place n of the cache
         self._cache = RowCache()
         self._task: asyncio.Task[None] | None = None
@@ -147,7 +149,7 @@ class LocalServer:
 
     @property
     def _device(self) -> torch.device:
-        return next(self._model.parameters()).device
+        return self._weight.device
 
     async def _serve(self) -> None:
         """Step until no request is left."""
@@ -159,6 +161,8 @@ class LocalServer:
                 if not self._rows:
                     return
                 with self._inference():
+                    longest = max(row.position for row in self._rows) + 1
+                    self._cache.reserve(len(self._rows), longest, max(row.length for row in self._rows))
                     self._compute_prompts(admitted)
                     self._step()
         except BaseException as error:
@@ -170,8 +174,7 @@ class LocalServer:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._rows, self._cache = [], RowCache()
-            self._waiting.clear()
+            self._rows, self._waiting, self._cache = [], [], RowCache()
 
     async def _settle(self) -> None:
         """Let other tasks run until only servers that wait here are ready."""
@@ -197,28 +200,24 @@ class LocalServer:
         del self._rows[len(kept) :]
 
     def _admit(self) -> list[Row]:
-        """Give places to waiting requests, in order, as far as they fit. The rows of a batch have one adapter; those of
-        others wait, and after the first of them no later one is admitted to the batch."""
-        started, admitted = bool(self._rows), []
-        rest: deque[Row] = deque()
+        """Give places to waiting requests, as far as they fit, in order. All rows have one adapter: a batch begins with
+        all requests of the first one's, and later ones join as long as they overtake none of another."""
+        waiting, self._waiting = self._waiting, []
+        first, closed = len(self._rows), False
         longest = max((row.length for row in self._rows), default=0)
-        while self._waiting:
-            row = self._waiting.popleft()
+        for row in waiting:
             if row.future.done():
                 continue
-            count, longest_with = len(self._rows) + 1, max(longest, row.length)
-            fits = count <= self._max_requests and count * longest_with <= self._max_tokens
-            if self._rows and row.adapter != self._rows[0].adapter and not started:
-                rest.append(row)
-            elif not self._rows or (row.adapter == self._rows[0].adapter and fits):
-                longest = longest_with
+            count, length = len(self._rows) + 1, max(longest, row.length)
+            same = count == 1 or row.adapter == self._rows[0].adapter
+            fits = count == 1 or (count <= self._max_requests and count * length <= self._max_tokens)
+            if same and fits and not closed:
                 self._rows.append(row)
-                admitted.append(row)
+                longest = length
             else:
-                rest.append(row)
-                break
-        self._waiting.extendleft(reversed(rest))
-        return admitted
+                self._waiting.append(row)
+                closed = closed or same or first > 0
+        return self._rows[first:]
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
@@ -247,8 +246,6 @@ class LocalServer:
             if len(row.prompt) > 1:
                 places.setdefault(row.prompt[:-1], []).append(n)
         prompts = sorted(places, key=len)
-        if prompts:
-            self._cache.reserve(len(self._rows), len(prompts[-1]), max(row.length for row in self._rows))
         while prompts:
             count = max(1, CHUNK // len(prompts[-1]))
             self._compute(prompts[-count:], places)
@@ -268,7 +265,6 @@ class LocalServer:
         at = [row.position for row in rows]
         seen = max(at) + 1
         positions = torch.tensor(at, device=device)
-        self._cache.reserve(len(rows), seen, max(row.length for row in rows))
         self._cache.begin_step(torch.arange(len(rows), device=device), positions, seen)
         mask = torch.arange(seen, device=device) <= positions[:, None] if min(at) + 1 < seen else None
         logits = self._causal(
