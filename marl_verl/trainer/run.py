@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -22,8 +22,10 @@ from marl_verl.backend.rollout.endpoint import reach
 from marl_verl.events import Phases, emit
 from marl_verl.run.parent import Parent, how_to_continue
 from marl_verl.run.trackers import tracked
-from marl_verl.trainer.loop import Trainer
 from marl_verl.trainer.report import write_summary
+
+if TYPE_CHECKING:
+    from marl_verl.trainer.loop import Trainer
 
 
 def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
@@ -63,6 +65,8 @@ def session(folder: Path) -> Iterator[Trainer]:
         reach(name, endpoint)
     phase, host = Phases(), Host(Parent().leave, partial(how_to_continue, folder))
     with opened(config, phase, host) as backend:
+        from marl_verl.trainer.loop import Trainer  # with torch, which is imported while Ray starts
+
         trainer = Trainer(config, backend, phase)
         with phase("starting"):
             trainer.start()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marl_verl.backend.protocol import Rollouts
 from marl_verl.backend.report import Report
 from marl_verl.trainer.metrics import by_set, mean_read, means, side_metrics
+
+if TYPE_CHECKING:
+    from marl_verl.backend.protocol import Rollouts
 
 
 def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> dict[str, float]:
