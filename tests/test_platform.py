@@ -227,7 +227,7 @@ PARAMETERS = {
     "verl.workers.rollout.llm_server:LLMServerManager": {
         "_initialize_llm_servers": ["self", "start_rank"],
         "_init_global_load_balancer": ["self"],
-        "get_client": ["self"],
+        "get_client": ["self", "client_cls", "kwargs"],
     },
     "verl.workers.rollout.replica:RolloutReplicaRegistry": {"register": ["name", "loader"], "get": ["name"]},
     "verl.workers.rollout.vllm_rollout:ServerAdapter": {

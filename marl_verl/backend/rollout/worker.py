@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,7 +129,7 @@ class RolloutWorker:
         store: where the tensors of rows go.
     """
 
-    caught: tuple[type[BaseException], ...] = (Exception, SystemExit, KeyboardInterrupt)
+    caught: tuple[type[BaseException], ...] = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
     """Exceptions that end the sampling of a task with a report."""
 
     def __init__(self, config: Any, clients: Mapping[str, Any], store: RowStore) -> None:
@@ -161,7 +162,8 @@ class RolloutWorker:
         except self.caught as error:
             logger.exception("sampling task %s failed", report.task)
             report.error = type(error).__name__
-            report.error += f": {error}"
+            with suppress(Exception):  # the driver waits for the report, also if the message raises
+                report.error += f": {error}"
         return sampled
 
     def done(self, tasks: Sequence[Sampled]) -> Done:
