@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.backend.learning.critic import Critics
 from marl_verl.backend.learning.policy import LearningPolicy
@@ -80,15 +79,3 @@ class Policies:
         """Call the functions of the `alone` policies one after another, then those of the others at once."""
         results = {name: call() for name, call in calls.items() if name in self.alone}
         return results | self.together({name: call for name, call in calls.items() if name not in self.alone})
-
-
-def config_of(config: DictConfig, policy: str) -> DictConfig:
-    """The whole config for one policy, in verl's layout."""
-    whole: Any = OmegaConf.create(OmegaConf.to_container(config))
-    with open_dict(whole):
-        section = whole.policies[policy]
-        whole.actor_rollout_ref = section.actor_rollout_ref
-        whole.algorithm.rollout_correction = section.algorithm.rollout_correction
-        whole.trainer.n_gpus_per_node, whole.trainer.nnodes = section.trainer.n_gpus_per_node, section.trainer.nnodes
-        del whole["policies"]
-    return whole  # type: ignore[no-any-return]

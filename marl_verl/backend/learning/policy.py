@@ -37,14 +37,15 @@ WEIGHTS = "rollout_is_weights"
 
 
 class LearningPolicy(Runtime):
-    """A trained policy; `config` is the whole config for this policy, in verl's layout."""
+    """A trained policy. `section`: its `actor_rollout_ref` and `algorithm`, in the resolved config `policies.NAME`, or
+    in the whole config for this policy, in verl's layout."""
 
     workers: Any
 
-    def __init__(self, policy: PolicyConfig, config: DictConfig, store: RowStore) -> None:
+    def __init__(self, policy: PolicyConfig, config: DictConfig, section: DictConfig, store: RowStore) -> None:
         Runtime.__init__(self, policy)
-        self.config, self.store, self._arr = config, store, config.actor_rollout_ref
-        self._correction = config.algorithm.rollout_correction
+        self.config, self.store, self._arr = config, store, section.actor_rollout_ref
+        self._correction = section.algorithm.rollout_correction
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._merges = unmerged_reason(config, self._arr.actor) is None
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0

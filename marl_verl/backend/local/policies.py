@@ -25,7 +25,7 @@ from marl_verl.backend.learning.plugin_losses import register_loss
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.local.store import MemoryStore
-from marl_verl.backend.policies import Policies, config_of
+from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.runtime import Runtime
 from marl_verl.events import timed
@@ -46,13 +46,13 @@ class LocalPolicies(Policies):
             if policy.external:
                 runtimes[name] = Runtime(policy)
                 continue
-            own, beside = config_of(config, name), critics.beside(name)
+            section, beside = config.policies[name], critics.beside(name)
             if policy.frozen:
-                runtimes[name] = FrozenPolicy(policy, own)
+                runtimes[name] = FrozenPolicy(policy, section)
             elif policy.base is None:
-                runtimes[name] = TrainedPolicy(policy, own, store, beside)
+                runtimes[name] = TrainedPolicy(policy, config, section, store, beside)
             else:
-                runtimes[name] = SharedPolicy(policy, own, store, beside, sharing)
+                runtimes[name] = SharedPolicy(policy, config, section, store, beside, sharing)
         super().__init__(runtimes, critics, alone=())
 
 
@@ -63,9 +63,14 @@ class TrainedPolicy(LearningPolicy):
     server: LocalServer
 
     def __init__(
-        self, policy: PolicyConfig, config: DictConfig, store: MemoryStore, critics: Sequence[Any] = ()
+        self,
+        policy: PolicyConfig,
+        config: DictConfig,
+        section: DictConfig,
+        store: MemoryStore,
+        critics: Sequence[Any] = (),
     ) -> None:
-        super().__init__(policy, config, store)
+        super().__init__(policy, config, section, store)
         self._critics = critics
 
     def start(self) -> None:
@@ -116,11 +121,12 @@ class SharedPolicy(TrainedPolicy):
         self,
         policy: PolicyConfig,
         config: DictConfig,
+        section: DictConfig,
         store: MemoryStore,
         critics: Sequence[Any],
         group: list[SharedPolicy],
     ) -> None:
-        super().__init__(policy, config, store, critics)
+        super().__init__(policy, config, section, store, critics)
         group.append(self)
         self.group = group
 
@@ -159,9 +165,9 @@ class FrozenPolicy(Runtime):
 
     step = 0
 
-    def __init__(self, policy: PolicyConfig, config: DictConfig) -> None:
+    def __init__(self, policy: PolicyConfig, section: DictConfig) -> None:
         super().__init__(policy)
-        self._arr = config.actor_rollout_ref
+        self._arr = section.actor_rollout_ref
 
     def start(self) -> None:
         with timed(self.seconds, "model"):

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from marl_verl.backend.local.policies import LocalPolicies
 from marl_verl.backend.local.store import MemoryStore
 from marl_verl.backend.opening import Backend, Host
 from marl_verl.backend.protocol import Done, TaskRow
-from marl_verl.backend.rollout.worker import RolloutWorker
+from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
+from marl_verl.config.hardware import cpu_run
+from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.stored import team_of
 from marl_verl.events import Phases, emit
 
@@ -20,12 +24,18 @@ from marl_verl.events import Phases, emit
 def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
     """The backend of a run, until the end of the block."""
     emit("phase", name="loading models")
-    store = MemoryStore()
+    store, threads = MemoryStore(), torch.get_num_threads()
+    models = [section.actor_rollout_ref.model.path for section in config.policies.values()]
+    if cpu_run() and not any(map(uses_all_cores, models)):
+        torch.set_num_threads(1)  # several threads wait for each other longer than they compute
     policies = LocalPolicies(config, team_of(config), store)
     policies.start()
     emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
-    with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
-        yield Backend(policies, LocalRollouts(RolloutWorker(config, policies.clients(), store), runner), store)
+    try:
+        with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
+            yield Backend(policies, LocalRollouts(RolloutWorker(config, policies.clients(), store), runner), store)
+    finally:
+        torch.set_num_threads(threads)
 
 
 class LocalRollouts:
@@ -36,11 +46,13 @@ class LocalRollouts:
         worker.caught = (Exception, SystemExit)
 
     def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
-        return [self._runner.run(self._play(tasks, step, validate))]
+        played: list[Sampled] = []
 
-    async def _play(self, tasks: Sequence[TaskRow], step: int, validate: bool) -> Done:
-        played = await asyncio.gather(*(self._worker.play(task, step, validate) for task in tasks))
-        return self._worker.done(played)
+        async def play() -> None:  # without a result, of which `Runner.run` would make a text
+            played.extend(await asyncio.gather(*(self._worker.play(task, step, validate) for task in tasks)))
+
+        self._runner.run(play())
+        return [self._worker.done(played)]
 
     def assign(self, policies: Mapping[str, str]) -> None:
         self._worker.assign(policies)

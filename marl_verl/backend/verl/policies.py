@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.backend.learning.critic import Critics
-from marl_verl.backend.policies import Policies, config_of
+from marl_verl.backend.policies import Policies
 from marl_verl.backend.runtime import Runtime
 from marl_verl.backend.verl.critic import RayCritic
 from marl_verl.backend.verl.devices import Devices
@@ -64,3 +64,15 @@ class RayPolicies(Policies):
         """Description -> Ray actor, for every process whose death ends the run."""
         servers = [runtime for runtime in self.runtimes.values() if isinstance(runtime, Servers)]
         return {label: actor for runtime in servers for label, actor in runtime.actors().items()}
+
+
+def config_of(config: DictConfig, policy: str) -> DictConfig:
+    """The whole config for one policy, in verl's layout."""
+    whole: Any = OmegaConf.create(OmegaConf.to_container(config))
+    with open_dict(whole):
+        section = whole.policies[policy]
+        whole.actor_rollout_ref = section.actor_rollout_ref
+        whole.algorithm.rollout_correction = section.algorithm.rollout_correction
+        whole.trainer.n_gpus_per_node, whole.trainer.nnodes = section.trainer.n_gpus_per_node, section.trainer.nnodes
+        del whole["policies"]
+    return whole  # type: ignore[no-any-return]

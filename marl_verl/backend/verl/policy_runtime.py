@@ -45,7 +45,7 @@ class PolicyRuntime(LearningPolicy, Servers):
         store: RowStore,
         critics: Sequence[RayCritic] = (),
     ) -> None:
-        LearningPolicy.__init__(self, policy, config, store)
+        LearningPolicy.__init__(self, policy, config, config, store)
         self._place(config, devices)
         self._critics = critics
 
