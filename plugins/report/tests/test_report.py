@@ -227,8 +227,8 @@ def test_only_a_validation_before_the_first_step_is_before(tmp_path: Path, first
     for step, value in validations:
         values = {"success": value, "success_sampled": value, "answer/pass_rate": value, "answer/other_sampled": 0.0}
         RunDir(tmp_path).metrics(step, {f"validation/{name}": number for name, number in values.items()})
-    team = SimpleNamespace(policies={})
-    trainer: Any = SimpleNamespace(run_dir=RunDir(tmp_path), val_dataset=range(10), team=team, config=None)
+    team, data = SimpleNamespace(policies={}), SimpleNamespace(held_out=range(10))
+    trainer: Any = SimpleNamespace(run_dir=RunDir(tmp_path), data=data, team=team, config=None)
     document = write_summary(trainer)
     assert (document["success_before"], document["success_before_sampled"]) == (before, before)
     assert (document["success_before_interval"] is None) == (before is None)
