@@ -17,6 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
 
     trainer.step = 1
     rows, table = trainer.sampling.sample()
+    table = replace(table, values=trainer.policies.critics.values(rows))
     put_advantages(trainer.store, rows, trainer.advantages(table)[1], trainer.policies.learning)
     seen, used = {"start": fingerprints(trainer, prompts)}, dict[str, None]()
     for runtime in trainer.policies.trained:
