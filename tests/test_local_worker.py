@@ -20,6 +20,7 @@ from marl_verl.team import read_team
 from tests.verl_actor import RECIPE, cpu_verl, make_model
 
 pytest.importorskip("verl")
+pytestmark = pytest.mark.slow
 
 ROWS = [([3, 9], [12, 7, 20, 8]), ([4, 11, 22, 5], [25, 13, 6]), ([8, 8, 21], [14, 15]), ([26], [9])]
 SETTINGS = (
@@ -223,6 +224,24 @@ def test_updates_equal_those_of_fsdp2(composed: Any, case: str, monkeypatch: pyt
     changed = {name for name, weight in trained[0].items() if not torch.equal(weight, before[name])}
     assert changed == {name for name in before if not adapter or "lora_" in name}
     assert results[0][0]["grad_norm"][0] > 0.3  # so that clipping is compared, too
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.utils.torch_functional import logprobs_from_logits_v2
+
+    from marl_verl.backend.local import engine
+
+    monkeypatch.setattr(engine, "CHUNK", 70)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(9, 33, generator=generator).mul(9).to(dtype)
+    labels, results = torch.arange(9) * 3, []
+    for compute in (logprobs_from_logits_v2, engine.log_probs):
+        leaf = logits.clone().requires_grad_()
+        values = compute(leaf, labels)
+        (values * torch.arange(9)).sum().backward()
+        results.append([values.detach(), leaf.grad])
+    assert_equal(*results)
 
 
 def critic_config(composed: Any) -> Any:
