@@ -81,7 +81,7 @@ class RealCritic(Critic):
         if method == "infer_batch":
             values: list[Any] = [None] * len(parts)
             torch.distributed.all_gather_object(values, output["values"].unbind())
-            output["values"] = jagged([row for part in values for row in part])
+            return {"values": jagged([row for part in values for row in part])}
         return output
 
     def head(self) -> torch.Tensor:
