@@ -162,21 +162,21 @@ class Actor:
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
         from marl_verl.backend.local.store import MemoryStore
-        from marl_verl.backend.policies import config_of
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
         team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
-        self.config = config_of(resolve(config, team), "one")
+        config = resolve(config, team)
+        section = config.policies.one
         self.store = MemoryStore() if store is None else store
-        self.worker: Any = (make or ActorRolloutRefWorker)(config=self.config.actor_rollout_ref, role="actor")
+        self.worker: Any = (make or ActorRolloutRefWorker)(config=section.actor_rollout_ref, role="actor")
         self.worker.init_model()
         self.calls: list[str] = []
-        self.policy = self._policy(team.policies["one"])
+        self.policy = self._policy(team.policies["one"], config, section)
         self.worker.set_loss_fn(self.policy.loss())
         self._moved: dict[str, torch.Tensor] = {}
 
-    def _policy(self, policy: Any) -> Any:
+    def _policy(self, policy: Any, config: DictConfig, section: DictConfig) -> Any:
         from verl.utils import tensordict_utils as tu
 
         from marl_verl.backend.learning.policy import LearningPolicy
@@ -191,7 +191,7 @@ class Actor:
                 share = len(batch) // ranks
                 keys = batch.keys[rank * share :][:share]
                 data = TensorDict(self.store.get(keys, fields), batch_size=share)
-                tu.assign_non_tensor(data, temperature=self.config.actor_rollout_ref.rollout.temperature, **options)
+                tu.assign_non_tensor(data, temperature=section.actor_rollout_ref.rollout.temperature, **options)
                 output = getattr(actor.worker, method)(data)
                 if method == "compute_log_prob":
                     actor.keep(
@@ -199,7 +199,7 @@ class Actor:
                     )
                 return output
 
-        return Policy(policy, self.config, self.store)
+        return Policy(policy, config, section, self.store)
 
     def keep(self, keys: Sequence[str], columns: dict[str, Sequence[torch.Tensor]]) -> None:
         """Store what the ranks have computed of their rows, log-probs as if the actor had `moved` since."""
