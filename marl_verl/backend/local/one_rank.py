@@ -6,6 +6,7 @@ which imports vLLM (1.2 s and 40 MB). Nothing here listens on a port or starts a
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -38,14 +39,17 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _without(modules: list[str]) -> Iterator[None]:
-    """Let imports of these modules raise ImportError."""
-    missing = [name for name in modules if name not in sys.modules]
+    """Let imports of these modules raise ImportError, and collect no garbage, which takes a sixth of an import."""
+    missing, collects = [name for name in modules if name not in sys.modules], gc.isenabled()
     sys.modules |= dict.fromkeys(missing)  # type: ignore[arg-type]
+    gc.disable()
     try:
         yield
     finally:
         for name in missing:
             del sys.modules[name]
+        if collects:
+            gc.enable()
 
 
 with quiet(), _without(TRANSPORTS):
