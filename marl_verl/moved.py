@@ -16,7 +16,7 @@ from types import ModuleType
 MOVED = {
     **{f"marl_verl.{name}": f"marl_verl.algo.{name}" for name in ("advantage", "algorithms", "credit")},
     **{f"marl_verl.{name}": f"marl_verl.algo.{name}" for name in ("rewards", "sampling")},
-    "marl_verl.rollout": "marl_verl.backend.verl.rollout",
+    "marl_verl.rollout": "marl_verl.backend.rollout",
 }
 
 

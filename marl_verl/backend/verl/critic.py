@@ -15,8 +15,7 @@ from verl.single_controller.ray import RayClassWithInitArgs
 
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.critic_worker import CriticWorker
-from marl_verl.backend.verl.devices import Devices
-from marl_verl.backend.verl.worker_groups import ranks
+from marl_verl.backend.verl.devices import Devices, ranks
 
 CRITIC = "critic"
 """The role of a colocated critic in a policy's worker group."""

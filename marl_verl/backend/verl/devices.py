@@ -125,3 +125,10 @@ def numbered(kind: str, of: str, actors: Sequence[Any]) -> dict[str, Any]:
     if len(actors) == 1:
         return {f"{kind}{of}": actors[0]}
     return {f"{kind} {number}{of}": actor for number, actor in enumerate(actors)}
+
+
+def ranks(workers: Any, mesh: str) -> int:
+    """Number of data-parallel ranks of a worker group."""
+    if mesh not in workers._dispatch_info:
+        workers._dispatch_info[mesh] = workers._query_dispatch_info(mesh)
+    return int(max(workers._dispatch_info[mesh])) + 1

@@ -24,10 +24,9 @@ from marl_verl.backend.learning.plugin_losses import register_loss
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.verl.critic import CRITIC, RayCritic
-from marl_verl.backend.verl.devices import Devices, numbered, rendezvous_ports
+from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import PolicyServerManager, Servers
 from marl_verl.backend.verl.store import meta
-from marl_verl.backend.verl.worker_groups import ranks
 from marl_verl.config.hardware import cpu_run
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig
