@@ -77,6 +77,32 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
 
 
+def interrupt(thread: int) -> None:
+    """Raise KeyboardInterrupt in a thread; what waits in C is interrupted in the main thread only."""
+    if thread != threading.main_thread().ident:
+        _raise_in(thread, KeyboardInterrupt)
+        return
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt where the main thread is; asyncio's own handler waits for a blocked task."""
+
+    def interrupt_now(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt_now)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class TimeUp(BaseException):
     """Raised in code that exceeds a `time_limit`; not an Exception, so that most code does not catch it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +14,14 @@ from marl_verl.backend.local.policies import LocalPolicies
 from marl_verl.backend.local.store import MemoryStore
 from marl_verl.backend.opening import Backend, Host
 from marl_verl.backend.protocol import Done, TaskRow
+from marl_verl.backend.rollout.blocked import end_if_blocked
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.stored import team_of
+from marl_verl.errors import MarlError
 from marl_verl.events import Phases, emit
+from marl_verl.threads import interrupt, interrupted_at_once
 
 
 @contextmanager
@@ -32,7 +36,8 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
     policies.start()
     emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
     try:
-        with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
+        # one event loop for all: clients of endpoints keep their connections
+        with interrupted_at_once(), asyncio.Runner() as runner:
             yield Backend(policies, LocalRollouts(RolloutWorker(config, policies.clients(), store), runner), store)
     finally:
         torch.set_num_threads(threads)
@@ -44,6 +49,14 @@ class LocalRollouts:
     def __init__(self, worker: RolloutWorker, runner: asyncio.Runner) -> None:
         self._worker, self._runner = worker, runner
         worker.caught = (Exception, SystemExit)
+        self._reason: str | None = None  # why the loop was interrupted
+        self._thread, limits = threading.get_ident(), worker.config.marl.rollout
+        if None not in (limits.step_seconds, limits.call_seconds):  # without a limit of calls, they run in the loop
+            end_if_blocked(runner.get_loop(), float(limits.step_seconds), self._interrupt)
+
+    def _interrupt(self, reason: str) -> None:
+        self._reason = reason
+        interrupt(self._thread)
 
     def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
         played: list[Sampled] = []
@@ -51,7 +64,12 @@ class LocalRollouts:
         async def play() -> None:  # without a result, of which `Runner.run` would make a text
             played.extend(await asyncio.gather(*(self._worker.play(task, step, validate) for task in tasks)))
 
-        self._runner.run(play())
+        try:
+            self._runner.run(play())
+        except BaseException as error:
+            if self._reason is not None:
+                raise MarlError(self._reason) from error
+            raise
         return [self._worker.done(played)]
 
     def assign(self, policies: Mapping[str, str]) -> None:

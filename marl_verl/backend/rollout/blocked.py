@@ -1,4 +1,4 @@
-"""Ends a process whose event loop is blocked, with its stack: by an endless loop or slow code between two effects."""
+"""Finds an event loop that is blocked: by an endless loop or slow code between two effects."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,16 @@ import os
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
+from marl_verl.episode.debugging import attached
 from marl_verl.events import SCRATCH_VARIABLE
 from marl_verl.threads import current_line
 
+SAMPLER = str(Path("backend", "local", "server.py"))
 PIECES = 20
 """Waits per limit: a process that was stopped meanwhile has waited for one of them only."""
 
@@ -22,25 +27,40 @@ def reason_file() -> Path | None:
     return Path(scratch) / "blocked" if scratch and Path(scratch).is_dir() else None
 
 
-def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-    """End this process, and with it the run, if `loop`, which runs in this thread, does nothing else for `seconds`."""
+def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float, end: Callable[[str], object]) -> None:
+    """Call `end` with a reason if `loop`, which runs in this thread, does nothing else for `seconds`.
+
+    A model that samples in the loop, and a debugger, may take as long as they want.
+    """
     thread = threading.get_ident()
 
+    def blocked() -> bool:
+        answered = threading.Event()
+        loop.call_soon_threadsafe(answered.set)
+        pieces = (answered.wait(seconds / PIECES) or not loop.is_running() or attached() for _ in range(PIECES))
+        return not any(pieces)
+
     def watch() -> None:
-        while not loop.is_closed():
-            answered = threading.Event()
-            loop.call_soon_threadsafe(answered.set)
-            if not any(answered.wait(seconds / PIECES) for _ in range(PIECES)):
-                _end(current_line(sys._current_frames().get(thread)), seconds)
-            time.sleep(seconds / PIECES)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while True:
+                if loop.is_running() and blocked() and not samples(frame := sys._current_frames().get(thread)):
+                    reason = f"a workflow ran {seconds:g} s between two effects{current_line(frame)}"
+                    remedy = "Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
+                    end(f"{reason}; it may not terminate. {remedy}")
+                time.sleep(seconds / PIECES)
 
     threading.Thread(target=watch, name="marl-verl blocked", daemon=True).start()
 
 
-def _end(line: str, seconds: float) -> None:
-    reason = f"a workflow ran {seconds:g} s between two effects{line}; it may not terminate"
+def samples(frame: FrameType | None) -> bool:
+    """Whether the sampler of the backend in this process is on a stack."""
+    return any(inner.f_code.co_filename.endswith(SAMPLER) for inner, _ in traceback.walk_stack(frame))
+
+
+def end_process(reason: str) -> None:
+    """End this process, and with it the run."""
     with contextlib.suppress(ValueError, OSError):  # the disk is full, standard error is closed
         if (file := reason_file()) is not None:
-            file.write_text(f"{reason}. Slow work belongs into `team.call`, or raise marl.rollout.step_seconds")
+            file.write_text(reason)
         faulthandler.dump_traceback()
     os._exit(1)

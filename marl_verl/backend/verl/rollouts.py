@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from marl_verl import plugins
 from marl_verl.backend.protocol import Done, TaskRow
-from marl_verl.backend.rollout.blocked import end_if_blocked
+from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
 from marl_verl.backend.verl.devices import numbered
 from marl_verl.backend.verl.store import QueueStore
@@ -145,7 +145,7 @@ class RolloutActor:
 
     def _watch(self) -> None:
         if self._blocked is not None:
-            end_if_blocked(asyncio.get_running_loop(), self._blocked)
+            end_if_blocked(asyncio.get_running_loop(), self._blocked, end_process)
             self._blocked = None
 
 
