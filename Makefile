@@ -1,6 +1,6 @@
 # marl-verl: `make` lists the targets. Needs Python 3.11 or 3.12, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-pretrained test test-fast lint docs bench results clean
+.PHONY: help install demo demo-verl demo-pretrained test test-fast lint docs bench results clean
 .DELETE_ON_ERROR:
 # Without bytecode files, every process of a run compiles 1,700 modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,8 +22,11 @@ $(STAMP): pyproject.toml scripts/install.py $(wildcard plugins/*/pyproject.toml)
 	echo 'marl-verl needs Python 3.11 or 3.12 with the venv module: none of python3.12, python3.11, python3, python is suitable.' >&2; \
 	exit 2
 
-demo: $(STAMP)  ## train two tiny models on a CPU, and plot the success
+demo: $(STAMP)  ## train two tiny models in one process, and plot the success
 	$(BIN)/marl-verl train recipes/quickstart/split_plan_path.yaml
+
+demo-verl: $(STAMP)  ## the same on Ray and vLLM
+	$(BIN)/marl-verl train recipes/quickstart/split_plan_path.yaml marl.run.backend=verl
 
 demo-pretrained: $(STAMP)  ## train two pretrained models on a CPU
 	$(BIN)/marl-verl train recipes/quickstart/pretrained.yaml

@@ -45,7 +45,7 @@ DOCUMENT: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def composed() -> DictConfig:
-    return compose(RECIPE, [*_lines(SMALL), "data.train_batch_size=32"], hardware="cpu")
+    return compose(RECIPE, [*_lines(SMALL, "verl"), "data.train_batch_size=32"], hardware="cpu")
 
 
 @pytest.fixture(autouse=True)

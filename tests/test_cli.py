@@ -55,7 +55,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def composed() -> DictConfig:
-    return compose(RECIPE, SMALL, hardware="cpu")
+    return compose(RECIPE, [*SMALL, "marl.run.backend=verl"], hardware="cpu")
 
 
 @pytest.fixture(autouse=True)

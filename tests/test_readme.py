@@ -54,6 +54,7 @@ def test_the_first_example_is_a_team(tmp_path: Path, capsys: pytest.CaptureFixtu
     words = [str(tmp_path / word) if word == "first_team.py" else word for word in shlex.split(command[1])]
     assert main([*words, "--dry-run"]) == 0
     assert "role reward sends-all" in capsys.readouterr().out
+    plugins.use_files(plugins.read_files([tmp_path / "first_team.py"]))
     parts = plugins.load()
     task = parts.get("tasks", "inventory")().generate("train", 1, 0)[0]
     digits = task.data["digits"]

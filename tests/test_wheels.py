@@ -96,7 +96,7 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
 
     fresh.install("marl-verl[tiny]")
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
-    train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run"]
+    train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run", "marl.run.backend=verl"]
     errors = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
     assert "pip install 'marl-verl[sharp]'" in errors
     assert len(errors.strip().splitlines()) == 1

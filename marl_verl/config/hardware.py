@@ -11,7 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +65,16 @@ def assumed(text: str | None) -> Iterator[None]:
             variables[ASSUMED_VARIABLE] = FLASH
         else:
             raise MarlError(f"unknown assumption '{part}': {nearest(name, ('gpus=8', FLASH))}")
-    with environment(variables):
-        yield
-
-
-@contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables; at the end of the context all have their former values."""
-    before = dict(os.environ)
+    before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     try:
         yield
     finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ |= before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @functools.cache

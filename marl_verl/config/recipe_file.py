@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf._utils import get_yaml_loader
 
 from marl_verl.errors import MarlError, missing, shown
 
 HERE = Path(__file__).parent
-FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the other one is quadratic in the depth
+FAST: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})  # Python's is quadratic in the depth
+FAST.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers  # 1e-3 is a number, as in OmegaConf
 MOST_BYTES, MOST_ALIASES = 1 << 20, 20
 """Of a recipe: OmegaConf takes minutes for a larger file, and copies every alias (20 make at most 1,600 copies)."""
 

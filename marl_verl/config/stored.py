@@ -1,6 +1,5 @@
 """Read the stored config of a run, and its team."""
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +56,7 @@ def _parsed(path: Path) -> tuple[DictConfig, dict[str, Any], bool]:
         if count_aliases(text):  # no run writes one
             raise MarlError(f"'{path}' is not the config of a run: it has YAML aliases")
         content = yaml.load(text, Loader=FAST)
-        config = OmegaConf.load(io.StringIO(text))
+        config = OmegaConf.create(content) if isinstance(content or {}, dict) else None
     except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
         raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content or {}, dict) or not isinstance(config, DictConfig):

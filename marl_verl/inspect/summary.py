@@ -66,6 +66,7 @@ def _percent(share: float) -> str:
 
 def _next_commands(folder: Path, saved: bool) -> list[str]:
     """Commands that work for this run, which has `saved` a checkpoint or not."""
+    from marl_verl.config.backend import KEY, is_local
     from marl_verl.config.stored import read_config, team_of
 
     config = read_config(folder / "config.yaml")
@@ -75,6 +76,9 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
     team = team_of(config)
     learner = next(agent.name for agent in team.agents.values() if team.policies[agent.policy].trained)
     commands = []
+    if is_local(config) and config.marl.run.recipe:
+        recipe = shlex.quote(config.marl.run.recipe)
+        commands.append(f"{command} train {recipe} {KEY}=verl    # the same on Ray and vLLM")
     if RunDir(folder).stored_journals():
         commands += [
             f"{command} report {run}    # curves, episodes and advantages as one HTML file",
@@ -90,14 +94,12 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
 
 def draw_curve(folder: Path) -> Path:
     """Team success over steps, held-out and in training, from metrics.jsonl."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure  # not pyplot, whose backend belongs to a notebook
     from matplotlib.ticker import MaxNLocator
 
     lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
-    figure, axes = plt.subplots(figsize=(7, 4), dpi=120)
+    figure = Figure(figsize=(7, 4), dpi=120)
+    axes = figure.subplots()
     for metric, label, style in (
         ("train/success", "training tasks, sampled", {"color": "tab:gray", "alpha": 0.5, "linewidth": 1}),
         ("validation/success_sampled", "held-out, sampled", {"color": "tab:blue", "marker": "o", "linestyle": "--"}),
@@ -113,5 +115,4 @@ def draw_curve(folder: Path) -> Path:
     axes.legend(loc="best")
     figure.tight_layout()
     figure.savefig(folder / "curve.png")
-    plt.close(figure)
     return folder / "curve.png"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import sys
 import traceback
 import uuid
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from marl_verl.algo.sampling.scoring import end_processes
-from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE, environment
+from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.episode.debugging import breakpoints
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import emit, received
@@ -61,13 +62,21 @@ def run(work: str, folder: Path, policies: list[str], log: Path, gpu: bool, disp
         end_processes()
 
 
-def _environment(gpu: bool) -> contextlib.AbstractContextManager[None]:
-    """The environment variables of a run, as those of the processes of a run on Ray."""
+@contextlib.contextmanager
+def _environment(gpu: bool) -> Iterator[None]:
+    """Set the variables of a run, as those of the processes of a run on Ray. Afterwards all are as before."""
     variables = {RUN_VARIABLE: uuid.uuid4().hex, HARDWARE_VARIABLE: "gpu" if gpu else "cpu"}
     variables["TOKENIZERS_PARALLELISM"] = "false"  # its threads and forks do not go together
     if not gpu:
         variables["TORCHDYNAMO_DISABLE"] = "1"  # compiling a tiny model takes longer than it saves
-    return environment(variables)
+    before = dict(os.environ)
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before
 
 
 @contextlib.contextmanager

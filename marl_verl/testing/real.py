@@ -1,4 +1,4 @@
-"""Run the real stack in a test: train a recipe with the command line, and read the files of the run.
+"""Run the real stack, or one process, in a test: train a recipe with the command line, and read the files of the run.
 
 Starting Ray and vLLM takes about a minute: share one run among the tests that inspect it (a fixture with
 scope="module").
@@ -58,7 +58,8 @@ class Finished:
 
 
 def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
-    """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`.
+    """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`, on Ray and vLLM unless an override
+    sets `marl.run.backend`.
 
     Args:
         variables: environment variables besides those of the test.
@@ -68,7 +69,7 @@ def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, s
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
-    return _run(("train", str(recipe), *overrides, *place), folder, variables)
+    return _run(("train", str(recipe), "marl.run.backend=verl", *overrides, *place), folder, variables)
 
 
 def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:

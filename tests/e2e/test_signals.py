@@ -126,7 +126,7 @@ def words(folder: Path, mode: str, steps: int) -> list[str]:
         return [*marl_verl, "--resume", str(folder), f"trainer.total_training_steps={steps}"]
     shutil.rmtree(folder, ignore_errors=True)
     place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
-    return [*marl_verl, str(INVENTORY), *RUN, *(ASYNC if mode == "async" else ()), *place]
+    return [*marl_verl, str(INVENTORY), "marl.run.backend=verl", *RUN, *(ASYNC if mode == "async" else ()), *place]
 
 
 @pytest.mark.parametrize(("mode", "first"), [("sync", "Ctrl-C"), ("sync", "SIGTERM"), ("async", "Ctrl-C")])

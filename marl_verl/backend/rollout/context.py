@@ -18,6 +18,7 @@ from marl_verl.algo.sampling import Candidate
 from marl_verl.algo.sampling.base import GREEDY
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.episode import Act, Action, Message
+from marl_verl.episode.debugging import Limit
 from marl_verl.episode.messages import Observation, untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
@@ -168,7 +169,7 @@ class PolicySamplingContext(SamplingContext):
         seconds = self.limits.act_seconds
         gate = self._gates.get(who.policy)
         async with gate.request() if gate is not None else nullcontext():
-            limit = asyncio.timeout(seconds)
+            limit = Limit(seconds)
             try:
                 async with limit:
                     # one id for all requests of an episode: verl routes them to the server with their cached prefix
