@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.backend import is_local
 from marl_verl.config.model_settings import model_folder
 from marl_verl.errors import check, nearest
 from marl_verl.models.count import model_config, shapes
@@ -27,6 +28,7 @@ SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 @check
 def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
     """MarlError for training settings that verl accepts, and that fail after start-up or give wrong numbers."""
+    local = is_local(resolved)
     for past in team.past.values():
         part, where = resolved.policies[past.of].actor_rollout_ref, f"marl.policies.{past.of}"
         if part.model.get("lora_adapter_path") or part.rollout.data_parallel_size > 1:
@@ -36,9 +38,12 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
         actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
         width = actor.ulysses_sequence_parallel_size
-        if actor.use_kl_loss and not part.model.lora_rank and resolved.trainer.device == "cpu":
-            remedy = f"on a CPU set {where}.model.lora_rank, or actor.use_kl_loss=false"
+        if actor.use_kl_loss and not (part.model.lora_rank or local or resolved.trainer.device != "cpu"):
+            remedy = f"on a CPU set marl.run.backend=local, {where}.model.lora_rank, or actor.use_kl_loss=false"
             yield f"policy '{name}': actor.use_kl_loss needs a GPU, or an adapter: {remedy}"
+        if part.model.use_fused_kernels and local:
+            problem = f"'{where}.model.use_fused_kernels' is on, but verl's kernels give no logits, from which"
+            yield f"{problem} marl.run.backend=local samples: set it to false"
         if "model" not in actor.checkpoint.save_contents:
             yield f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need"
         if width > 1 and attention not in (None, "flash_attention_2"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.worker import LocalCritic, LocalSharedWorkers, LocalWorkers  # before other imports of verl
 
 # isort: split
@@ -17,6 +18,7 @@ from tensordict import TensorDict
 from verl.utils import hf_tokenizer
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.torch_dtypes import PrecisionType
 
 from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.adapters import AdapterSettings
@@ -170,6 +172,7 @@ class FrozenPolicy(Runtime):
         self._arr = section.actor_rollout_ref
 
     def start(self) -> None:
+        one_rank.join()
         with timed(self.seconds, "model"):
             self.model = load_model(str(self._arr.model.path), self._arr)
             self.server = server_of(self.model, self._arr)
@@ -211,7 +214,6 @@ def load_model(path: str, settings: DictConfig) -> torch.nn.Module:
     """A model that only samples, with the data type and the attention of the policy's settings."""
     from transformers import AutoModelForCausalLM
     from verl.utils.device import get_device_id
-    from verl.utils.torch_dtypes import PrecisionType
 
     options: dict[str, Any] = OmegaConf.to_container(settings.model.override_config)  # type: ignore[assignment]
     options |= {"dtype": PrecisionType.to_dtype(settings.rollout.dtype)}
@@ -227,4 +229,7 @@ def server_of(
     rollout, source = settings.rollout, settings.model
     tokenizer = hf_tokenizer(str(source.tokenizer_path or source.path), trust_remote_code=source.trust_remote_code)
     longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-    return LocalServer(model, tokenizer, int(longest), use=use)
+    dtype = PrecisionType.to_dtype(rollout.dtype)
+    return LocalServer(
+        model, tokenizer, int(longest), max_requests=int(rollout.max_num_seqs or 256), dtype=dtype, use=use
+    )

@@ -76,6 +76,7 @@ class LocalServer:
         max_requests: limit of rows in a step; further requests wait.
         max_cache_bytes: limit of the keys and values of all rows, each as long as the longest may become. A single
             row is always sampled.
+        dtype: the type in which the model computes, if its weights have another one.
         use: called before each step with the adapter of its requests.
     """
 
@@ -90,6 +91,7 @@ class LocalServer:
         max_model_len: int,
         max_requests: int = 256,
         max_cache_bytes: int = 1 << 30,
+        dtype: torch.dtype = torch.float32,
         use: Callable[[int | None], None] | None = None,
     ) -> None:
         self._model, self._tokenizer, self._use = model, tokenizer, use
@@ -98,6 +100,7 @@ class LocalServer:
             name = type(self._causal).__name__
             raise MarlError(f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)")
         self._weight = next(model.parameters())
+        self._dtype, self._casts = dtype, dtype not in (torch.float32, self._weight.dtype)
         self._vocabulary = len(tokenizer)
         self._max_model_len, self._max_requests = max_model_len, max_requests
         self._max_tokens = max_cache_bytes // token_bytes(self._causal.config, self._weight.itemsize)
@@ -231,7 +234,7 @@ class LocalServer:
             for module in training:
                 module.training = False
             config._attn_implementation = ATTENTION
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast(self._device.type, self._dtype, enabled=self._casts):
                 yield
         finally:
             config._attn_implementation = attention

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from marl_verl.backend.local.store import MemoryStore
 from marl_verl.backend.opening import Backend, Host
 from marl_verl.backend.protocol import Done, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked
-from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
+from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.stored import team_of
@@ -28,19 +29,30 @@ from marl_verl.threads import interrupt, interrupted_at_once
 def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
     """The backend of a run, until the end of the block."""
     emit("phase", name="loading models")
-    store, threads = MemoryStore(), torch.get_num_threads()
     models = [section.actor_rollout_ref.model.path for section in config.policies.values()]
-    if cpu_run() and not any(map(uses_all_cores, models)):
-        torch.set_num_threads(1)  # several threads wait for each other longer than they compute
-    policies = LocalPolicies(config, team_of(config), store)
-    policies.start()
-    emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
-    try:
-        # one event loop for all: clients of endpoints keep their connections
-        with interrupted_at_once(), asyncio.Runner() as runner:
+    with _process(small=cpu_run() and not any(map(uses_all_cores, models))):
+        store = MemoryStore()
+        policies = LocalPolicies(config, team_of(config), store)
+        policies.start()
+        emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
+        with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
             yield Backend(policies, LocalRollouts(RolloutWorker(config, policies.clients(), store), runner), store)
+
+
+@contextmanager
+def _process(small: bool) -> Iterator[None]:
+    """Settings of this process, which is a user's own; all as before at the end. `small`: all models are small."""
+    threads, thresholds = torch.get_num_threads(), gc.get_threshold()
+    if small:
+        torch.set_num_threads(1)  # several threads wait for each other longer than they compute
+    collect_seldom()
+    try:
+        with interrupted_at_once():
+            yield
     finally:
         torch.set_num_threads(threads)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class LocalRollouts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -118,6 +119,13 @@ def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
         if agent.policy == name:
             client.chat.check(agent)
     return client
+
+
+def collect_seldom() -> None:
+    """Let Python's garbage collector scan less: with thousands of live episodes it takes half of the time of an act."""
+    gc.collect()
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(50_000, 20, 50)
 
 
 class RolloutWorker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from marl_verl import plugins
 from marl_verl.backend.protocol import Done, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
-from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
+from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
 from marl_verl.backend.verl.devices import numbered
 from marl_verl.backend.verl.store import QueueStore
 from marl_verl.config.hardware import cpu_run
@@ -147,10 +146,3 @@ class RolloutActor:
         if self._blocked is not None:
             end_if_blocked(asyncio.get_running_loop(), self._blocked, end_process)
             self._blocked = None
-
-
-def collect_seldom() -> None:
-    """Let Python's garbage collector scan less: with thousands of live episodes it takes half of the time of an act."""
-    gc.collect()
-    gc.freeze()  # what is loaded stays
-    gc.set_threshold(50_000, 20, 50)
