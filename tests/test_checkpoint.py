@@ -23,6 +23,7 @@ from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.run.checkpoint import fingerprint, folders
 from marl_verl.run.checkpoint import team as checkpoint
+from marl_verl.threads import in_order
 
 # a run without workers
 
@@ -75,7 +76,7 @@ class Run(checkpoint.Checkpoints):
         names = ["policies/one"] if small else ["policies/one", "policies/two", "critics/team"]
         self.parts = {name: Saved(content) for name in names}
         self.data, self.schedule = Place({"at": step}), Place({"rows": [step]})
-        super().__init__(self.config, run, self.parts, self.data, self.schedule)
+        super().__init__(self.config, run, self.parts, self.data, self.schedule, in_order)
 
     def save(self) -> None:
         """As a step of the trainer does: the name comes when the step's metrics are stored."""

@@ -97,4 +97,5 @@ def _redirect(before: TextIO, now: TextIO) -> None:
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for handler in [handler for logger in loggers for handler in getattr(logger, "handlers", ())]:
         if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is before:
+            vars(handler).pop("flush", None)  # transformers' handler flushes the stream of its import
             handler.setStream(now)

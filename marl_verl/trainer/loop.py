@@ -71,7 +71,9 @@ class Trainer:
 
     def start(self) -> None:
         """Load the newest checkpoint of a resumed run, and act with its weights."""
-        self.checkpoints = Checkpoints(self.config, self.run_dir.folder, self._parts(), self.data.loader, self.schedule)
+        self.checkpoints = Checkpoints(
+            *(self.config, self.run_dir.folder, self._parts(), self.data.loader, self.schedule, self.policies.together)
+        )
         if step := self.checkpoints.load():
             self.step = self.phase.step = step
             self.run_dir.forget_after(step)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,6 @@ from marl_verl import plugins
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders, pickles
 from marl_verl.run.checkpoint.fingerprint import resume_fingerprint, used_plugins
-from marl_verl.threads import at_once
 
 
 class Checkpointable(Protocol):
@@ -38,13 +37,24 @@ class Checkpointable(Protocol):
 
 
 class Checkpoints:
-    """Writes and loads the checkpoints of a run. `parts`: path in a checkpoint -> the policy or critic saved there."""
+    """Writes and loads the checkpoints of a run.
+
+    Args:
+        parts: path in a checkpoint -> the policy or critic saved there.
+        together: how calls to different parts run (`Policies.together`).
+    """
 
     def __init__(
-        self, config: DictConfig, run: Path, parts: Mapping[str, Checkpointable], data: Any, schedule: Any
+        self,
+        config: DictConfig,
+        run: Path,
+        parts: Mapping[str, Checkpointable],
+        data: Any,
+        schedule: Any,
+        together: Callable[[Mapping[str, Callable[[], None]]], Any],
     ) -> None:
         self._config, self._run, self._root = config, run, run / "checkpoints"
-        self._parts, self._data, self._schedule = parts, data, schedule
+        self._parts, self._data, self._schedule, self._together = parts, data, schedule, together
 
     def write(self, step: int) -> None:
         """Write to a temporary folder, and flush it to the disk. MarlError if the disk is full."""
@@ -87,7 +97,7 @@ class Checkpoints:
         folders.tidy(self._root)
         if (folder := folders.newest(self._run)) is None:
             return 0
-        at_once({path: partial(part.load, folder / path) for path, part in self._parts.items()})
+        self._together({path: partial(part.load, folder / path) for path, part in self._parts.items()})
         self._data.load_state_dict(pickles.load(folder / "data.pt"))
         state = pickles.load(folder / "random.pt")
         random.setstate(state["python"])
@@ -102,7 +112,7 @@ class Checkpoints:
         import torch  # not at the top, because the command line imports this module
 
         (folder / "policies").mkdir(parents=True)
-        at_once({path: partial(part.save, folder / path, step) for path, part in self._parts.items()})
+        self._together({path: partial(part.save, folder / path, step) for path, part in self._parts.items()})
         torch.save(self._data.state_dict(), folder / "data.pt")
         state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
         torch.save(state, folder / "random.pt")
