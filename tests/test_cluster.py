@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.backend.verl.cluster import connect, send_token
+from marl_verl.backend.cluster import connect, send_token
 from marl_verl.errors import MarlError
 
 MODE = "RAY_AUTH_MODE"

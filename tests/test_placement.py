@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.backend.verl import cluster
+from marl_verl.backend import cluster
 from marl_verl.config import hardware
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from omegaconf import OmegaConf
+
 from marl_verl.config.stored import team_of
 from marl_verl.events import Phases
 from marl_verl.team import Endpoint
@@ -39,6 +41,15 @@ def opened(config: Any, phase: Phases, host: Host) -> AbstractContextManager[Bac
     session = importlib.import_module(f"marl_verl.backend.{config.marl.run.get('backend') or 'verl'}.session")
     backend: AbstractContextManager[Backend] = session.opened(config, phase, host)
     return backend
+
+
+def tracking_of(config: Any) -> Any:
+    """verl's adapter of all trackers of a run (`trainer.logger`), opened."""
+    from verl.utils.tracking import Tracking
+
+    names = {"project_name": config.trainer.project_name, "experiment_name": config.trainer.experiment_name}
+    content = OmegaConf.to_container(config, resolve=True)
+    return Tracking(**names, default_backend=config.trainer.logger, config=content)
 
 
 def endpoints(config: Any) -> dict[str, Endpoint]:

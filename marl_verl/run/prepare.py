@@ -19,7 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Sampler
-from marl_verl.backend.verl import cluster
+from marl_verl.backend import cluster
 from marl_verl.config import checks, engine, fit
 from marl_verl.config.backend import check_local, choose_backend, is_local
 from marl_verl.config.compose import compose, with_overrides

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
 
 from marl_verl.errors import MarlError, unknown
 from marl_verl.files import read_text
@@ -125,15 +125,6 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
         number = len(list(folder.glob("tracked*.jsonl")))
         values["VERL_FILE_LOGGER_PATH"] = folder / (f"tracked-{number + 1}.jsonl" if number else "tracked.jsonl")
     return {name: str(value) for name, value in values.items()}
-
-
-def opened(config: Any) -> Any:
-    """verl's adapter of all trackers of a run."""
-    from verl.utils.tracking import Tracking
-
-    names = {"project_name": config.trainer.project_name, "experiment_name": config.trainer.experiment_name}
-    content = OmegaConf.to_container(config, resolve=True)
-    return Tracking(**names, default_backend=config.trainer.logger, config=content)
 
 
 def begin(tracking: Any, names: Sequence[str], step: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.backend.learning.batches import put_advantages
-from marl_verl.backend.opening import Backend
+from marl_verl.backend.opening import Backend, tracking_of
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import team_of
 from marl_verl.config.task_choice import curriculum_of
@@ -81,7 +81,7 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the last step."""
-        settings, self.tracking = self.config.trainer, trackers.opened(self.config)
+        settings, self.tracking = self.config.trainer, tracking_of(self.config)
         if settings.val_before_train:
             self.tracking.log(data=self.validate(), step=self.step)
         trackers.begin(self.tracking, trackers.names_of(self.config), self.step + 1)

@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from marl_verl.backend.cluster import connect, send_token
 from marl_verl.backend.failure import reported
 from marl_verl.backend.opening import Backend, Host, endpoints
-from marl_verl.backend.verl.cluster import connect, send_token
 from marl_verl.backend.verl.watch import Watch, queue_actors
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus

@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from marl_verl.backend.cluster import QUEUE
 from marl_verl.backend.failure import one_line, out_of_memory
 from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 
 PERIOD = 1.0
 """Seconds between two checks of the actors."""
-
-QUEUE = ("TransferQueueController", "transfer_queue")
-"""Name and namespace of TransferQueue's controller, of which a Ray session has one."""
 
 PATIENCE = 15.0
 """Maximum seconds to wait, after an error from Ray, for an actor to be reported dead."""

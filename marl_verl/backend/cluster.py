@@ -15,9 +15,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marl_verl.backend.verl.watch import QUEUE
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.errors import MarlError
+
+QUEUE = ("TransferQueueController", "transfer_queue")
+"""Name and namespace of TransferQueue's controller, of which a Ray session has one."""
 
 PATIENCE = 10.0
 """Seconds to wait for the cluster's head node; Ray itself waits for minutes."""
