@@ -23,10 +23,12 @@ from marl_verl.run.installed import use_installed_verl
 from marl_verl.threads import outside_loop
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from marl_verl.evaluation.launch import Evaluation
     from marl_verl.inspect.explained import ExplainedRows
     from marl_verl.run.prepare import Plan
-    from marl_verl.run.progress import Progress
+    from marl_verl.run.progress import Display, Progress
 
 __all__ = ["Run", "evaluate", "explain", "load_run", "train"]
 
@@ -79,31 +81,52 @@ def train(
         >>> run.summary["success_after"]
     """
     from marl_verl.config.hardware import assumed
-    from marl_verl.inspect import summary
-    from marl_verl.run import prepare
-    from marl_verl.run.describe import describe
     from marl_verl.run.lock import locked
+    from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
-    from marl_verl.run.start import start
 
     if assume is not None and not dry_run:
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
-    with _alone(), assumed(assume):
+    with alone(), assumed(assume):
         begun, display = time.time(), Display.of(progress)
-        plan = outside_loop(lambda: _plan(recipe, _lines(overrides, backend), resume, plugins, dry_run))
-        display.print(describe(plan))
+        plan = planned(recipe, overrides, display, plugins=plugins, resume=resume, backend=backend, dry_run=dry_run)
         if dry_run:
             return Run(plan.folder)
-        if not plan.resumed:
-            prepare.make_run_directory(plan, display)
-        with locked(plan.folder) as lock:
-            if plan.resumed:
-                prepare.make_run_directory(plan, display)
-            folder = plan.folder
-            display.print(f"run {folder}, log {folder / 'train.log'}")
-            start("marl_verl.trainer.run:train", folder, plan.resolved, display, begun, lock=lock)
-        summary.show(folder, display)
-        return Run(folder)
+        if plan.resumed:
+            with locked(plan.folder) as lock:
+                make_run_directory(plan, display)
+                return trained(plan.folder, plan.resolved, display, begun, lock)
+        with locked(make_run_directory(plan, display)) as lock:
+            return trained(plan.folder, plan.resolved, display, begun, lock)
+
+
+def planned(
+    recipe: StrPath | Mapping[str, Any] | None,
+    overrides: Overrides,
+    display: Display,
+    *,
+    plugins: Sequence[StrPath] = (),
+    resume: StrPath | None = None,
+    backend: Backend | None = None,
+    dry_run: bool = False,
+) -> Plan:
+    """The first part of `train`: check everything, and print a summary."""
+    from marl_verl.run.describe import describe
+
+    plan = outside_loop(lambda: _plan(recipe, _lines(overrides, backend), resume, plugins, dry_run))
+    display.print(describe(plan))
+    return plan
+
+
+def trained(folder: Path, config: DictConfig, display: Display, begun: float, lock: int) -> Run:
+    """The last part of `train`: work on a run directory with a resolved config, while its `locked` is held."""
+    from marl_verl.inspect import summary
+    from marl_verl.run.start import start
+
+    display.print(f"run {folder}, log {folder / 'train.log'}")
+    start("marl_verl.trainer.run:train", folder, config, display, begun, lock=lock)
+    summary.show(folder, display)
+    return Run(folder)
 
 
 def evaluate(
@@ -162,7 +185,7 @@ def evaluate(
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
 
-    with _alone():
+    with alone():
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
         recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
@@ -223,7 +246,8 @@ def explain(
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
+    """Where a run is trained or evaluated, the only one of this process."""
     if not _AT_WORK.acquire(blocking=False):
         why = "wait until it has finished, or start the other run in another process"
         raise MarlError(f"this process already trains or evaluates a run: {why}")

@@ -1,8 +1,9 @@
-"""A check in a child process: its imports do not stay, its errors are raised."""
+"""Work in a child process: imports of checks do not stay, errors are raised, and nothing runs on."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from marl_verl.errors import MarlError
-from marl_verl.run.child import HEAVY, check_in_child
+from marl_verl.run.child import HEAVY, check_in_child, in_child
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 TEMPLATE = "{% for m in messages %}{{ m['role'] ~ ' ' ~ m['content'] ~ ' ' }}{% endfor %}"
@@ -69,6 +70,47 @@ def test_a_process_with_threads_or_torch_checks_itself(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, HEAVY, sys)
     check_in_child(lambda: done.append(2))
     assert done == [1, 2]
+
+
+def test_a_child_works_while_this_process_does(tmp_path: Path) -> None:
+    def work(writing: int) -> int:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.write(writing, b"runs/x-1")
+        return 0
+
+    def meanwhile() -> None:
+        subprocess.run([sys.executable, "-c", "pass"], check=True)  # another child that ends
+        (tmp_path / "begun").touch()
+
+    assert in_child(work, meanwhile) == "runs/x-1"
+
+
+def test_a_child_that_fails_ends_the_work_of_this_process() -> None:
+    begun = time.monotonic()
+    with pytest.raises(SystemExit) as ended:
+        in_child(lambda _: 2, lambda: time.sleep(30))
+    assert ended.value.code == 2
+    assert time.monotonic() - begun < 10
+
+
+def test_an_interrupt_ends_the_child_too(tmp_path: Path) -> None:
+    def work(writing: int) -> int:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:  # it tidies up
+            (tmp_path / "ended").touch()
+        return 130
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            in_child(work, lambda: time.sleep(30))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert ended.value.code == 130
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ class Terminal:
     def expect(self, text: str) -> str:
         """Wait until a text is shown, after the last one. Returns what is shown up to it."""
         with self._read:
-            assert self._read.wait_for(lambda: text in self.shown[self._from :], timeout=60), self.shown
+            assert self._read.wait_for(lambda: text in self.shown[self._from :], timeout=120), self.shown
             begin, self._from = self._from, self.shown.index(text, self._from) + len(text)
             return self.shown[begin : self._from]
 
@@ -154,6 +154,63 @@ def test_a_breakpoint_opens_a_prompt_and_no_time_limit_expires(tmp_path: Path) -
         terminal.expect(f"{name} {number}")
     terminal.expect("finished")
     assert terminal.end() == 0
+
+
+PARTS = """
+from marl_verl import Workflow, hookimpl
+
+STOPPED = set()
+
+def stop(name):
+    if name not in STOPPED:
+        STOPPED.add(name)
+        print(f"in {name}")
+        breakpoint()
+    return name
+
+class SendAndAsk(Workflow):
+    async def run(self, task, team):
+        digits, index = task.prompt.split(" index ")
+        sent = await team["holder"].act(digits)
+        if sent.text:  # not in a rehearsal
+            stop("workflow")
+            await team.call(stop, "call")
+        answer = await team["asker"].act(f"message {sent.text} index {index}")
+        return answer.text
+
+def reward(task, turn, episode):
+    stop("reward")
+    return 0.5
+
+@hookimpl
+def marl_register(registry):
+    registry.workflow("stops", SendAndAsk)
+    registry.reward("stops", reward)
+"""
+
+
+@pytest.mark.e2e
+def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(PARTS)
+    recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+    options = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "marl.task.test_size=4"]
+    options += ["marl.rollout.act_seconds=5", "marl.rollout.call_seconds=0.5", "marl.rollout.episode_seconds=5"]
+    options += ["marl.workflow.name=stops", "marl.agents.holder.reward=stops", f"marl.run.dir={tmp_path}/runs"]
+    options += ["trainer.total_training_steps=1", "--plugin", f"{tmp_path}/parts.py", "--local"]
+    terminal = Terminal(sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *options)
+    for name in ("workflow", "call", "reward"):
+        terminal.expect(f"in {name}")
+        terminal.expect("(Pdb) ")
+        time.sleep(1)
+        terminal.type("p 'here', name")
+        terminal.expect(f"('here', '{name}')")
+        terminal.type("c")
+    terminal.expect("the same on Ray and vLLM")
+    assert terminal.end() == 0
+    summary = json.loads((tmp_path / "runs" / "inventory-1" / "summary.json").read_text())
+    assert summary["steps"] == 1
+    metrics = [json.loads(line) for line in (tmp_path / "runs" / "inventory-1" / "metrics.jsonl").open()]
+    assert [line["train/failed_episodes"] for line in metrics if "train/failed_episodes" in line] == [0.0]
 
 
 @pytest.mark.parametrize("line", ["q", "\x04"])

@@ -33,10 +33,11 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Exit code 0; 2 for a user error, 1 for a run that failed, 130 after Ctrl-C or SIGTERM."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    program, arguments = arguments is None, list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> int:
         options, command = _parse(arguments)
+        options.program = program  # this process ends with the command
         return int(command.run(options))
 
     with warnings.catch_warnings(), termination_as_interrupt():

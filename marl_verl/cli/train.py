@@ -1,11 +1,15 @@
 """`marl-verl train RECIPE [key=value ...]`: check the recipe, prepare models, run the trainer, show progress."""
 
 import argparse
+import os
+import sys
+import time
 from pathlib import Path
 
-from marl_verl.api import train
+from marl_verl.api import alone, planned, train, trained
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.cli.recipes import example
+from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
 
@@ -37,6 +41,45 @@ def run(options: argparse.Namespace) -> int:
         return show_variants(recipe)
     else:
         overrides = [*variant_overrides(recipe, options.variant), *overrides]
+    if options.program and _begins_locally(options, overrides):
+        return _train_while_planning(recipe, overrides, options)
     how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
     train(recipe, overrides, plugins=options.plugin, backend=options.backend, **how)
+    return 0
+
+
+def _begins_locally(options: argparse.Namespace, overrides: list[str]) -> bool:
+    """Whether a new run will probably work in this process, which can import verl while a child plans the run."""
+    if options.resume or options.dry_run or options.assume or has_accelerator() or sys.platform != "linux":
+        return False
+    key = "marl.run.backend"
+    if options.backend is not None or any(line.startswith(key) for line in overrides):
+        return options.backend is not None or f"{key}=local" in overrides
+    return options.recipe.is_file() and "backend: local" in options.recipe.read_text(errors="replace")
+
+
+def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.Namespace) -> int:
+    """As `train`: a child plans the run, which takes seconds, as importing verl does."""
+    from marl_verl.cli.main import reported
+    from marl_verl.config.stored import read_resolved
+    from marl_verl.run import embedded
+    from marl_verl.run.child import in_child
+    from marl_verl.run.lock import locked
+    from marl_verl.run.prepare import make_run_directory
+    from marl_verl.run.progress import Display
+
+    begun, display = time.time(), Display()
+
+    def plan(writing: int) -> int:
+        made = planned(recipe, overrides, display, plugins=options.plugin, backend=options.backend)
+        os.write(writing, os.fsencode(make_run_directory(made, display)))
+        return 0
+
+    with alone():
+        try:
+            folder = Path(in_child(lambda writing: reported(lambda: plan(writing), options.debug), embedded.load))
+        except SystemExit as ended:
+            return int(ended.code or 1)
+        with locked(folder) as lock:
+            trained(folder, read_resolved(folder), display, begun, lock)
     return 0

@@ -1,4 +1,4 @@
-"""Run a check in a child process, so that the modules which it imports do not stay in this one."""
+"""Work in a forked child: checks, so that the modules which they import do not stay here, and the plan of a run."""
 
 from __future__ import annotations
 
@@ -6,26 +6,79 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
+from marl_verl.run.supervisor import prctl
+
+PATIENCE = 20
+"""Tenths of a second between two ways of ending a child."""
 HEAVY = "torch"  # 0.3 GiB, which transformers imports with a tokenizer
 
 
-def check_in_child(*checks: Callable[[], object]) -> None:
+def check_in_child(*checks: Callable[[], object], here: bool = False) -> None:
     """Run checks that only raise, in a forked child. Where one fails there, run them here, which raises its error.
 
-    They run here at once where a child saves nothing (torch is imported already) or where forking is unsafe
-    (this process has threads, as in a notebook).
+    They run here at once if asked (`here`), where a child saves nothing (torch is imported already) or where forking is
+    unsafe (this process has threads, as in a notebook).
     """
-    if HEAVY in sys.modules or threading.active_count() > 1 or sys.platform != "linux" or not _succeeds(checks):
+    if here or HEAVY in sys.modules or threading.active_count() > 1 or sys.platform != "linux" or not _succeeds(checks):
         for check in checks:
             check()
 
 
-def _succeeds(checks: Sequence[Callable[[], object]]) -> bool:
+def in_child(work: Callable[[int], int], meanwhile: Callable[[], object]) -> str:
+    """The text that `work` writes to a file descriptor, in a forked child, while this process does `meanwhile`.
+
+    Call it in the main thread of a process without others. SystemExit ends `meanwhile` early: with the exit code that
+    `work` returned if it is not 0; with 130 after Ctrl-C, when the child has ended, too.
+    """
+    reading, writing = os.pipe()
+    child, status = _fork(), list[int]()
+    if not child:
+        code = 1
+        try:
+            prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: if this process is killed
+            code = work(writing)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writing)
+
+    def reap(option: int = 0) -> None:
+        if not status and (ended := os.waitpid(child, option))[0]:
+            status.append(os.waitstatus_to_exitcode(ended[1]))
+        if any(status):
+            raise SystemExit(status[0])
+
+    before = signal.signal(signal.SIGCHLD, lambda *_: reap(os.WNOHANG))
+    try:
+        meanwhile()
+        with open(reading) as pipe:
+            text = pipe.read()
+        reap()
+        return text
+    except KeyboardInterrupt:
+        for number in (None, signal.SIGINT, signal.SIGKILL):  # a terminal has interrupted the child already
+            for _ in range(0 if status else PATIENCE):
+                reap(os.WNOHANG)
+                time.sleep(0.1)
+            if number is not None and not status:
+                os.kill(child, number)
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def _fork() -> int:
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
+    return os.fork()
+
+
+def _succeeds(checks: Sequence[Callable[[], object]]) -> bool:
+    child = _fork()
     if not child:
         code = 1
         try:

@@ -62,6 +62,13 @@ def run(work: str, folder: Path, policies: list[str], log: Path, gpu: bool, disp
         end_processes()
 
 
+def load() -> None:
+    """Import what a run on a CPU needs, which takes seconds. An error is raised again where it is needed."""
+    with _environment(gpu=False), _logged(Path(os.devnull)), contextlib.suppress(Exception):
+        for name in ("marl_verl.trainer.run", "marl_verl.backend.local.session"):
+            importlib.import_module(name)
+
+
 @contextlib.contextmanager
 def _environment(gpu: bool) -> Iterator[None]:
     """Set the variables of a run, as those of the processes of a run on Ray. Afterwards all are as before."""

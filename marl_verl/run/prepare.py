@@ -251,11 +251,12 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     engine.check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
     check_requests(resolved, team, seen)
-    check_in_child(
+    heavy = (
         partial(check_templates, resolved, team, seen, made),
         partial(check_prompts, resolved, team, workflow, tasks, rehearsed, made),
         partial(check_with_verl, config, resolved),
     )
+    check_in_child(*heavy, here=is_local(config) and not dry_run)  # which imports torch in any case
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     notes += small_updates(resolved, team, batch)
