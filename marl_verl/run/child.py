@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from marl_verl.run.supervisor import prctl
 
-PATIENCE = 20
-"""Tenths of a second between two ways of ending a child."""
+PATIENCE = 2.0
+"""Seconds until a child is interrupted, and killed, if it does not end."""
 HEAVY = "torch"  # 0.3 GiB, which transformers imports with a tokenizer
 
 
@@ -34,7 +34,7 @@ def in_child(work: Callable[[int], int], meanwhile: Callable[[], object]) -> str
     `work` returned if it is not 0; with 130 after Ctrl-C, when the child has ended, too.
     """
     reading, writing = os.pipe()
-    child, status = _fork(), list[int]()
+    child = _fork()
     if not child:
         code = 1
         try:
@@ -46,29 +46,32 @@ def in_child(work: Callable[[int], int], meanwhile: Callable[[], object]) -> str
             os._exit(code)
     os.close(writing)
 
-    def reap(option: int = 0) -> None:
-        if not status and (ended := os.waitpid(child, option))[0]:
-            status.append(os.waitstatus_to_exitcode(ended[1]))
-        if any(status):
-            raise SystemExit(status[0])
+    def check(option: int = os.WNOHANG) -> bool:
+        """Whether the child has ended. SystemExit if it failed."""
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | option)
+        if ended is not None and ended.si_code != os.CLD_EXITED:
+            raise RuntimeError(f"the process that checks the run was killed (signal {ended.si_status})")
+        if ended is not None and ended.si_status:
+            raise SystemExit(ended.si_status)
+        return ended is not None
 
-    before = signal.signal(signal.SIGCHLD, lambda *_: reap(os.WNOHANG))
+    before = signal.signal(signal.SIGCHLD, lambda *_: check())
     try:
         meanwhile()
         with open(reading) as pipe:
             text = pipe.read()
-        reap()
+        check(0)
         return text
     except KeyboardInterrupt:
-        for number in (None, signal.SIGINT, signal.SIGKILL):  # a terminal has interrupted the child already
-            for _ in range(0 if status else PATIENCE):
-                reap(os.WNOHANG)
+        for number in (signal.SIGINT, signal.SIGKILL):
+            until = time.monotonic() + PATIENCE
+            while time.monotonic() < until and not check():  # a terminal has interrupted the child already
                 time.sleep(0.1)
-            if number is not None and not status:
-                os.kill(child, number)
+            os.kill(child, number)
         raise SystemExit(130) from None
     finally:
         signal.signal(signal.SIGCHLD, before)
+        os.waitpid(child, 0)
 
 
 def _fork() -> int:
