@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +139,24 @@ def test_a_terminal_gets_the_view_and_lines_above_it() -> None:
     assert "step 2/10" in text
     assert text.endswith("done\n")
     assert "step 1/10  team success" not in text  # no line per step
+
+
+def test_a_notebook_gets_the_view_in_an_output_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawings: list[str] = []
+    output = SimpleNamespace(update=drawings.append)
+    shown = SimpleNamespace(HTML=str, display=lambda html, display_id: drawings.append(html) or output)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=shown))
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr("marl_verl.run.cell.PERIOD", 0.01)
+    display = Display(Console(file=io.StringIO(), force_jupyter=True, quiet=True))
+    for number in (1, 2):
+        display.event(step(number, 0.5))
+        until = time.monotonic() + 30
+        while f"step {number}/10" not in drawings[-1]:
+            assert time.monotonic() < until
+    display.close()
+    assert drawings[0].startswith("<pre")
+    assert "step" not in drawings[-1]
 
 
 def test_usual_durations_are_those_of_earlier_runs(tmp_path: Path) -> None:

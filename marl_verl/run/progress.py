@@ -1,4 +1,4 @@
-"""Progress output of a run: a live view on a terminal, occasional lines in a file or a notebook."""
+"""Progress output of a run: a live view on a terminal or in a notebook, occasional lines in a file."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from rich.text import Text
 
 from marl_verl.errors import MarlError
 from marl_verl.files import read_json
+from marl_verl.run.cell import Cell
 from marl_verl.run.terminal import discard, unwritable
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
@@ -186,15 +187,16 @@ class Output(Console):
 
 
 class Display:
-    """The output of a command, by default to standard output: a live view on a terminal, else lines, and not of every
-    step. A terminal with TERM=dumb gets lines too."""
+    """The output of a command, by default to standard output: a live view on a terminal or in a notebook, else lines,
+    and not of every step. A terminal with TERM=dumb gets lines too."""
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Output()
         self._callback = callback
-        self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
+        terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+        self._redraws = terminal or self.console.is_jupyter
         self._view = View()
-        self._live: Live | None = None
+        self._live: Live | Cell | None = None
         self._shown = self._begun = 0.0
 
     @staticmethod
@@ -228,13 +230,9 @@ class Display:
     def _draw(self) -> None:
         """Draw the view below what is printed, until `close`."""
         if self._live is None:
-            self._live = Live(
-                self._view,
-                console=self.console,
-                refresh_per_second=5,
-                transient=True,
-                redirect_stderr=sys.stderr.isatty(),
-            )
+            how: dict[str, Any] = {"refresh_per_second": 5, "redirect_stderr": sys.stderr.isatty()}
+            live = Live(self._view, console=self.console, transient=True, **how)
+            self._live = Cell(self._view) if self.console.is_jupyter else live
             self._live.start()
 
     def close(self) -> None:
