@@ -34,6 +34,7 @@ FREE = 64 << 30
 
 # What takes longest, in order: begun last, one of them would leave the other workers idle.
 FIRST = (
+    *("test_local_methods", "test_local_runs", "test_local_teams"),
     *("test_recipe_variants", "test_cli", "test_bad_values", "test_eval_command", "test_platform", "test_wheels"),
     *("test_ranks", "test_memory", "test_watch", "test_losses", "test_browser", "test_plugin_files", "test_adapters"),
     *("test_frameworks", "test_recipes", "test_merging", "test_sandbox_attacks", "test_hooks_docs", "test_bad_recipes"),

@@ -1,4 +1,4 @@
-"""A plugin file: the teams of all frameworks in one run, each on its own tasks; notes tokens of servers and rows."""
+"""A plugin file: the teams of all frameworks in one run, each on its own tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from marl_verl_agents import openai_client
 from marl_verl import Workflow, hookimpl
 
 FOLDER = Path(os.environ.get("FRAMEWORKS_FOLDER", ""))  # recipes/frameworks: this file is copied into the run's folder
-NOTES = Path(os.environ.get("FRAMEWORKS_NOTES", ""))
 TEAMS = {
     "openai_agents_team": "HandOff",
     "langgraph_team": "AnswerAndJudge",
@@ -41,7 +40,6 @@ def load(name: str) -> Any:
 
 class EveryFramework(Workflow):
     async def run(self, task: Any, team: Any) -> Any:
-        note_tokens()
         name = framework(task.id)
         return await getattr(load(name), TEAMS[name])().run(task, team)
 
@@ -75,6 +73,8 @@ def mixed() -> type:
     digits = load("digits").Digits
 
     class MixedDigits(digits):  # type: ignore[misc, valid-type]
+        quick = True  # a process of its own could not import it
+
         def vocabulary(self) -> list[str]:
             words = [word for tool in TOOLS for word in digits(tool=tool).vocabulary()]
             return list(dict.fromkeys(words))
@@ -84,34 +84,6 @@ def mixed() -> type:
             return [parts[number % len(parts)][number] for number in range(count)]
 
     return MixedDigits
-
-
-def note_tokens() -> None:
-    """Append each completion of a server, and the tokens of each row, to files; once in a process."""
-    from verl.workers.rollout.llm_server import LLMServerClient
-
-    from marl_verl.backend.rollout import rows
-
-    if getattr(LLMServerClient, "noted", False):
-        return
-    LLMServerClient.noted = True
-    generate, fields = LLMServerClient.generate, rows.row_fields
-
-    def note(kind: str, prompt: list[int], response: list[int]) -> None:
-        with (NOTES / f"{kind}.jsonl").open("a") as file:
-            file.write(json.dumps([prompt, response]) + "\n")
-
-    async def noted(self: Any, request_id: str, *, prompt_ids: list[int], **options: Any) -> Any:
-        output = await generate(self, request_id, prompt_ids=prompt_ids, **options)
-        note("sampled", prompt_ids, [int(token) for token in output.token_ids])
-        return output
-
-    def put(turn: Any) -> dict[str, Any]:
-        found = fields(turn)
-        note("rows", found["prompts"].tolist(), found["responses"].tolist())
-        return found
-
-    LLMServerClient.generate, rows.row_fields = noted, put
 
 
 @hookimpl

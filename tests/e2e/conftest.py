@@ -23,22 +23,23 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from marl_verl.run import private_network
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
-from tests.e2e.five import RECIPE
-from tests.e2e.tour import METHODS
+from tests.five import RECIPE
 from tests.sites import add_distribution, python_path
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 MARS2 = ROOT / "recipes" / "mars2" / "cpu.yaml"
+SHARP = ROOT / "recipes" / "sharp" / "cpu.yaml"
+SMALL = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.long
 
 
 def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
-    """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`."""
-    return real.train(recipe, folder, *overrides, variables=variables)
+    """Run `marl-verl train RECIPE overrides...` on Ray and vLLM, with its run directory at `folder`."""
+    return real.train(recipe, folder, "marl.run.backend=verl", *overrides, variables=variables)
 
 
 def until_signal(
@@ -121,10 +122,10 @@ def left_behind() -> set[str]:
     return temporary | {path.name for path in Path("/dev/shm").iterdir()}
 
 
-EIGHT_STEPS: dict[str, Any] = {
-    **{"trainer.total_training_steps": 8, "trainer.save_freq": 1, "trainer.test_freq": 4, "marl.checkpoint.keep": 3},
+FOUR_STEPS: dict[str, Any] = {
+    **{"trainer.total_training_steps": 4, "trainer.save_freq": 1, "trainer.test_freq": 2, "marl.checkpoint.keep": 3},
     **{"data.train_batch_size": 24, "actor_rollout_ref.actor.ppo_mini_batch_size": 24, "marl.run.seed": 3},
-    **{"marl.task.test_size": 200, "trainer.logger": ["tensorboard", "wandb"]},
+    **{"marl.task.test_size": 40, "trainer.logger": ["tensorboard", "wandb"]},
     # what is sampled depends on scores
     **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
     "marl.sampler.filter.refill": 1,
@@ -156,6 +157,18 @@ def recorded(run: Finished) -> dict[str, Any]:
     }
 
 
+def actions(run: Finished, step: int) -> dict[str, tuple[str, Any]]:
+    """Row -> the text of its action and how many tokens it has, in a step."""
+    texts = {}
+    for line in (run.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()[1:]:
+        episode = json.loads(line)
+        for record in episode.get("journal", {}).get("records", []):
+            if "row" in record:
+                key = f"{episode['uid']}_{record['row']['session']}_{record['row']['index']}"
+                texts[key] = (record["action"]["text"], record["action"].get("tokens"))
+    return texts
+
+
 @contextmanager
 def foreign_ray() -> Iterator[None]:
     """A Ray session of another program on the default port, which a run must neither use nor end."""
@@ -180,19 +193,35 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """A run of `EIGHT_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
+    """A run of `FOUR_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
     place, before = tmp_path_factory.mktemp("whole"), left_behind()
     my_team(place)
     shutil.copy(Path(__file__).with_name("notebook.py"), place)
     network = not private_network._forbidden()
-    own = {"marl.run.dir": "runs", "marl.run.name": "mine", "marl.run.private_network": network}
-    command = [sys.executable, "notebook.py", json.dumps({**EIGHT_STEPS, **own})]
+    own = {
+        "marl.run.dir": "runs",
+        "marl.run.name": "mine",
+        "marl.run.private_network": network,
+        "marl.run.backend": "verl",
+    }
+    command = [sys.executable, "notebook.py", json.dumps({**FOUR_STEPS, **own})]
     variables = {**os.environ, "WANDB_MODE": "offline"}
     with foreign_ray():
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     left = [*left_running(), *(left_behind() - before)]
     return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The run of `whole` in one process."""
+    place = tmp_path_factory.mktemp("local")
+    my_team(place)
+    overrides = [f"{key}={value}" for key, value in {**FOUR_STEPS, "trainer.logger": ["tensorboard"]}.items()]
+    done = train(place / "runs" / "run", *overrides, "marl.run.backend=local", recipe=place / "my_team.yaml")
+    assert done.code == 0, done.output
+    return done
 
 
 SEARCHED = (
@@ -231,23 +260,25 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
 
 
 @pytest.fixture(scope="session")
-def tour(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
-    """A step of each method, of tests/e2e/tour.py. Ctrl-C ends it."""
-    folder = tmp_path_factory.mktemp("tour") / "run"
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """SHARP's CPU recipe, whose credit plays episodes again without an agent. Ctrl-C ends it after a step."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
+    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(SHARP), *SMALL, "marl.task.test_size=4", *place]
 
     def reached() -> bool:
         metrics = folder / "metrics.jsonl"
-        return metrics.is_file() and metrics.read_text().count('"train/success"') >= len(METHODS)
+        return metrics.is_file() and '"train/success"' in metrics.read_text()
 
-    return with_plugin("tour", signal.SIGINT, ("tour", str(folder)), folder.parent / "site", folder, reached)
+    return until_signal(signal.SIGINT, command, folder, reached, {})
 
 
 def with_plugin(
     name: str, number: signal.Signals, words: Sequence[str], site: Path, folder: Path, reached: Callable[[], bool]
 ) -> WithPlugin:
-    """Run a module of tests/e2e with a module of tests/e2e as a plugin, until a signal."""
+    """Run a module of tests/e2e with a module of tests as a plugin, until a signal."""
     site.mkdir(exist_ok=True)
-    add_distribution(site, name, {name: f"tests.e2e.{name}"})
+    add_distribution(site, name, {name: f"tests.{name}"})
     path, (module, *arguments) = python_path(site, ROOT), words
     done = until_signal(number, [sys.executable, "-m", f"tests.e2e.{module}", *arguments], folder, reached, path)
     return WithPlugin(**vars(done), variables=path)

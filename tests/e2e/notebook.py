@@ -22,7 +22,7 @@ async def notebook():
         pathlib.Path(name).unlink()
     again = load_run(run)
     swap = ["answerer=sender"]
-    found = await asyncio.to_thread(evaluate, run, step=7, tasks=10, swap=swap, greedy_only=True, progress=False)
+    found = await asyncio.to_thread(evaluate, run, step=3, tasks=10, swap=swap, greedy_only=True, progress=False)
     rows = explain(run, step=2)
     return {
         "steps": steps,

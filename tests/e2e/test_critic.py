@@ -1,11 +1,10 @@
-"""MAPPO on the real stack, in the run of the topology tests; IPPO, whose critics are saved and continued."""
+"""MAPPO on the real stack, in the run of the topology tests."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,29 +14,9 @@ import pytest
 import torch
 
 from marl_verl.testing.real import explain
-from tests.e2e.conftest import Finished, WithPlugin, long, recorded, resume, train
+from tests.e2e.conftest import Finished, WithPlugin
 
 pytestmark = pytest.mark.e2e
-
-SHORT = (
-    "data.train_batch_size=16",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-    "marl.sampler.options.episodes=3",
-    "marl.critic.optim.lr=1e-3",
-    "marl.task.test_size=20",
-    "marl.run.seed=1",
-    "trainer.test_freq=6",
-    "trainer.save_freq=3",
-    "trainer.total_training_steps=6",
-    "marl.checkpoint.keep=2",
-)
-
-
-@pytest.fixture(scope="module")
-def ippo(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    done = train(tmp_path_factory.mktemp("runs") / "ippo", "marl.algorithm.name=ippo", *SHORT)
-    assert done.code == 0, done.output
-    return done
 
 
 def check_learning(run: Finished, critics: Sequence[str], steps: Sequence[int]) -> None:
@@ -91,13 +70,6 @@ def check_rows(run: Finished, step: int, learning: Sequence[str], variables: dic
     return targets
 
 
-@long
-def test_ippo_has_a_critic_for_each_policy(ippo: Finished) -> None:
-    check_learning(ippo, ["holder", "asker"], range(1, 7))
-    for step in (1, 6):
-        check_rows(ippo, step, ["holder", "asker"], {})
-
-
 def test_mappo_has_one_critic_for_all(five: WithPlugin) -> None:
     check_learning(five, ["team"], range(2, 7))
     shapes = {tuple(value.shape) for value in weights(five.folder, 6, "critics", "team").values()}
@@ -124,16 +96,3 @@ def test_nothing_stays_in_transfer_queue(five: WithPlugin) -> None:
     for step, held in lines:
         assert list(held) == ["train"]
         assert {name for name in held["train"] if not name.startswith("pad")} == {f"s{step}"}
-
-
-@long
-def test_a_continued_run_has_the_same_critics(ippo: Finished, tmp_path: Path) -> None:
-    folder = tmp_path / "halved"
-    shutil.copytree(ippo.folder, folder)
-    shutil.rmtree(folder / "checkpoints" / "step_6")
-    done = resume(folder, f"marl.run.dir={tmp_path}")
-    assert done.code == 0, done.output
-    assert recorded(done)["metrics"] == recorded(ippo)["metrics"]
-    for name in ("holder", "asker"):
-        before, after = weights(ippo.folder, 6, "critics", name), weights(folder, 6, "critics", name)
-        assert all(torch.equal(before[key], after[key]) for key in before)

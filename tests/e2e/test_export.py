@@ -17,7 +17,7 @@ import pytest
 
 from marl_verl.run.supervisor import _environment
 from tests.e2e.conftest import WithPlugin
-from tests.e2e.five import TEMPLATE
+from tests.five import TEMPLATE
 
 pytestmark = pytest.mark.e2e
 

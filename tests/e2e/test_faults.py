@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e import killer
 from tests.e2e.conftest import (
-    EIGHT_STEPS,
+    FOUR_STEPS,
     ROOT,
     left_behind,
     left_running,
@@ -28,7 +28,7 @@ from tests.e2e.conftest import (
 
 pytestmark = pytest.mark.e2e
 
-SIX_STEPS = {**EIGHT_STEPS, "trainer.total_training_steps": 6, "trainer.test_freq": 2, "data.train_batch_size": 8}
+SIX_STEPS = {**FOUR_STEPS, "trainer.total_training_steps": 6, "trainer.test_freq": 2, "data.train_batch_size": 8}
 SERVER = "vLLM server of policy 'answerer'"
 FAULTS = (
     ("Ray's raylet", "sampling", 2, 1, "Ray's raylet died while sampling in step 2 (killed or out of memory"),

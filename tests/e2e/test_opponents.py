@@ -24,10 +24,6 @@ SETTINGS = (
     *("marl.task.train_size=120", "marl.task.test_size=12", "marl.policies.player.tiny.steps=50"),
     *("marl.agents.second.opponent.every=1", "marl.agents.second.opponent.size=3", "marl.run.journal_tokens=true"),
 )
-ADAPTER = (
-    "marl.policies.player={tiny: {steps: 50, good: 1.0, seed: 4}, model: {lora_rank: 8, lora_alpha: 64}}",
-    "actor_rollout_ref.actor.optim.lr=1e-2",
-)
 
 Said = dict[tuple[str, int], dict[tuple[str, str], list[float]]]
 
@@ -88,13 +84,6 @@ def test_servers_have_the_snapshot_that_a_task_meets(played: Finished) -> None:
     check_snapshots(played)
     kept = {path.name for path in (played.folder / "opponents" / "player").iterdir()}
     assert kept == {f"step_{step}" for step in range(1, 7)}  # of checkpoints 3 and 6
-
-
-def test_adapters_are_merged_for_the_opponent(tmp_path: Path) -> None:
-    done = train(tmp_path / "adapter", *SETTINGS, *ADAPTER, recipe=RECIPE)
-    assert done.code == 0, done.output
-    check_snapshots(done)
-    assert not list((done.folder / "opponents").glob("**/model"))
 
 
 def without_log_probs(run: Finished) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from tests.e2e.conftest import (
 pytestmark = [pytest.mark.e2e, long]
 
 RUN = (
+    "marl.run.backend=verl",
     *("trainer.total_training_steps=2", "trainer.save_freq=1", "trainer.test_freq=1", "marl.run.seed=5"),
     *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "marl.task.test_size=8"),
     *(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import WithPlugin
-from tests.e2e.five import AGENTS, STOP, acts
+from tests.five import AGENTS, STOP, acts
 
 pytestmark = pytest.mark.e2e
 

@@ -13,19 +13,19 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.testing.real import command, explain, rows
-from tests.e2e.conftest import EIGHT_STEPS, Whole
+from tests.e2e.conftest import FOUR_STEPS, Finished, Whole, actions
 
 pytestmark = pytest.mark.e2e
 
-STEPS, TASKS = range(1, 9), EIGHT_STEPS["data.train_batch_size"]
+STEPS, TASKS = range(1, 5), FOUR_STEPS["data.train_batch_size"]
 
 
 def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
     printed = whole.script
     assert printed["steps"] == printed["metrics"] == [*STEPS]
-    assert printed["summary"] == 8
-    assert printed["checkpoints"] == [6, 7, 8]
-    assert set(printed["validated"]) == {0, 4, 8}
+    assert printed["summary"] == 4
+    assert printed["checkpoints"] == [2, 3, 4]
+    assert set(printed["validated"]) == {0, 2, 4}
     assert 0 <= printed["success"] <= 1
     assert printed["played"] == [4, 10]
     assert printed["rows"] == 4 * 2 * printed["episodes"]["2"]  # four candidates for each of two turns
@@ -33,10 +33,9 @@ def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
     assert whole.run.left == []
 
 
-def test_the_team_learns_beyond_the_confidence_interval(whole: Whole) -> None:
+def test_both_policies_changed(whole: Whole) -> None:
     summary = whole.run.summary
-    assert summary["eval_tasks"] == 200
-    assert summary["success_after_interval"][0] > summary["success_before_interval"][1], summary
+    assert summary["eval_tasks"] == 40
     for policy in summary["policies"].values():
         assert policy["parameters"] > 50_000
         assert policy["weight_change"] > 0.001
@@ -58,20 +57,20 @@ def test_the_run_directory_is_complete(whole: Whole) -> None:
 
 def test_its_episodes_are_replayed(whole: Whole) -> None:
     folder = whole.run.folder
-    listed = re.search(r"\bs8t00000_0_\S+", command("replay", "--run", str(folder)))
+    listed = re.search(r"\bs4t00000_0_\S+", command("replay", "--run", str(folder)))
     assert listed
-    journal = folder / "journals" / "step_00008.jsonl"
+    journal = folder / "journals" / "step_00004.jsonl"
     shown = json.loads(command("replay", str(journal), "--episode", listed[0], "--json"))
     lines = map(json.loads, journal.read_text().splitlines()[1:])
     assert shown["replay"]["score"] == next(line["score"] for line in lines if line.get("id") == listed[0])
 
 
 def test_its_advantages_are_explained(whole: Whole) -> None:
-    records = explain(whole.run.folder, 3)
+    records = explain(whole.run.folder, 2)
     assert {tuple(record["group"]) for record in records} == {("uid", "agent")}
-    tasks = whole.run.lines("filter/tasks")[2]["filter/tasks"]  # of step 3, those of the refill included
+    tasks = whole.run.lines("filter/tasks")[1]["filter/tasks"]  # of step 2, those of the refill included
     assert tasks >= TASKS
-    assert len(records) == len(rows(whole.run.folder, 3)) == tasks * 4 * 2
+    assert len(records) == len(rows(whole.run.folder, 2)) == tasks * 4 * 2
     assert any(record["advantage"] for record in records)
 
 
@@ -83,7 +82,7 @@ def test_exchanged_policies_act_for_each_other_in_an_evaluation(whole: Whole) ->
     """Each agent says what the other one's policy says in plain transformers, with the weights of that step."""
     policies = whole.script["policies"]
     assert policies == {"sender": "answerer", "answerer": "sender"}
-    stored = whole.run.folder / "evaluations" / "step_7_swap-answerer-sender.jsonl"
+    stored = whole.run.folder / "evaluations" / "step_3_swap-answerer-sender.jsonl"
     acts = [act for episode in _episodes(stored) for act in episode["journal"]["records"]]
     otherwise = 0
     for agent in policies:
@@ -94,8 +93,8 @@ def test_exchanged_policies_act_for_each_other_in_an_evaluation(whole: Whole) ->
 
 
 def _answers(run: Path, policy: str, acts: list[dict[str, Any]], agent: str) -> list[str]:
-    """What a policy of checkpoint 7 says, greedily, to the observations of an agent."""
-    folder, texts = run / "checkpoints" / "step_7" / "policies" / policy / "huggingface", []
+    """What a policy of checkpoint 3 says, greedily, to the observations of an agent."""
+    folder, texts = run / "checkpoints" / "step_3" / "policies" / policy / "huggingface", []
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for act in acts:
@@ -106,3 +105,24 @@ def _answers(run: Path, policy: str, acts: list[dict[str, Any]], agent: str) -> 
             message = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
             texts.append(tokenizer.decode(message, skip_special_tokens=True))
     return texts
+
+
+def test_a_step_is_the_same_on_both(whole: Whole, local: Finished) -> None:
+    runs = (whole.run, local)
+    sampled = [actions(run, 1) for run in runs]
+    assert sampled[0].keys() == sampled[1].keys()
+    equal = {key for key, action in sampled[0].items() if action == sampled[1][key]}
+    assert len(equal) >= 0.99 * len(sampled[0])  # rounding of a log-prob may choose another token
+    keys = [[f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 1)] for run in runs]
+    assert keys[0] == keys[1]
+    advantages = [{record["key"]: record["advantage"] for record in explain(run.folder, 1)} for run in runs]
+    groups = {record["key"]: set(record["members"]) for record in explain(local.folder, 1)}
+    for key in [key for key in keys[0] if groups[key] <= equal]:
+        assert advantages[0][key] == advantages[1][key]
+    if len(equal) == len(sampled[0]):
+        lines = [run.lines("train/success")[0] for run in runs]
+        timing = ("seconds", "perf/", "mfu")
+        names = [name for name in lines[0] if name.startswith("policy/") and not any(word in name for word in timing)]
+        for name in names:
+            assert lines[0][name] == pytest.approx(lines[1][name], rel=1e-6, abs=1e-6), name
+        assert any("grad_norm" in name for name in names)

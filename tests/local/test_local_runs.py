@@ -1,0 +1,117 @@
+"""Runs that are stopped and continued, opponents, evaluations and a whole run by the Python API, in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import marl_verl
+from marl_verl.trainer.curriculum import FILE
+from tests.e2e.conftest import recorded
+from tests.local.training import RECIPES, check, episodes, resume, train
+
+pytest.importorskip("verl")
+pytestmark = pytest.mark.slow
+
+TEAM = RECIPES / "quickstart" / "my_team.yaml"
+KUHN = "self_play/kuhn_pool_cpu"
+CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
+    # what is sampled depends on scores; the filter draws more tasks, those that are not easy
+    "tasks": (
+        TEAM,
+        (
+            *("marl.algorithm.options.sampler=greedy-tree", "marl.sampler.filter.refill=1"),
+            *("marl.data.curriculum.weights.easy=0", "marl.task.train_size=24"),
+        ),
+    ),
+    "parts": (
+        RECIPES / "teams" / "lora.yaml",
+        ("marl.algorithm.name=mappo", *(f"marl.policies.{name}.base=shared" for name in ("holder", "asker"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Path) -> None:
+    """Ctrl-C in step 4, or an error in it."""
+    recipe, overrides = CASES[case]
+    options = (*overrides, "trainer.save_freq=2", "trainer.test_freq=2")
+    whole = train(tmp_path / "whole" / "run", recipe, *options, steps=4)
+    check(whole)
+    folder = tmp_path / "halved" / "run"
+    shutil.copytree(whole.folder, folder)
+    shutil.rmtree(folder / "checkpoints" / "step_4")
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            raise KeyboardInterrupt if case == "tasks" else OSError("no more")
+
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        marl_verl.train(resume=folder, backend="local", progress=stop)
+    done = resume(folder)
+    assert recorded(done) == recorded(whole)
+    if case == "tasks":
+        rates = [(run.folder / "checkpoints" / "step_4" / "curriculum" / FILE).read_text() for run in (done, whole)]
+        assert rates[0] == rates[1]
+        assert (
+            0 < len(json.loads(rates[0])["tasks"]) <= sum(line["filter/tasks"] for line in done.lines("filter/tasks"))
+        )
+
+
+def test_opponents_are_what_the_policy_was(tmp_path: Path) -> None:
+    """Adapters are merged for them. One version has one distribution, whoever acts with it."""
+    options = (
+        "marl.policies.player={tiny: {steps: 50, good: 1.0, seed: 4}, model: {lora_rank: 8, lora_alpha: 64}}",
+        *("actor_rollout_ref.actor.optim.lr=1e-2", "marl.run.journal_tokens=true", "trainer.save_freq=3"),
+        *("marl.agents.second.opponent.every=1", "marl.agents.second.opponent.size=3", "data.train_batch_size=12"),
+    )
+    run = train(tmp_path / "run", KUHN, *options, steps=6)
+    acted: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(dict)
+    met: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for step in range(1, 7):
+        for episode in episodes(run, step):
+            for record in episode["journal"]["records"]:
+                action, agent = record["action"], record["agent"]
+                tokens = str((action["prompt_ids"], action["response_ids"]))
+                former = acted[agent, action["version"]].setdefault(tokens, action["log_probs"])
+                assert action["log_probs"] == pytest.approx(former, abs=1e-5)
+                if agent == "second":
+                    met[step].append((episode["uid"], action["version"]))
+    assert {version for agent, version in acted if agent == "first"} == set(range(6))
+    compared, changes = set(), list[float]()
+    for (agent, version), actions in acted.items():
+        if agent == "second":
+            policy, following = acted["first", version], acted.get(("second", version + 1), {})
+            for tokens in actions.keys() & policy.keys():
+                assert actions[tokens] == pytest.approx(policy[tokens], abs=1e-4)
+                compared.add(version)
+            changes += [abs(actions[tokens][0] - following[tokens][0]) for tokens in actions.keys() & following.keys()]
+    assert len(compared) >= 3
+    assert max(changes) > 1e-2
+    for step, pairs in met.items():
+        assert len(dict(pairs)) == len(set(pairs))  # one snapshot a task
+        assert {version for _, version in pairs} <= set(range(max(0, step - 3), step))
+    assert max(len({version for _, version in pairs}) for pairs in met.values()) >= 2
+    assert not list((run.folder / "opponents").glob("**/model"))
+
+
+def test_steps_of_self_play_play_each_other(tmp_path: Path) -> None:
+    """Every pair plays all games, and a cross-play that is repeated has the same numbers."""
+    run = train(tmp_path / "run", "self_play/kuhn_cpu", "marl.task.test_size=12", steps=2)
+    evaluated = [
+        marl_verl.evaluate(run.folder, cross_play=True, tasks=12, episodes=2, backend="local", progress=False).numbers
+        for _ in range(2)
+    ]
+    players = ["player@0", "player@2"]
+    pairings = evaluated[0]["pairings"]
+    assert [(pairing["row"], pairing["column"]) for pairing in pairings] == [(a, b) for a in players for b in players]
+    for pairing in pairings:
+        assert pairing["games"] == pairing["wins"] + pairing["losses"] == 24  # Kuhn Poker has no draws
+        assert pairing["outcome"]["first"] == pytest.approx(-pairing["outcome"]["second"])
+    assert list(evaluated[0]["elo"]) == players
+    assert evaluated[1]["pairings"] == pairings
