@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
+from marl_verl_testing.rows import Rows, algorithm, episodes, joint_trees, keep, row, trees
 
 from marl_verl.config.parts import finder
 from marl_verl.options import Part
-from marl_verl.testing.rows import Rows, algorithm, episodes, joint_trees, keep, row, trees
 
 __all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_trees", "keep", "row", "trees"]
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from marl_verl_testing.algorithm import row_of as row
 from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage import RowTable
@@ -19,7 +20,6 @@ from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
-from marl_verl.testing.algorithm import row_of as row
 
 PLANTED = "<script>document.title = 'planted'</script><img src=x onerror=\"document.title = 'planted'\">"
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
+from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, NoBaseline, Overlong, RowTable, agent_statistics
@@ -19,7 +20,6 @@ from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.algo.rewards import Mix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
-from marl_verl.testing.rows import algorithm
 from tests.batches import row
 
 Rows = list[dict[str, Any]]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import check_algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.errors import MarlError
-from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, keep, row
 
 every = pytest.mark.parametrize("name", SHIPPED)

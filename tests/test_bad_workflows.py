@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Sample, Sampler
@@ -17,7 +18,6 @@ from marl_verl.episode import Act, Action, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 
 SAMPLERS = plugins.load().names("samplers")
 SIZES = {

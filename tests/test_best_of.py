@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.sampler import check_sampler
+from marl_verl_testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import BestOf, Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.sampler import check_sampler
-from marl_verl.testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
 QUESTION = Task("t1", "question")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import check_algorithm
 
 from marl_verl.algo.advantage import (
     Advantage,
@@ -24,7 +25,6 @@ from marl_verl.algo.advantage import (
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import Mix
 from marl_verl.errors import MarlError
-from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, algorithm, row
 
 # returns that add up what others of the session earned

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_testing import check_sampler
+from marl_verl_testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import (
     BestOf,
@@ -28,8 +30,6 @@ from marl_verl.algo.sampling import (
 )
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.tasks.base import Task
-from marl_verl.testing import check_sampler
-from marl_verl.testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
 
 ROLES = {"solver": own_words}
 STEPS = Programmed((Solo("solver"), Mark("propose"), Solo("critic"), Mark("propose"), Solo("solver")))

@@ -7,10 +7,10 @@ from dataclasses import field
 from typing import Any
 
 import pytest
+from marl_verl_testing import check_task
 from marl_verl_tiny.inventory import Inventory
 
 from marl_verl.tasks import Split, Task, TaskSet
-from marl_verl.testing import check_task
 
 COUNTER = itertools.count()
 

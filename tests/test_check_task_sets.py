@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing import check_task
 
 from marl_verl import Task, TaskSet, plugins
 from marl_verl.options import build
 from marl_verl.tasks import Split
-from marl_verl.testing import check_task
 
 TEXTS = ("", "no idea", "7", "\\boxed{7}", "<answer>7</answer>", "left", "[1", "9" * 400)
 LOGS = (

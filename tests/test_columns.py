@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_algorithm, check_sampler
+from marl_verl_testing.algorithm import row_of as row
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
@@ -28,8 +30,6 @@ from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.tasks import Task
-from marl_verl.testing import ScriptedPolicy, check_algorithm, check_sampler
-from marl_verl.testing.algorithm import row_of as row
 from marl_verl.workflows import Single
 
 

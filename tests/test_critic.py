@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marl_verl_testing import ScriptedPolicy
+from marl_verl_testing.scripted import ScriptedContext
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
@@ -26,8 +28,6 @@ from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
-from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.scripted import ScriptedContext
 
 # What the team's critic sees
 

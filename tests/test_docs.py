@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from marl_verl_testing import ScriptedPolicy
+from marl_verl_testing.rows import algorithm
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
@@ -25,8 +27,6 @@ from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.rows import algorithm
 from tests.batches import row
 
 ROOT = Path(__file__).parents[1]

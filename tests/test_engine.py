@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import ScriptedPolicy, scripted_action, shown
 
 from marl_verl.algo import sampling
 from marl_verl.episode import (
@@ -30,7 +31,6 @@ from marl_verl.episode import (
     WorkflowError,
 )
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy, scripted_action, shown
 
 TASK = Task("t1", "2 + 2 = ?")
 Body = Callable[[Task, Team], Awaitable[Any]]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_testing.rows import algorithm
 
 from marl_verl import explain, hookimpl, plugins
 from marl_verl.algo.advantage import AdvantageResult, Estimator, RowTable
@@ -26,7 +27,6 @@ from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.run.run_dir import RunDir
-from marl_verl.testing.rows import algorithm
 from tests import batches
 
 ROOT = Path(__file__).parents[1]

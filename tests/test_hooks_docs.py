@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, row_of
+from marl_verl_testing.rows import row
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
@@ -29,8 +31,6 @@ from marl_verl.plugins import KINDS, Plugins, Registry
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.tasks import Task
-from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, row_of
-from marl_verl.testing.rows import row
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.workflows import cancelled_cleanly
 
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.attempt import attempt
 from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.workflows import cancelled_cleanly
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": ["draft", "better"], "judge": lambda act: f"seen {act.observation[0]['content']}"})

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from marl_verl_testing import scripted_action
 
 from marl_verl.episode import Act, Action, ActRecord, CallError, CallRecord, Journal, JournalError, Run, Team, Workflow
 from marl_verl.episode.calls import as_json
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import Raised
 from marl_verl.tasks.base import Task
-from marl_verl.testing import scripted_action
 
 
 def act(agent: str, turn: int, index: int, seen: str = "x") -> Act:

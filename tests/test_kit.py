@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow
+from marl_verl_testing.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers
 
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.rewards import Mix
@@ -18,8 +20,6 @@ from marl_verl.algo.sampling import Independent, Sample, Sampler, SamplingContex
 from marl_verl.episode import Action, Episode, Limits, ReplayMismatch, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow
-from marl_verl.testing.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers
 
 TWO = talkers(0, ("solver", "verifier"))
 

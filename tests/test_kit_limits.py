@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
+from marl_verl_testing.sampler import UNBRANCHED
+from marl_verl_testing.workflows import TASK, talkers
 
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.algo.credit import ReplayCredit
@@ -21,9 +24,6 @@ from marl_verl.algo.sampling import Independent, SamplingContext
 from marl_verl.episode import Episode, ReplayMismatch, Team, Workflow
 from marl_verl.errors import MarlWarning
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
-from marl_verl.testing.sampler import UNBRANCHED
-from marl_verl.testing.workflows import TASK, talkers
 
 AGENTS = ("solver", "verifier", "planner", "critic")
 POLICY = talkers(0, AGENTS)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl.algo.sampling import Independent, Sample, drive
 from marl_verl.episode import (
@@ -36,7 +37,6 @@ from marl_verl.errors import MarlError
 from marl_verl.run.rehearsal import rehearse
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": "12345", "judge": "123"})

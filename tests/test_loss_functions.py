@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_testing import check_loss
 
 from marl_verl import plugins
 from marl_verl.algo.algorithms import GSPO, GSPO_TIS, PPO_CLIP, REINFORCE, Loss
 from marl_verl.algo.algorithms.losses import PARAMETERS
 from marl_verl.config.parts import loss_named
 from marl_verl.errors import MarlError
-from marl_verl.testing import check_loss
 
 torch = pytest.importorskip("torch")
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")

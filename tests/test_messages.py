@@ -11,6 +11,8 @@ from typing import Any
 
 import openai
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_workflow
+from marl_verl_testing.algorithm import row_of as row
 from marl_verl_tiny.factory import make_tokenizer
 
 from marl_verl.algo.sampling import drive
@@ -25,8 +27,6 @@ from marl_verl.errors import MarlError
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
-from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.testing.algorithm import row_of as row
 from tests.test_chat import Server, client
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

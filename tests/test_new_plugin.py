@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from marl_verl_testing import new_plugin
 
 import marl_verl
-from marl_verl.cli import new_plugin
 from marl_verl.cli.main import main
 from tests.sites import add_distribution, python_path
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_testing import check_algorithm
+from marl_verl_testing.workflows import talkers
 
 from marl_verl.algo.advantage import (
     Advantage,
@@ -29,8 +31,6 @@ from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
-from marl_verl.testing import check_algorithm
-from marl_verl.testing.workflows import talkers
 
 ROWS = [
     {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}

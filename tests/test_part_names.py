@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_testing.rows import row
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.advantage import (
@@ -31,7 +32,6 @@ from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.plugins import Registry
-from marl_verl.testing.rows import row
 
 TABLE = RowTable.from_rows([row("q", session, 0, 0, "a", team=float(session)) for session in range(3)])
 

@@ -13,14 +13,12 @@ PUBLIC = (
     "marl_verl",
     *(f"marl_verl.algo.{name}" for name in ("advantage", "algorithms", "credit", "rewards", "sampling")),
     *(f"marl_verl.{name}" for name in ("episode", "errors", "options", "plugins", "tasks")),
-    *(f"marl_verl.{name}" for name in ("testing", "testing.real", "testing.rows")),
-    "marl_verl_agents",
-    "marl_verl_agents.gateway",
-    "marl_verl_sandbox",
-    "marl_verl.testing.workflows",
+    *("marl_verl_agents", "marl_verl_agents.gateway", "marl_verl_sandbox"),
+    *("marl_verl_testing", *(f"marl_verl_testing.{name}" for name in ("real", "rows", "workflows"))),
 )
-# agents of frameworks act by the effects of a run; commands read what a run has written, and check what it needs
-INSIDE = ("agents", "leagues", "sandbox", "tiny", "report", "diagnose")
+# agents of frameworks act by the effects of a run; commands read what a run has written, and check what it needs; the
+# checks of parts look inside
+INSIDE = ("agents", "leagues", "sandbox", "tiny", "report", "diagnose", "testing")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
 TESTS = [path for folder in FOLDERS for path in sorted(folder.glob("tests/**/*.py"))]
@@ -60,5 +58,5 @@ def test_a_plugin_takes_public_names_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "plugins")))
 def test_the_tests_of_a_plugin_go_where_it_goes(path: Path) -> None:
-    """They need `marl_verl.testing`, and no module of this repository's tests."""
+    """They need `marl_verl_testing`, and no module of this repository's tests."""
     assert not [module for module, _ in imported(path) if module.split(".")[0] == "tests"]

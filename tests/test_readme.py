@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.episode import Act, Action
 from marl_verl.errors import MarlError
 from marl_verl.run.prepare import plan_run
-from marl_verl.testing import ScriptedPolicy, check_workflow
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

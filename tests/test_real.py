@@ -1,12 +1,11 @@
-"""What tests of the real stack read from a run's files: `marl_verl.testing.real`."""
+"""What tests of the real stack read from a run's files: `marl_verl_testing.real`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from marl_verl.testing.real import Finished
+from marl_verl_testing.real import Finished
 
 METRICS = """{"step": 0, "validation/success": 0.25}
 {"step": 1, "train/success": 0.5, "policy/asker/grad_norm": 1.0}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from marl_verl_agents import openai_client
+from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl.cli.main import main
 from marl_verl.episode import Team, Workflow
@@ -16,7 +17,6 @@ from marl_verl.run.prepare import plan_run
 from marl_verl.run.rehearsal import rehearse_split
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
-from marl_verl.testing import ScriptedPolicy, check_workflow
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "my_team.yaml"
 TASK = Task("t", "3 1 4")

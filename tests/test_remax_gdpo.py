@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable, agent_statistics
@@ -30,7 +31,6 @@ from marl_verl.errors import MarlError
 from marl_verl.plugins.one_file import reward_files
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling
-from marl_verl.testing.rows import algorithm
 
 TASK = Task("t", "question")
 AGENTS = {"solver": AgentConfig("solver", "p", sampling=Sampling(temperature=0.7)), "judge": AgentConfig("judge", "p")}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_tiny import grid
 from marl_verl_tiny.inventory import Inventory
 from marl_verl_tiny.split_plan_path import SplitPlanPath
@@ -32,7 +33,6 @@ from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 Shown = Callable[..., str]
 TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})

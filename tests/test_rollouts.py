@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 from marl_verl_at_grpo.algorithm import AlphaMix
+from marl_verl_testing import ScriptedPolicy, check_workflow
+from marl_verl_testing.algorithm import row_of
 
 from marl_verl.algo.advantage import RowTable, agent_statistics
 from marl_verl.algo.sampling import Independent, drive
@@ -18,8 +20,6 @@ from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
 from marl_verl.episode.journal import ActRecord
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
-from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.testing.algorithm import row_of
 from tests.batches import algorithm, row
 
 TASK = Task("t", "2 + 2", {})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import scripted_action, shown
 
 from marl_verl.episode import Act, Journal, Limits, ReplayMismatch, Run, Team, Workflow, WorkflowError
 from marl_verl.tasks.base import Task
-from marl_verl.testing import scripted_action, shown
 
 TASK = Task("t1", "question")
 AGENTS = ("a", "b", "c")

@@ -12,6 +12,8 @@ import pytest
 from marl_verl_mars2.algorithm import Shaped
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.sampled_shapley import SampledShapley
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.rows import row
 
 from marl_verl import Task, TaskSet, Workflow, plugins
 from marl_verl.algo.advantage import GAE, Advantage, Discounted, Immediate, PathSum, Returns, RowTable, TreeMean
@@ -26,8 +28,6 @@ from marl_verl.inspect.replay import differences, rerun
 from marl_verl.inspect.replay_text import _score
 from marl_verl.tasks.sides import draws, side_statistics, winner
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.rows import row
 
 TASK = Task("t", "begin")
 SIDES = {"ann": "red", "bob": "blue"}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_sharp.counterfactual import Counterfactual
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
@@ -28,7 +29,6 @@ from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 ROOT = Path(__file__).parents[1]
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing.rows import algorithm
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
@@ -21,7 +22,6 @@ from marl_verl.backend.report import Report
 from marl_verl.config import schema
 from marl_verl.config.task_choice import check_task_choice, curriculum_of
 from marl_verl.errors import MarlError
-from marl_verl.testing.rows import algorithm
 from marl_verl.trainer.curriculum import FILE, Curriculum
 from marl_verl.trainer.data import TaskData
 from marl_verl.trainer.filtering import Signal

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from marl_verl_testing import ScriptedPolicy
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
@@ -26,7 +27,6 @@ from marl_verl.options import build
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows, asks_for_tool
-from marl_verl.testing import ScriptedPolicy
 from marl_verl.workflows import Single
 
 USER = {"role": "user", "content": "2 + 2?"}

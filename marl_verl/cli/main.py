@@ -27,7 +27,6 @@ COMMANDS = {
     "explain": "show how each advantage was computed",
     "replay": "replay a stored episode without a model, and show it",
     "plugins": "list plugins and the names that they register",
-    "new-plugin": "write the package of a new plugin",
 }
 
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from marl_verl_testing import real
+from marl_verl_testing.real import LIMIT, Finished, resume
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from marl_verl.run import private_network
-from marl_verl.testing import real
-from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.five import RECIPE
 from tests.sites import add_distribution, python_path
 

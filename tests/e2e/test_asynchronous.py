@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing.real import explain
 
 from marl_verl.config.stored import read_config
-from marl_verl.testing.real import explain
 from tests.e2e import killer
 from tests.e2e.conftest import MARS2, ROOT, SEARCHED, Finished, left_behind, left_running, long, resume, train
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from marl_verl_testing.real import explain, rows
 
-from marl_verl.testing.real import explain, rows
 from tests.e2e.conftest import Finished
 
 pytestmark = pytest.mark.e2e

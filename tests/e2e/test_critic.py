@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from marl_verl_testing.real import explain
 
-from marl_verl.testing.real import explain
 from tests.e2e.conftest import Finished, WithPlugin
 
 pytestmark = pytest.mark.e2e

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing import real
 from omegaconf import OmegaConf
 
-from marl_verl.testing import real
 from tests.e2e.conftest import long
 
 pytestmark = [pytest.mark.e2e, long]

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 
 import pytest
+from marl_verl_testing.real import command
 from marl_verl_tiny.pretrained import SMOLLM2
 
-from marl_verl.testing.real import command
 from tests.e2e.conftest import Finished, train
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]  # recipes/quickstart/pretrained.yaml is `make demo-pretrained`

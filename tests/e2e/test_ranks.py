@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 import pytest
+from marl_verl_testing.real import command
 
-from marl_verl.testing.real import command
 from tests.e2e.conftest import Finished, long, my_team, resume, train
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]  # tests/test_ranks.py compares two ranks with one

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 import pytest
+from marl_verl_testing.real import rows
 
-from marl_verl.testing.real import rows
 from tests.e2e import killer
 from tests.e2e.conftest import (
     INVENTORY,

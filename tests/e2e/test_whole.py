@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from marl_verl_testing.real import command, explain, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from marl_verl.testing.real import command, explain, rows
 from tests.e2e.conftest import FOUR_STEPS, Finished, Whole, actions
 
 pytestmark = pytest.mark.e2e

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing.real import Finished
 from omegaconf import OmegaConf
 
 import marl_verl
-from marl_verl.testing.real import Finished
 from tests import five
 from tests.chat_server import Reply, completion, models, serving
 from tests.e2e.all_frameworks import TEAMS, framework

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from marl_verl_testing.real import Finished, rows
 from omegaconf import OmegaConf
 
 import marl_verl
 from marl_verl import plugins
-from marl_verl.testing.real import Finished, rows
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 INVENTORY = RECIPES / "quickstart" / "inventory.yaml"

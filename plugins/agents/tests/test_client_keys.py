@@ -10,12 +10,12 @@ import anthropic
 import httpx
 import pytest
 from marl_verl_agents import transport
+from marl_verl_testing import ScriptedPolicy
+from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Run, Workflow
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.scripted import ScriptedContext
 
 TASK = Task("t", "2 + 2?")
 USER = {"role": "user", "content": "2 + 2?"}

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from marl_verl_agents import openai_client, transport
 from marl_verl_agents.gateway import ExternalWorkflow
+from marl_verl_testing import ScriptedPolicy
+from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act, Action, Run, Workflow
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.scripted import ScriptedContext
 from plugins.agents.tests.test_client_keys import APIS, LEAST, MESSAGES, RESPONSES, TOOLS, USER
 
 TASK = Task("t", "2 + 2?")

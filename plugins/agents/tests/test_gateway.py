@@ -19,6 +19,8 @@ import openai
 import psutil
 import pytest
 from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, ProcessFailed, connections, process, server
+from marl_verl_testing import ScriptedPolicy
+from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.rewards.mix import returned
 from marl_verl.algo.sampling import Failure, Independent, Sample
@@ -26,8 +28,6 @@ from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn
 from marl_verl.errors import MarlError
 from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.scripted import ScriptedContext
 
 TASK = Task("t", "2 + 2?")
 ASK: Any = [{"role": "user", "content": "2 + 2?"}]

@@ -17,12 +17,12 @@ from typing import Any
 import openai
 import pytest
 from marl_verl_agents import openai_client, openai_client_sync, transport
+from marl_verl_testing import ScriptedPolicy, check_workflow
+from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.testing.scripted import ScriptedContext
 
 TASK = Task("t", "2 + 2?")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

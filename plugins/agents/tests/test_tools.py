@@ -11,13 +11,13 @@ from typing import Any, get_type_hints
 import pytest
 from marl_verl_agents import mcp_server, recorded_tool
 from marl_verl_agents.tools import McpError
+from marl_verl_testing import ScriptedPolicy
+from marl_verl_testing.determinism import replayable
+from marl_verl_testing.scripted import ScriptedContext
 from pydantic import BaseModel
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import CallRecord, ReplayMismatch, Run, Workflow, replay
-from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.determinism import replayable
-from marl_verl.testing.scripted import ScriptedContext
 from plugins.agents.tests.test_openai_clients import TASK, does
 
 RAN: list[Any] = []

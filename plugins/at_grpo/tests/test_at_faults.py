@@ -19,14 +19,14 @@ from marl_verl_games.board import WORDS, Board
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
 from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import PlannerExecutor
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
 
 from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.episode import Act, Episode, Journal, Turn
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
 
 K = 8
 TASKS = TinyPlanPath()

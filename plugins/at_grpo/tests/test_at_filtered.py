@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from marl_verl_testing.rows import algorithm
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.errors import MarlError
-from marl_verl.testing.rows import algorithm
 
 REWARDS = {"a": [(0.0, 1.0), (2.0, 4.0), (9.0, 9.0), (5.0, 6.0)], "b": [(50.0, 60.0), (70.0, 71.0)]}
 ROWS = [

@@ -17,11 +17,11 @@ from marl_verl_games.board import cells
 from marl_verl_games.game_rewards import game, program
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import SokobanTasks
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.algo.sampling import Independent
 from marl_verl.tasks import Fields
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 REWARDS = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 CODE = {CODER: coder_tester.coder_reward, TESTER: coder_tester.tester_reward}

@@ -7,10 +7,10 @@ from typing import Any
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
+from marl_verl_testing import ScriptedPolicy, check_sampler
 
 from marl_verl import Task
 from marl_verl.episode import Act
-from marl_verl.testing import ScriptedPolicy, check_sampler
 
 TASK = Task("sum", "What is 6 * 7?", {"answer": "42"})
 

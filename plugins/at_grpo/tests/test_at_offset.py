@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing.rows import Rows, algorithm, episodes, keep
 
 from marl_verl.algo.advantage import FloatArray, RowTable
-from marl_verl.testing.rows import Rows, algorithm, episodes, keep
 
 OFFSETS = st.dictionaries(
     st.tuples(st.integers(0, 2), st.sampled_from(["planner", "solver", "verifier"])), st.integers(-8, 8)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_workflow
+from marl_verl_testing.rows import algorithm
 from omegaconf import OmegaConf
 
 from marl_verl import Task, plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
-from marl_verl.testing import ScriptedPolicy, check_workflow
-from marl_verl.testing.rows import algorithm
 
 HERE = Path(__file__).parents[1]
 README = (HERE / "README.md").read_text(encoding="utf-8")

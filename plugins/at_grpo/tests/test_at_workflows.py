@@ -1,4 +1,4 @@
-"""The workflows: replays, the checks of `marl_verl.testing`, and the observations of their agents."""
+"""The workflows: replays, the checks of `marl_verl_testing`, and the observations of their agents."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPla
 from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import OneWalker, PlannerExecutor
 from marl_verl_math.python_tool import program_in, run_python
+from marl_verl_testing import ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASK = Task(
     "corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"}

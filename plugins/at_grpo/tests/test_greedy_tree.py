@@ -11,6 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
+from marl_verl_testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, Solo, own_words, talkers, workflows
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Sample
@@ -18,10 +22,6 @@ from marl_verl.episode import Act, Action, Episode, Limits, Team, Turn, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
-from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, Solo, own_words, talkers, workflows
 
 
 class CoderTester(Workflow):

@@ -10,10 +10,10 @@ import pytest
 from marl_verl_code.code_tests import CodeWithTests, run_tests
 from marl_verl_code.refine_code import RefineCode, program_in
 from marl_verl_sandbox import Limits, Outcome
+from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl import Task
 from marl_verl.tasks import read_tasks
-from marl_verl.testing import ScriptedPolicy, check_workflow
 
 EXAMPLE = Path(__file__).parents[3] / "recipes" / "mars2" / "example_code.jsonl"
 DOUBLE = Task(

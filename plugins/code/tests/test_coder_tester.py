@@ -14,11 +14,11 @@ from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CoderTester, coder_reward, written
 from marl_verl_code.cooperation import Cooperation, patterns
 from marl_verl_code.joint_code import TwoCoders, edits
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow
 
 from marl_verl import MarlError, Task
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.episode import Episode, Journal, Turn
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow
 
 TASK = Task(
     "double",

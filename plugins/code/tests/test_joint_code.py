@@ -21,9 +21,9 @@ from marl_verl_code.joint_code import (
     share,
 )
 from marl_verl_sandbox import Limits, Outcome
+from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl import MarlError, Task
-from marl_verl.testing import ScriptedPolicy, check_workflow
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 SECONDS = 0.5

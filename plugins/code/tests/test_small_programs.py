@@ -8,9 +8,9 @@ import pytest
 from marl_verl_code.coder_tester import written
 from marl_verl_code.refine_code import program_in
 from marl_verl_code.small_programs import SIGNS, SmallPrograms, TinyCoderTester, fenced, program
+from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import MarlError, Task
-from marl_verl.testing import ScriptedPolicy, check_task, check_workflow, shown
 
 SMALL = SmallPrograms(seconds=20)
 

@@ -56,9 +56,8 @@ def test_python_in_a_readme_runs(readme: Path) -> None:
 
 @pytest.mark.slow
 def test_yaml_in_the_readme_composes(tmp_path: Path) -> None:
+    from marl_verl_testing.real import command
     from omegaconf import OmegaConf
-
-    from marl_verl.testing.real import command
 
     blocks = re.findall(r"```yaml\n(.*?)```", (PLUGIN / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert blocks

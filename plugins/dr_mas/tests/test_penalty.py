@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import check_algorithm
+from marl_verl_testing.rows import Rows, algorithm, episodes, row
 
 from marl_verl import MarlError
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.testing import check_algorithm
-from marl_verl.testing.rows import Rows, algorithm, episodes, row
 
 MIX = "marl_verl_dr_mas.algorithm:PenaltyMix"
 PENALTY: dict[str, Any] = {

@@ -22,14 +22,14 @@ from marl_verl_dr_mas.second_guess import (
     right_verdict,
     second_guess_verdict,
 )
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
+from marl_verl_testing.rows import algorithm
 
 from marl_verl import MarlError, Task
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
-from marl_verl.testing.rows import algorithm
 
 TASKS = SecondGuessTasks()
 TASK = Task("t", "boxes 3 7 1 9", {"boxes": ["3", "7", "1", "9"], "things": ["sand", "rust", "gold", "straw"]})

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("pettingzoo")
 
 from marl_verl_environments.pettingzoo import PettingZoo, PettingZooTasks
+from marl_verl_testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from pettingzoo.classic import rps_v2
 
 from marl_verl import Task, plugins
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 TICTACTOE = "pettingzoo.classic.tictactoe_v3"
 TASK = Task("t", "t", {"env": TICTACTOE, "arguments": {}, "seed": 3})

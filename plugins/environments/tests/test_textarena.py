@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("textarena")
 
 from marl_verl_environments.textarena import SEATS, TextArena, TextArenaGame, TextArenaTasks
+from marl_verl_testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_testing.hash_seeds import elsewhere
 
 from marl_verl import Task, plugins
 from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
-from marl_verl.testing.hash_seeds import elsewhere
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 TICTACTOE = Task("t", "t", {"env": "TicTacToe-v0", "arguments": {}, "seed": 3})

@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("verifiers", reason="verifiers is not installed: it needs another openai than openai-agents")
 
 from marl_verl_environments.verifiers import Verifiers, VerifiersTasks, seat_reward
+from marl_verl_testing import ScriptedPolicy, check_task
+from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl import Task, plugins
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.errors import MarlError
-from marl_verl.testing import ScriptedPolicy, check_task
-from marl_verl.testing.scripted import ScriptedContext
 
 SUMS = """
     import verifiers.v1 as vf

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.errors import MarlError
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow
 
 TASK = Task("cover a b", "choose a b", {"items": ["a", "b"]})
 

@@ -15,12 +15,12 @@ from marl_verl_games.lists import answered, printed
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import Sokoban, SokobanTasks
 from marl_verl_games.sudoku import Sudoku, SudokuTasks
+from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import Task, TaskSet
 from marl_verl.episode import Act, Action, Episode, Journal, Turn
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_task, check_workflow, shown
 
 # two boxes on one line: push right (box on goal), then the lower one
 ROWS = ["######", "#....#", "#@BO.#", "#.BO.#", "#....#", "######"]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from marl_verl_games.game_workflows import PLAYER, GamePlayer
+from marl_verl_testing import ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task
-from marl_verl.testing import ScriptedPolicy, check_workflow, shown
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from marl_verl_games.entries import decoded, encoded
 from marl_verl_games.reasoning_gym import ReasoningGym
+from marl_verl_testing import check_task
 from reasoning_gym.factory import DATASETS
 
 from marl_verl import Task
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.options import build
-from marl_verl.testing import check_task
 
 WHERE = "marl.task.options"
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 from marl_verl_games.text_teams import TextDiscussion, TextParallel, TextPipeline, TextSolverVerifier, vote
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 TASK = Task("q", "2 + 2?")
 

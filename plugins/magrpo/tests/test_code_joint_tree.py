@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from marl_verl_code.joint_code import JointCode, TwoCoders
 from marl_verl_magrpo.joint_tree import JointTree
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 
 HELPER = "def aux(x):\n    return x + 1\n"
 MAIN = "def solve(x):\n    y = aux(x)\n    return y * 2\n"

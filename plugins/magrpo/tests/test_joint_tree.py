@@ -16,17 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_magrpo.joint_node import product_of
 from marl_verl_magrpo.joint_tree import JointTree, Size
-
-from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.sampling import Sample
-from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
-from marl_verl.errors import MarlError
-from marl_verl.options import build
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
-from marl_verl.testing.workflows import (
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
+from marl_verl_testing.workflows import (
     TASK,
     Call,
     Hashed,
@@ -41,6 +34,13 @@ from marl_verl.testing.workflows import (
     talkers,
     workflows,
 )
+
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.sampling import Sample
+from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.tasks.base import Task, TaskSet
 
 
 class Writers(Workflow):

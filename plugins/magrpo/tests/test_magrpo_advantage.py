@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_magrpo.algorithm import magrpo
+from marl_verl_testing.rows import Rows, algorithm, joint_trees, row
 
 from marl_verl import MarlError
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.testing.rows import Rows, algorithm, joint_trees, row
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:

@@ -10,15 +10,15 @@ import pytest
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_magrpo.joint_turns import JointTurns
 from marl_verl_magrpo.rendezvous import Meet, Rendezvous, joint_reward, place_of, seen_as, sees
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_algorithm, check_sampler, check_workflow, shown
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
 
 from marl_verl import MarlError, Task
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.sampling import Sample
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_algorithm, check_sampler, check_workflow, shown
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
 
 PLACE = Task("p", "meet at c f 4 2", {"letters": ["c", "f"], "digits": ["4", "2"]})
 TASKS = Rendezvous()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from marl_verl_magrpo.joint_tree import JointTree
+from marl_verl_testing import ScriptedPolicy, check_sampler
 from marl_verl_writing.two_writers import JointWriting, TwoWriters
 
 from marl_verl import Task
-from marl_verl.testing import ScriptedPolicy, check_sampler
 
 POST = Task("post", "My housemate turns the heating down.", {})
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_magrpo.algorithm import MAGRPO
 from marl_verl_magrpo.joint_tree import JointTree
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.episode import Act, Team, Workflow
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards" / "magrpo_shifted_returns.json"
 CASES = {case["name"]: case for case in json.loads(GOLDEN.read_text())["cases"]}

@@ -10,6 +10,10 @@ import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
+from marl_verl_testing.workflows import Hashed
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import BestOf, Independent, Sample, Sampler
@@ -17,10 +21,6 @@ from marl_verl.episode import Act, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import read_team
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
-from marl_verl.testing.workflows import Hashed
 
 Q = Task("q", "write:")
 

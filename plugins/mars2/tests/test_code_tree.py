@@ -7,11 +7,11 @@ import asyncio
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.refine_code import RefineCode
 from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 DOUBLE = Task(
     "double",

@@ -14,11 +14,11 @@ from marl_verl_mars2 import diversity, metrics
 from marl_verl_mars2.refine import RefineSymbols
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 TEXT = st.text(alphabet="ab 1=\n", max_size=12)
 COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5), max_size=4).map(lambda found: Counter(found))

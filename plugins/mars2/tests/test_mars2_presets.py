@@ -13,12 +13,12 @@ from marl_verl_mars2 import plugin, symbols
 from marl_verl_mars2.refine import RefineSymbols
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.rows import Rows, algorithm, row, trees
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.plugins import assemble
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.rows import Rows, algorithm, row, trees
 
 
 def test_the_plugin_registers_its_names_and_they_are_what_they_say() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2.algorithm import Shaped, shaped
+from marl_verl_testing.rows import Rows, algorithm, row, trees
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.testing.rows import Rows, algorithm, row, trees
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:

@@ -12,12 +12,12 @@ from marl_verl_mars2 import symbols
 from marl_verl_mars2.refine import RefineSymbols
 from marl_verl_mars2.symbols import FLIPPER, FLIPS, KINDS, SHIFTER, SHIFTS, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow
 
 from marl_verl import MarlError, Task
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow
 
 TASK = Task(
     "t",

@@ -15,15 +15,9 @@ from marl_verl_mars2 import tree_search
 from marl_verl_mars2.bandit import Bandit, Stack, Strategy
 from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
-
-from marl_verl.algo.sampling import Candidate, Sample
-from marl_verl.episode import Act, Action, Limits, Team, Workflow, replay
-from marl_verl.errors import MarlError
-from marl_verl.options import build
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy
-from marl_verl.testing.sampler import check_sampler
-from marl_verl.testing.workflows import (
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.sampler import check_sampler
+from marl_verl_testing.workflows import (
     AGENTS,
     TASK,
     Hashed,
@@ -35,6 +29,12 @@ from marl_verl.testing.workflows import (
     talkers,
     workflows,
 )
+
+from marl_verl.algo.sampling import Candidate, Sample
+from marl_verl.episode import Act, Action, Limits, Team, Workflow, replay
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.tasks.base import Task, TaskSet
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])

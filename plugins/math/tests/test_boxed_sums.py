@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 from marl_verl_math.boxed_sums import BoxedSums, TinySolverVerifier
+from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import MarlError
-from marl_verl.testing import ScriptedPolicy, check_task, check_workflow, shown
 
 SUMS = BoxedSums(largest=9)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from marl_verl_math.solver_verifier import SolverVerifier, solution_right, verdict_right
 from marl_verl_math.tasks import MathTasks
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = MathTasks()
 TASK = Task("t", "What is 1/2 + 1/3?", {"answer": "\\frac{5}{6}"})

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, OneReasoner, ToolUserReasoner, own_answer
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 TASK = Task("sum", "What is 6 * 7?", {"answer": "42"})
 SCORES = MathTasks()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from marl_verl_report import steps
+from marl_verl_testing.rows import algorithm, row
 from rich.console import Console
 
 from marl_verl.algo.advantage import RowTable
@@ -20,7 +21,6 @@ from marl_verl.inspect import summary
 from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir
-from marl_verl.testing.rows import algorithm, row
 from marl_verl.trainer.report import _agents, wilson, write_summary
 from tests.run_folder import run_folder
 

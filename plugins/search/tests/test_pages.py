@@ -19,12 +19,12 @@ from marl_verl_search.html_text import page_text
 from marl_verl_search.pages import PASSAGE, WEB, public, read_page
 from marl_verl_search.planner import PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import MarlError, Task
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 HTML = """<!doctype html><html><head><title>Norrvik</title><script>var x = "hidden";</script></head><body>
 <nav><a href="/">Home</a> <a href="/venue#map">The <b>venue</b></a> <a href="mailto:a@b.c">Mail</a></nav>

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
 from marl_verl_search.tasks import SearchTasks
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = SearchTasks()
 PARAGRAPHS = [

@@ -15,10 +15,10 @@ from marl_verl_search import source
 from marl_verl_search.look_up import LookUpTasks, TinySearchTeam
 from marl_verl_search.routed import SearchTeam
 from marl_verl_search.source import ask
+from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import MarlError, Task
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_task, check_workflow, shown
 
 TASK = Task("q", "When?", {"answers": ["1912"]})
 POLICY = ScriptedPolicy({"verifier": "<verify>no</verify>", "searcher": "<search>town</search>", "answerer": "?"})

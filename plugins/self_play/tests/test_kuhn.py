@@ -18,10 +18,10 @@ from marl_verl_self_play.kuhn import (
     value,
 )
 from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame, legal_move
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Episode, MarlError, Task
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 ALL = (*INFORMATION_SETS[0], *INFORMATION_SETS[1])
 TASK = Task("k", "rules", {"cards": ["K", "Q"]})

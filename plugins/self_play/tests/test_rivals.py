@@ -19,10 +19,10 @@ from marl_verl_self_play.proposer_solver import (
     solver_correct,
     uncertainty,
 )
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Episode, MarlError, Task, TaskSet, Workflow, plugins
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 RECIPES = Path(__file__).parents[3] / "recipes" / "self_play"
 BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
+from marl_verl_testing import check_algorithm
+from marl_verl_testing.rows import row
 from omegaconf import OmegaConf
 
 from marl_verl import MarlError
@@ -20,8 +22,6 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.schedule import check_schedule
 from marl_verl.inspect.explain import derive
-from marl_verl.testing import check_algorithm
-from marl_verl.testing.rows import row
 from marl_verl.trainer.memory import AdvantageMemory
 
 RAE = Algorithm(advantage=RoleConditioned())

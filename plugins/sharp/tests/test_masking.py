@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_sharp.masking import Masked, Mode, masked_value
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
+from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, Solo, number, talkers, workflows
 
 from marl_verl.algo.sampling import AttemptFailed, Independent, gather_all
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, Run, Team, Workflow
 from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
-from marl_verl.testing.workflows import AGENTS, TASK, Hashed, Programmed, Solo, number, talkers, workflows
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 HOLE = "(hole)"

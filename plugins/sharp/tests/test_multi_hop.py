@@ -12,12 +12,12 @@ from marl_verl_search.planner import NOTHING, PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
 
 from marl_verl import Episode, MarlError, Task
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from marl_verl.tasks import read_tasks
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
 
 TASKS = SearchTasks()
 PARAGRAPHS = [

@@ -20,6 +20,10 @@ from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.masking import MaskingCredit, masked_value
 from marl_verl_sharp.sampled_shapley import SampledShapley
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, shown
+from marl_verl_testing.algorithm import row_of as row
+from marl_verl_testing.rows import algorithm
+from marl_verl_testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit.base import ReplayCredit, with_credit
@@ -28,10 +32,6 @@ from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, Sampling
 from marl_verl.episode import Act, Action, CallError, Episode, Limits, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, shown
-from marl_verl.testing.algorithm import row_of as row
-from marl_verl.testing.rows import algorithm
-from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
 Game = Mapping[frozenset[str], float]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_testing.rows import Rows, algorithm, row
 
 from marl_verl import MarlError
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.testing.rows import Rows, algorithm, row
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from marl_verl_testing.real import command
 from omegaconf import OmegaConf
-
-from marl_verl.testing.real import command
 
 PLUGIN = Path(__file__).parents[1]
 RECIPES = PLUGIN.parents[1] / "recipes" / "sharp"

@@ -25,14 +25,7 @@ from marl_verl_sharp.ledgers import (
 )
 from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_sharp.worker_calls import WorkerCalls
-
-from marl_verl import Episode, MarlError, Task
-from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import ReplayCredit
-from marl_verl.algo.sampling import Independent
-from marl_verl.episode import Act
-from marl_verl.testing import (
+from marl_verl_testing import (
     ScriptedContext,
     ScriptedPolicy,
     check_credit,
@@ -41,7 +34,14 @@ from marl_verl.testing import (
     row_of,
     shown,
 )
-from marl_verl.testing.rows import algorithm
+from marl_verl_testing.rows import algorithm
+
+from marl_verl import Episode, MarlError, Task
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import Independent
+from marl_verl.episode import Act
 
 TASKS = ThreeLedgers()
 TASK = TASKS.generate("train", 1, 0)[0]

@@ -7,12 +7,12 @@ import random
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from marl_verl_tiny.inventory_match import InventoryMatch
 from marl_verl_tiny.workflows import InventoryMatchGame
 
 from marl_verl import Task, plugins
 from marl_verl.algo.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 DIGITS = Task("i", "digits", {"digits": ["4", "7", "1", "9"], "index": 2})
 SIDES = {f"{side}-{role}": side for side in ("red", "blue") for role in ("holder", "asker")}

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_tiny import pretrained
 from marl_verl_tiny.pretrained import SMOLLM2
 
@@ -19,7 +20,6 @@ from marl_verl.episode import Act
 from marl_verl.errors import MarlError
 from marl_verl.models.sources import located
 from marl_verl.run.prepare import plan_run
-from marl_verl.testing import ScriptedPolicy, check_workflow
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "pretrained.yaml"
 NAME = "smollm2-135m"

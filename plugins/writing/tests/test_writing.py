@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, levels
 from marl_verl_writing.two_writers import JointWriting, TwoWriters, divided, length, tldr_length
 from marl_verl_writing.word_writing import WordWriters, WordWriting
@@ -17,7 +18,6 @@ from marl_verl_writing.word_writing import WordWriters, WordWriting
 from marl_verl import MarlError, Task
 from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlWarning
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 POST = Task("post", "My housemate turns the heating down.", {})

@@ -1,6 +1,6 @@
 """`marl-verl new-plugin NAME [--output FOLDER]`: write the package of a new plugin, with passing tests.
 
-It copies the package in `marl_verl/scaffold`, and replaces its name and the required versions of marl-verl.
+It copies the package in `scaffold`, and replaces its name and the required versions of marl-verl.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from marl_verl.errors import MarlError
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
-SCAFFOLD = Path(__file__).parent.parent / "scaffold"
+SCAFFOLD = Path(__file__).parent / "scaffold"
 NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"  # of the scaffold, replaced in the copy
 HIDDEN = {"gitignore": ".gitignore"}  # files whose real name would take effect inside the scaffold
 LONGEST = 32

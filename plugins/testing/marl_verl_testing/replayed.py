@@ -15,7 +15,7 @@ from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
 from marl_verl.episode.turn import JOIN, changed
-from marl_verl.testing.given import must
+from marl_verl_testing.given import must
 
 Key = tuple[str, str]
 """(agent that the workflow called, slot)."""

@@ -15,8 +15,8 @@ from marl_verl.episode import Action, Journal, ReplayMismatch, Run, Workflow, re
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
 from marl_verl.errors import unknown
 from marl_verl.tasks.base import Task
-from marl_verl.testing.given import SECONDS, must, same, same_elsewhere, time_limit
-from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
+from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
+from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
 
 
 def check_workflow(

@@ -20,10 +20,10 @@ from marl_verl.episode import Act, Action, ReplayMismatch, Workflow, WorkflowErr
 from marl_verl.episode.turn import JOIN
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.determinism import replayable
-from marl_verl.testing.given import SECONDS, SwitchedOff, instance, lets_out, must, same, same_elsewhere, time_limit
-from marl_verl.testing.replayed import check_replayed, named
-from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene
+from marl_verl_testing.determinism import replayable
+from marl_verl_testing.given import SECONDS, SwitchedOff, instance, lets_out, must, same, same_elsewhere, time_limit
+from marl_verl_testing.replayed import check_replayed, named
+from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, check_scene
 
 UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"
 CANCEL_SECONDS = 10.0  # after which a sampler ignores its cancellation

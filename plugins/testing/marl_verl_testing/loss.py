@@ -11,7 +11,7 @@ import numpy as np
 from marl_verl.algo.advantage import FloatArray
 from marl_verl.algo.algorithms.losses import PARAMETERS, Loss, LossFunction
 from marl_verl.errors import MarlError, shown
-from marl_verl.testing.given import SECONDS, must, time_limit
+from marl_verl_testing.given import SECONDS, must, time_limit
 
 STEP = 1e-6  # of the finite differences
 LENGTHS = (5, 1, 7, 3, 6, 2)  # response tokens of the rows

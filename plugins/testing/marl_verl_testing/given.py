@@ -10,7 +10,7 @@ from typing import Any
 from marl_verl import threads
 from marl_verl.episode.turn import shared_length
 from marl_verl.errors import MarlError
-from marl_verl.testing.hash_seeds import elsewhere
+from marl_verl_testing.hash_seeds import elsewhere
 
 SECONDS = 120.0  # of a check, with its imports
 SHOWN = 160  # maximum number of characters of a value in an error

@@ -18,7 +18,7 @@ from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
-from marl_verl.testing.given import instance
+from marl_verl_testing.given import instance
 
 Text = str | Mapping[str, Any]
 """A text, or an assistant message: `{"content": "", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}`."""

@@ -16,7 +16,7 @@ from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import (
+from marl_verl_testing.given import (
     SECONDS,
     SwitchedOff,
     awaitable,
@@ -26,7 +26,7 @@ from marl_verl.testing.given import (
     same_elsewhere,
     time_limit,
 )
-from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
+from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
 
 ROUNDS = 50  # iterations of the event loop after which a replay waits for an act
 

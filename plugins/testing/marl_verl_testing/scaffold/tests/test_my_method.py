@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from marl_verl import MarlError, Task
 from marl_verl.plugins import KINDS, assemble
-from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, shown
+from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, shown
 
 import my_method
 from my_method.method import ALGORITHM, Median, Saving, StepForward

@@ -12,7 +12,7 @@ from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
-from marl_verl.testing.given import SECONDS, instance, must, same, same_elsewhere, time_limit
+from marl_verl_testing.given import SECONDS, instance, must, same, same_elsewhere, time_limit
 
 
 def check_task(

@@ -14,7 +14,7 @@ from marl_verl.algo.advantage.columns import first_true
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.episode import Turn
 from marl_verl.errors import MarlError, unknown
-from marl_verl.testing.given import SECONDS, instance, must, same_elsewhere, time_limit
+from marl_verl_testing.given import SECONDS, instance, must, same_elsewhere, time_limit
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
@@ -47,7 +47,7 @@ def check_algorithm(
             removed by whole tasks only)
 
     Suitable rows: several tasks, episodes of uneven length, groups of one and of several rows, different rewards. Use
-    random rows of `marl_verl.testing.rows`, or rows of your workflow, `[row_of(turn) for turn in sample.turns]` with
+    random rows of `marl_verl_testing.rows`, or rows of your workflow, `[row_of(turn) for turn in sample.turns]` with
     the sample that `check_sampler` returns.
 
     Args:
