@@ -63,6 +63,8 @@ def outside_loop(call: Callable[[], T]) -> T:
 
     future = in_thread("marl-verl", work)
     try:
+        while not future.done():
+            wait([future], timeout=0.2)  # not forever: a signal that another thread receives does not wake this one
         return future.result()
     except BaseException as error:
         while not future.done():
