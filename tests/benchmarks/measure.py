@@ -17,18 +17,20 @@ MARK = "MARL_BENCH_RUN"
 
 @dataclass
 class Measured:
-    """What was seen of one run. `peak_bytes`: proportional set size, which counts a shared page once."""
+    """What was seen of one run. `peak_bytes`: proportional set size, which counts a shared page once. `processes`: the
+    most at once."""
 
     seconds: float
     peak_bytes: int
     step_seconds: list[float] = field(default_factory=list)
     first_step: float = 0.0
+    processes: int = 0
 
 
 def measure(command: list[str], folder: Path, variables: dict[str, str] | None = None) -> Measured:
     """Run to the end; a failure shows the last of the output and raises."""
     mark = uuid.uuid4().hex
-    begun, stop, peak = time.monotonic(), threading.Event(), [0]
+    begun, stop, peak = time.monotonic(), threading.Event(), [0, 0]
     watcher = threading.Thread(target=_watch, args=(mark, stop, peak))
     watcher.start()
     try:
@@ -49,16 +51,17 @@ def measure(command: list[str], folder: Path, variables: dict[str, str] | None =
         raise RuntimeError(
             f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         )
-    return Measured(time.monotonic() - begun, peak[0])
+    return Measured(time.monotonic() - begun, peak[0], processes=peak[1])
 
 
 def _watch(mark: str, stop: threading.Event, peak: list[int]) -> None:
     while not stop.wait(2.0):
-        total = 0
+        total = processes = 0
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == mark:
                     total += process.memory_full_info().pss
+                    processes += 1
             except psutil.Error:
                 continue
-        peak[0] = max(peak[0], total)
+        peak[:] = max(peak[0], total), max(peak[1], processes)
