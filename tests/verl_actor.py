@@ -118,6 +118,8 @@ def cpu_verl(rank: int = 0, ranks: int = 1, store: Path | None = None) -> Iterat
         install_cpu_platform()
         set_platform(CPUPlatform())
         found: Any = torch.distributed.FileStore(str(store), ranks) if store else torch.distributed.HashStore()
+        if torch.distributed.is_initialized():  # of local workers in this process
+            torch.distributed.destroy_process_group()
         torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks, store=found)
         try:
             yield

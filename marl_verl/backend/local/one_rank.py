@@ -80,6 +80,14 @@ def join() -> None:
         raise MarlError(f"backend=local trains on one rank, but this process is one of {ranks}. Leave out torchrun.")
 
 
+def leave() -> None:
+    """Undo `join`: other code of this process may begin a training job of its own. The workers cannot be used then."""
+    from torch import distributed
+
+    if distributed.is_initialized() and distributed.get_backend() == "fake":
+        distributed.destroy_process_group()
+
+
 @contextmanager
 def environment() -> Iterator[None]:
     """The environment variables that verl's workers read when they are constructed; the previous ones afterwards."""

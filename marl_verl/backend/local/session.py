@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.policies import LocalPolicies
 from marl_verl.backend.local.store import MemoryStore
 from marl_verl.backend.opening import Backend, Host
@@ -50,6 +51,7 @@ def _process(small: bool) -> Iterator[None]:
         with interrupted_at_once():
             yield
     finally:
+        one_rank.leave()
         torch.set_num_threads(threads)
         gc.set_threshold(*thresholds)
         gc.unfreeze()
