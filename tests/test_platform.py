@@ -281,7 +281,8 @@ def test_what_we_override_or_call_in_verl_is_where_it_was(target: str, monkeypat
     for method, expected in PARAMETERS[target].items():
         found = getattr(owner, method, None) if method else owner
         assert found is not None, f"verl moved or renamed {target}.{method}"
-        parameters = list(inspect.signature(found).parameters)
+        # Ray adds a parameter to the methods of classes of which it has made an actor
+        parameters = [name for name in inspect.signature(found).parameters if name != "_ray_trace_ctx"]
         assert parameters == expected, f"the parameters of {target}.{method} are now {parameters}, not {expected}"
 
 

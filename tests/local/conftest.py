@@ -8,7 +8,7 @@ import pytest
 from marl_verl_tiny.model import TinyModel, ensure
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _models_in_this_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TinyModel, "make", staticmethod(lambda models, progress: [ensure(model) for model in models]))
