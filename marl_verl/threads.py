@@ -168,6 +168,8 @@ def current_line(frame: FrameType | None) -> str:
     """The innermost line of a stack that is not of Python or marl-verl, e.g. " (my_team.py, line 12)"; or ""."""
     skipped = (str(Path(threading.__file__).parent), str(Path(__file__).parent), "<frozen")
     for inner, line in traceback.walk_stack(frame):
+        if inner.f_globals.get("__tracebackhide__"):  # as in pytest
+            continue
         if "site-packages" in inner.f_code.co_filename or not inner.f_code.co_filename.startswith(skipped):
             return f" ({Path(inner.f_code.co_filename).name}, line {line})"
     return ""

@@ -385,9 +385,9 @@ async def loops_in_a_lane_at_once(task: Task, team: Team) -> None:
 def test_a_process_whose_loop_is_blocked_ends_with_the_line(tmp_path: Path) -> None:
     code = """
 import asyncio, time
-from marl_verl.backend.rollout.blocked import end_if_blocked
+from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
 async def work():
-    end_if_blocked(asyncio.get_running_loop(), 1.0)
+    end_if_blocked(asyncio.get_running_loop(), 1.0, end_process)
     for _ in range(15):
         await asyncio.sleep(0.1)  # longer than the limit, in pieces
     print("pieces", flush=True)

@@ -21,13 +21,17 @@ from typing import Any
 
 import cloudpickle
 
+import marl_verl
 from marl_verl.errors import MarlWarning
 from marl_verl.plugins import GROUP
 
 VARIABLE = "PYTHONHASHSEED"
 OTHERS = 2  # processes: a set of two texts has the same order in all three with a probability of 1/4
 CODE = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from marl_verl_testing.hash_seeds import serve"
-INSTALLED = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
+INSTALLED = (
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(marl_verl.__file__).parent),
+)
 processes: dict[str, subprocess.Popen[bytes]] = {}
 
 
