@@ -9,10 +9,10 @@ from pathlib import Path
 CORE = (
     *(f"algo.{name}" for name in ("advantage", "algorithms", "credit", "rewards", "sampling")),
     *("episode", "errors", "options", "plugins", "tasks"),
-    *("testing", "testing.real", "testing.rows", "testing.workflows"),
 )
 MODULES = {**{name: f"marl_verl.{name}" for name in CORE}, "agents": "marl_verl_agents"}
 MODULES |= {"agents.gateway": "marl_verl_agents.gateway", "sandbox": "marl_verl_sandbox"}
+MODULES |= {name: f"marl_verl_{name}" for name in ("testing", "testing.real", "testing.rows", "testing.workflows")}
 """Page -> public module, besides marl_verl itself."""
 
 
