@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         options, command = _parse(arguments)
-        options.program = program  # this process ends with the command
+        options.own_process = program  # this process ends with the command
         return int(command.run(options))
 
     with warnings.catch_warnings(), termination_as_interrupt():

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         return show_variants(recipe)
     else:
         overrides = [*variant_overrides(recipe, options.variant), *overrides]
-    if options.program and _begins_locally(options, overrides):
+    if options.own_process and _begins_locally(options, overrides):
         return _train_while_planning(recipe, overrides, options)
     how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
     train(recipe, overrides, plugins=options.plugin, backend=options.backend, **how)

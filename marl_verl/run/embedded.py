@@ -15,7 +15,7 @@ import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
@@ -89,14 +89,26 @@ def _environment(gpu: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _logged(log: Path) -> Iterator[None]:
     """Append standard error to a file, with the logging that goes there."""
+    terminal = sys.stderr
     with log.open("a", buffering=1, encoding="utf-8") as file:
-        terminal = sys.stderr
-        _redirect(terminal, file)
+        stream: Any = _Stream(file)
+        _redirect(terminal, stream)
         try:
-            with contextlib.redirect_stderr(file):
+            with contextlib.redirect_stderr(stream):
                 yield
         finally:
-            _redirect(file, terminal)  # also handlers that were made meanwhile
+            _redirect(stream, terminal)  # also handlers that were made meanwhile
+            stream.target = terminal
+
+
+class _Stream:
+    """Writes into a file, and to the terminal after a run: modules that are imported meanwhile keep standard error."""
+
+    def __init__(self, target: TextIO) -> None:
+        self.target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
 
 
 def _redirect(before: TextIO, now: TextIO) -> None:
