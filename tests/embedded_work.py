@@ -1,4 +1,4 @@
-"""Stands for the trainer in tests of `marl_verl.run.embedded`: functions that take a run directory.
+"""Replaces the trainer in tests of `marl_verl.run.embedded`: functions that take a run directory.
 
 python -m tests.embedded_work NAME FOLDER    does the work NAME in this process, as `marl-verl train --local` would
 """

@@ -289,25 +289,10 @@ def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: 
 
 
 def critic_config(composed: Any) -> Any:
-    """What `CriticRuntime` gives to a critic's worker, and the loss."""
-    from functools import partial
+    """What a critic gives to its worker, and the loss."""
+    from marl_verl.backend.learning.critic import Critic
 
-    from verl.utils.config import omega_conf_to_dataclass
-    from verl.workers.config import TrainingWorkerConfig
-    from verl.workers.utils.losses import value_loss
-
-    critic = omega_conf_to_dataclass(resolved(composed, *CRITIC).critics.one.critic)
-    engine = critic.engine
-    engine.use_dynamic_bsz = critic.use_dynamic_bsz
-    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
-    config = TrainingWorkerConfig(
-        model_type="value_model",
-        model_config=critic.model,
-        engine_config=engine,
-        optimizer_config=critic.optim,
-        checkpoint_config=critic.checkpoint,
-    )
-    return config, partial(value_loss, config=critic)
+    return Critic("one", resolved(composed, *CRITIC).critics.one, updates=1).training()
 
 
 def test_critic_updates_equal_those_of_fsdp2(composed: Any) -> None:

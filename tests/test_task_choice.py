@@ -128,7 +128,8 @@ class Trainer:
         self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
         self.records = SimpleNamespace(journals=lambda step, reports: None)
         self.rollouts = SimpleNamespace(sample=self.play)
-        self.data = TaskData(config.data, True, lambda step, position: True, curriculum)
+        self.data = TaskData(config.data, True, lambda step, position: True)
+        self.data.curriculum = curriculum
         self.sampling = Sampling(self)
         self.rounds: list[list[int]] = []
 

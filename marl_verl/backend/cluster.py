@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from marl_verl.config.hardware import HARDWARE_VARIABLE
+from marl_verl.config.hardware import HARDWARE_VARIABLE, ray_address
 from marl_verl.errors import MarlError
 
 QUEUE = ("TransferQueueController", "transfer_queue")
@@ -73,10 +71,10 @@ def hardware(config: Any, overrides: Sequence[str]) -> str | None:
 
     None if the run starts Ray itself, if a user has set it, or if the cluster cannot be reached, which fails later.
     """
-    address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
-    if address in (None, "local") or HARDWARE_VARIABLE in os.environ or any(map(_sets_hardware, overrides)):
+    address = ray_address(config)
+    if address is None or HARDWARE_VARIABLE in os.environ or any(map(_sets_hardware, overrides)):
         return None
-    command = [sys.executable, "-m", __name__, str(address)]
+    command = [sys.executable, "-m", __name__, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASKING, check=False)
     except subprocess.TimeoutExpired:

@@ -27,7 +27,7 @@ class Policies:
     together = staticmethod(at_once)
     """How calls to different policies run."""
 
-    def __init__(self, runtimes: Mapping[str, Runtime], critics: Critics, alone: Collection[str]) -> None:
+    def __init__(self, runtimes: Mapping[str, Runtime], critics: Critics, alone: Collection[str] = ()) -> None:
         self.runtimes, self.critics, self.alone = dict(runtimes), critics, alone
         self.trained = [runtime for runtime in runtimes.values() if isinstance(runtime, LearningPolicy)]
         self.learning = {runtime.name for runtime in self.trained}

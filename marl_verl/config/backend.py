@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import parse_overrides
-from marl_verl.config.hardware import on_gpu
+from marl_verl.config.hardware import on_gpu, ray_address
 from marl_verl.config.placement import WIDTHS, pools_of
 from marl_verl.errors import check
 from marl_verl.team import TeamConfig
@@ -35,7 +35,7 @@ def choose_backend(config: DictConfig, overrides: Sequence[str]) -> str:
     """The backend of a new run: that of an override, else `verl` on GPUs and with a Ray address, else the recipe's."""
     backend = config.marl.run.backend
     chosen = any(change.key_or_group == KEY for change in parse_overrides(overrides))
-    if backend is None or (not chosen and (on_gpu(config) or _address(config))):
+    if backend is None or (not chosen and (on_gpu(config) or ray_address(config))):
         return "verl"
     return str(backend)
 
@@ -46,7 +46,7 @@ def check_local(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     if not is_local(config):
         return
     where, verl = f"with {KEY}=local", f"or set {KEY}=verl"
-    if address := _address(config):
+    if address := ray_address(config):
         yield f"'ray_kwargs.ray_init.address' is '{address}', but {where} a run does not use Ray: remove it, {verl}"
     if config.marl.schedule.mode == "async":
         problem = f"marl.schedule.mode=async samples and trains at the same time, but {where} there is one process"
@@ -75,9 +75,3 @@ def _server_problems(part: DictConfig, policy: str, where: str, verl: str) -> It
     if changed:
         problem = f"policy '{policy}' has '{changed[0]}', which changes what vLLM samples"
         yield f"{problem}, but {where} vLLM does not sample: remove it, {verl}"
-
-
-def _address(config: DictConfig) -> str | None:
-    """The address of a Ray cluster that the config names."""
-    address = config.ray_kwargs.ray_init.get("address")
-    return None if address in (None, "local") else str(address)

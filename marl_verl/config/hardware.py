@@ -87,3 +87,9 @@ def _flash_attention() -> bool:
         return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+def ray_address(config: Any) -> str | None:
+    """The address of the running Ray cluster that a run connects to; None if it starts a Ray session of its own."""
+    address = config.ray_kwargs.ray_init.get("address")
+    return None if address in (None, "local") else str(address)

@@ -1,7 +1,7 @@
 """Breakpoints in the code of users: a debugger on the terminal, and time limits that wait for it.
 
 In a context of `breakpoints`, the first `breakpoint()` marks the process as being debugged, for its whole life: limits
-that expire from then on are ignored, because somebody sits at the prompt.
+that expire from then on are ignored: the user is at the prompt.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import struct
 
 from omegaconf import DictConfig
 
+from marl_verl.config.hardware import ray_address
 from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig
 
@@ -43,8 +44,7 @@ def check(config: DictConfig, team: TeamConfig) -> None:
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
             raise MarlError(f"'{KEY}' is on, but policy '{name}' is an endpoint, which is outside: set it to false")
-    address = config.ray_kwargs.ray_init.get("address")
-    if address not in (None, "local"):
+    if (address := ray_address(config)) is not None:
         raise MarlError(f"'{KEY}' is on, but 'ray_kwargs.ray_init.address' is '{address}': set one of them only")
     if why := _forbidden():
         advice = "set it to false, or use a container of your own (docs/security.md)"

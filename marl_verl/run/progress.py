@@ -165,8 +165,8 @@ def usual(folder: Path, policies: Sequence[str], backend: str) -> dict[str, floa
     durations: dict[str, list[float]] = {}
     paths = sorted(folder.resolve().parent.glob("*/timing.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     with contextlib.suppress(MarlError):  # of a damaged file
-        now, found = (set(policies), backend), map(read_json, paths)
-        timings = [t for t in found if (set(t.get("policies", ())), t.get("backend", "verl")) == now]
+        now, stored = (set(policies), backend), map(read_json, paths)
+        timings = [t for t in stored if (set(t.get("policies", ())), t.get("backend", "verl")) == now]
         for timing in timings[:EARLIER]:
             end_of_validation = {"": timing["validated"]} if "validated" in timing else {}
             begun = sorted({**timing["phases"], **end_of_validation}.items(), key=lambda phase: float(phase[1]))

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from marl_verl.backend.protocol import TaskRow
+from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.trainer.curriculum import Curriculum
-
-TaskRow = dict[str, Any]
 
 
 class TaskData:
@@ -24,9 +24,7 @@ class TaskData:
         keeps: (step, position in the step's batch) -> whether the episodes of the task are kept.
     """
 
-    def __init__(
-        self, data: Any, single: bool, keeps: Callable[[int, int], bool], curriculum: Curriculum | None = None
-    ) -> None:
+    def __init__(self, data: Any, single: bool, keeps: Callable[[int, int], bool]) -> None:
         import torch
         from torch.utils.data import SequentialSampler
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -34,7 +32,8 @@ class TaskData:
 
         self.train = lines(data.train_files, data.get("train_max_samples", -1))
         self.held_out = lines(data.val_files, data.get("val_max_samples", -1))
-        self.size, self._single, self._keeps, self.curriculum = int(data.train_batch_size), single, keeps, curriculum
+        self.size, self._single, self._keeps = int(data.train_batch_size), single, keeps
+        self.curriculum: Curriculum | None = None
         numbers, generator = range(len(self.train)), torch.Generator()
         if (seed := data.get("seed")) is not None:
             generator.manual_seed(int(seed))
@@ -49,6 +48,10 @@ class TaskData:
         )
         self._batches: Iterator[list[int]] | None = None
         self.drawn: list[int] = []  # the tasks of the step, by number
+
+    def use_curriculum(self, settings: CurriculumSettings, seed: int) -> None:
+        """Draw training tasks by a curriculum from now on."""
+        self.curriculum = Curriculum(settings, [str(json.loads(task)["id"]) for task in self.train], seed)
 
     def next(self, step: int) -> list[TaskRow]:
         """The next batch of the loader; after the last one, the next epoch begins."""
@@ -73,7 +76,7 @@ class TaskData:
         raise ValueError(f"{len(self.train)} tasks are fewer than a batch ({self.size})")
 
     def _rows(self, step: int, numbers: list[int], first: int) -> list[TaskRow]:
-        rows = []
+        rows: list[TaskRow] = []
         for position, number in enumerate(numbers, first):
             uid, keep = f"s{step}t{position:05d}", self._keeps(step, position)
             rows.append({"task": self.train[number], "uid": uid, "keep": keep})
@@ -84,8 +87,3 @@ def lines(file: str, most: int = -1) -> list[str]:
     """The tasks of a file, each as JSON; the first `most` unless it is negative."""
     tasks = Path(file).read_text(encoding="utf-8").splitlines()
     return tasks if most < 0 else tasks[:most]
-
-
-def ids(tasks: list[str]) -> list[str]:
-    """The ids of tasks."""
-    return [str(json.loads(task)["id"]) for task in tasks]

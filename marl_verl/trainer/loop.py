@@ -35,8 +35,7 @@ from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.curriculum import Curriculum
-from marl_verl.trainer.data import TaskData, ids, lines
+from marl_verl.trainer.data import TaskData
 from marl_verl.trainer.memory import AdvantageMemory
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.sampling import Sampling
@@ -58,12 +57,12 @@ class Trainer:
         if settings := list(self.team.past.values()):
             kind = extension("policy", settings[0].kind)
             self.past = kind.Past(config, self.team, self.policies, self.run_dir.folder)
-        self.sampling, curriculum = Sampling(self), None
-        if (chosen := curriculum_of(config)) is not None:
-            curriculum = Curriculum(chosen, ids(lines(config.data.train_files)), int(config.marl.run.seed))
+        self.sampling, curriculum = Sampling(self), curriculum_of(config)
         asynchronous = config.marl.schedule.mode == "async"
         single = (curriculum is not None or self.sampling.filter is not None) and not asynchronous
-        self.data = TaskData(config.data, single, self.records.keeps, curriculum)
+        self.data = TaskData(config.data, single, self.records.keeps)
+        if curriculum is not None:
+            self.data.use_curriculum(curriculum, int(config.marl.run.seed))
         self.schedule: Schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)
         epochs = int(config.trainer.total_epochs) * (len(self.data.train) // self.data.size)
         self.steps, self.step = min(epochs, int(config.trainer.total_training_steps)), 0

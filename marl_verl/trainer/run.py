@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
-
 from marl_verl import plugins
 from marl_verl.backend.failure import reported
 from marl_verl.backend.opening import Host, endpoints, opened
 from marl_verl.backend.rollout.endpoint import reach
+from marl_verl.config.stored import read_resolved
 from marl_verl.events import Phases, emit
 from marl_verl.run.parent import Parent, how_to_continue
 from marl_verl.run.trackers import tracked
@@ -59,7 +58,7 @@ def train(folder: Path) -> None:
 @contextmanager
 def session(folder: Path) -> Iterator[Trainer]:
     """The trainer of a run directory, ready to fit; its backend is closed at the end of the block."""
-    config: Any = OmegaConf.load(folder / "config.yaml")
+    config: Any = read_resolved(folder)
     plugins.use_files(plugins.files_of_run(folder))
     for name, endpoint in endpoints(config).items():
         reach(name, endpoint)

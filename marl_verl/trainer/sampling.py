@@ -7,10 +7,9 @@ from typing import Any
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.concat import concat
-from marl_verl.backend.protocol import Done, Rows
+from marl_verl.backend.protocol import Done, Rows, TaskRow
 from marl_verl.backend.report import Report
 from marl_verl.config.task_choice import filter_of
-from marl_verl.trainer.data import TaskRow
 from marl_verl.trainer.filtering import Signal
 
 
@@ -67,8 +66,8 @@ class Sampling:
         if not any(share.rows.keys for share in done):
             return 0
         trainer = self.trainer
-        table = trainer.algorithm.credited(in_key_order(done)[1])
-        signal = self.signal(table := trainer.memory.recall(table, keep=False), trainer.algorithm.compute(table))
+        table = trainer.memory.recall(trainer.algorithm.credited(in_key_order(done)[1]), keep=False)
+        signal = self.signal(table, trainer.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:

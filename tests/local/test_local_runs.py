@@ -64,7 +64,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Pat
 
 
 def test_opponents_are_what_the_policy_was(tmp_path: Path) -> None:
-    """Adapters are merged for them. One version has one distribution, whoever acts with it."""
+    """Adapters are merged for them. All agents of one version sample from the same distribution."""
     options = (
         "marl.policies.player={tiny: {steps: 50, good: 1.0, seed: 4}, model: {lora_rank: 8, lora_alpha: 64}}",
         *("actor_rollout_ref.actor.optim.lr=1e-2", "marl.run.journal_tokens=true", "trainer.save_freq=3"),

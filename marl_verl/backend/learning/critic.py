@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,17 +31,19 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 from verl.workers.utils.padding import response_from_nested
 
+from marl_verl.backend.learning.workers import TrainingWorkers
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig
-from marl_verl.threads import at_once, in_order
+from marl_verl.threads import at_once
 
 Ids = tuple[int, ...]
+Together = Callable[[Mapping[str, Callable[[], Any]]], dict[str, Any]]
 
 
-class Critic:
+class Critic(TrainingWorkers):
     """One critic, beside a policy: it never computes at the same time as the policy's updates.
 
     Args:
@@ -55,22 +56,9 @@ class Critic:
         self.config: Any = settings.critic
         self._updates = updates
 
-    @property
-    def data_parallel_size(self) -> int:
-        """Number of data-parallel ranks."""
-        return 1
-
     @abstractmethod
     def call(self, method: str, data: TensorDict) -> TensorDict:
         """Call a method of the training workers with rows."""
-
-    @abstractmethod
-    def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser and learning-rate schedule below `folder`."""
-
-    @abstractmethod
-    def load(self, folder: Path) -> None:
-        """Load the files that `save` wrote."""
 
     def training(self) -> tuple[TrainingWorkerConfig, Any]:
         """The config of verl's training worker, and its loss."""
@@ -145,7 +133,7 @@ class Critics:
 
     Args:
         make: (name, settings, updates) -> the critic of the backend.
-        together: whether critics compute at the same time.
+        together: how calls to different critics run (`Policies.together`).
     """
 
     def __init__(
@@ -154,14 +142,14 @@ class Critics:
         team: TeamConfig,
         store: RowStore,
         make: Callable[[str, DictConfig, int], Critic],
-        together: bool = True,
+        together: Together = at_once,
     ) -> None:
         self.runtimes: dict[str, Critic] = {}
         for name, settings in (config.get("critics") or {}).items():
             critic = self.runtimes[str(name)] = make(str(name), settings, updates_per_batch(config, settings.critic))
             if critic.scope == "policy":
                 _check_tokenizer(critic, config.policies[critic.policy].actor_rollout_ref.model)
-        self._store, self._run = store, at_once if together else in_order
+        self._store, self._together = store, together
         self._learning = {name for name, policy in team.policies.items() if policy.trained}
         self._known: dict[str, tuple[Ids, float]] = {}
 
@@ -181,7 +169,7 @@ class Critics:
             expected = self.runtimes[name].values(observations)
             self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
 
-        self._run({name: partial(expect, name) for name in parts})
+        self._together({name: partial(expect, name) for name in parts})
         return np.array([self._known[key][1] if key in self._known else math.nan for key in batch.keys])
 
     def update(self, batch: Rows, targets: NDArray[np.float64] | None) -> dict[str, float]:
@@ -200,7 +188,7 @@ class Critics:
                 metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
             return metrics
 
-        learnt = self._run({name: partial(learn, name) for name in parts})
+        learnt = self._together({name: partial(learn, name) for name in parts})
         return {
             f"critic/{name}/{metric}": value for name, metrics in learnt.items() for metric, value in metrics.items()
         }

@@ -8,10 +8,8 @@ from __future__ import annotations
 import time
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +22,10 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
+from marl_verl.backend.learning.adapters import AdapterSettings
 from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
+from marl_verl.backend.learning.workers import TrainingWorkers
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.backend.runtime import Runtime
@@ -36,11 +36,9 @@ from marl_verl.team import PolicyConfig
 WEIGHTS = "rollout_is_weights"
 
 
-class LearningPolicy(Runtime):
+class LearningPolicy(TrainingWorkers, Runtime):
     """A trained policy. `section`: its `actor_rollout_ref` and `algorithm`, in the resolved config `policies.NAME`, or
     in the whole config for this policy, in verl's layout."""
-
-    workers: Any
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, section: DictConfig, store: RowStore) -> None:
         Runtime.__init__(self, policy)
@@ -51,19 +49,13 @@ class LearningPolicy(Runtime):
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
     @property
-    def data_parallel_size(self) -> int:
-        """Number of data-parallel ranks; each processes a part of the rows."""
-        return 1
-
-    @property
     def seed(self) -> int:
         """The seed of a new adapter."""
         return zlib.crc32(f"{self.config.marl.run.seed} {self.name}".encode())
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """The time in which the training workers belong to this policy."""
-        yield
+    def adapter_settings(self) -> AdapterSettings:
+        """Of its adapter on a base model that several policies share."""
+        return AdapterSettings(self.seed, omega_conf_to_dataclass(self._arr.actor).optim)
 
     @abstractmethod
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
@@ -137,16 +129,6 @@ class LearningPolicy(Runtime):
             return {}
         chosen = mask.values().bool()  # padding rows have no response token
         return {"entropy": float(response_from_nested(data["entropy"], mask).values()[chosen].mean())}
-
-    def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser and learning-rate schedule below `folder`, and a Hugging Face folder."""
-        with self.turn():
-            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        """Load the files that `save` wrote."""
-        with self.turn():
-            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
 
 
 def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:

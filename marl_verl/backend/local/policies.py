@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.utils import hf_tokenizer
 from verl.utils import tensordict_utils as tu
-from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.torch_dtypes import PrecisionType
 
 from marl_verl.algo.algorithms.losses import OWN
-from marl_verl.backend.learning.adapters import AdapterSettings
 from marl_verl.backend.learning.critic import Critic, Critics
 from marl_verl.backend.learning.plugin_losses import register_loss
 from marl_verl.backend.learning.policy import LearningPolicy
@@ -41,7 +38,7 @@ class LocalPolicies(Policies):
     together = staticmethod(in_order)
 
     def __init__(self, config: DictConfig, team: TeamConfig, store: MemoryStore) -> None:
-        critics = Critics(config, team, store, LocalCriticRuntime, together=False)
+        critics = Critics(config, team, store, LocalCriticRuntime, self.together)
         runtimes: dict[str, Runtime] = {}
         sharing: list[SharedPolicy] = []
         for name, policy in team.policies.items():
@@ -55,7 +52,7 @@ class LocalPolicies(Policies):
                 runtimes[name] = TrainedPolicy(policy, config, section, store, beside)
             else:
                 runtimes[name] = SharedPolicy(policy, config, section, store, beside, sharing)
-        super().__init__(runtimes, critics, alone=())
+        super().__init__(runtimes, critics)
 
 
 class TrainedPolicy(LearningPolicy):
@@ -139,10 +136,7 @@ class SharedPolicy(TrainedPolicy):
                 other.server = self.server
 
     def _workers(self, reference: bool) -> LocalSharedWorkers:
-        settings = {
-            other.name: AdapterSettings(other.seed, omega_conf_to_dataclass(other._arr.actor).optim)
-            for other in self.group
-        }
+        settings = {other.name: other.adapter_settings() for other in self.group}
         return LocalSharedWorkers(self._arr, settings, reference)
 
     def _set_losses(self) -> None:
@@ -202,12 +196,6 @@ class LocalCriticRuntime(Critic):
     def call(self, method: str, data: TensorDict) -> TensorDict:
         output: TensorDict = getattr(self.workers, method)(data)
         return output
-
-    def save(self, folder: Path, step: int) -> None:
-        self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        self.workers.load_checkpoint(str(folder), None, False)
 
 
 def load_model(path: str, settings: DictConfig) -> torch.nn.Module:

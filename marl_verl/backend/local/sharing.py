@@ -99,10 +99,10 @@ class Shared:
         """What the output layer gets, [1, n, size], of the hidden states of all tokens."""
         return (inputs[0][self._places[0], self._places[1]][None],)
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, packed: dict[str, Any]) -> dict[str, Any]:
         """The arguments of verl's `prepare_model_outputs`, as if sampled tokens were packed rows."""
-        labels, temperature = given["input_ids_rmpad_rolled"][self._packed], given["temperature"][self._rows]
-        return {**given, "input_ids_rmpad_rolled": labels, "temperature_rmpad": temperature, "pad_size": 0}
+        labels, temperature = packed["input_ids_rmpad_rolled"][self._packed], packed["temperature"][self._rows]
+        return {**packed, "input_ids_rmpad_rolled": labels, "temperature_rmpad": temperature, "pad_size": 0}
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """Values of sampled tokens, [n], at their places among the tokens of all rows; 0 elsewhere."""

@@ -5,7 +5,8 @@ It loads with the policy's model, before a server measures the GPU's free memory
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -23,8 +24,6 @@ CRITIC = "critic"
 
 class RayCritic(Critic):
     """One critic; `devices` are those of its policy."""
-
-    workers: Any
 
     def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
         super().__init__(name, settings, updates)
@@ -45,15 +44,12 @@ class RayCritic(Critic):
     def data_parallel_size(self) -> int:
         return ranks(self.workers, "train")
 
-    def call(self, method: str, data: TensorDict) -> TensorDict:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
         with self.lock:
+            yield
+
+    def call(self, method: str, data: TensorDict) -> TensorDict:
+        with self.turn():
             output: TensorDict = getattr(self.workers, method)(data).get()
             return output
-
-    def save(self, folder: Path, step: int) -> None:
-        with self.lock:
-            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        with self.lock:
-            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

@@ -51,9 +51,9 @@ class RayPolicies(Policies):
             else:
                 runtimes[name] = SharedRuntime(policy, own, devices[name], store, beside, sharing)
         # read from the files of the weights here, not in every step
-        paths = {name: str(config.policies[name].actor_rollout_ref.model.path) for name in config.policies}
-        super().__init__(runtimes, critics, alone=())
-        self.alone = {name for name in self.learning if uses_all_cores(paths[name])}
+        trained = [name for name, policy in team.policies.items() if policy.trained]
+        paths = {name: str(config.policies[name].actor_rollout_ref.model.path) for name in trained}
+        super().__init__(runtimes, critics, alone={name for name in trained if uses_all_cores(paths[name])})
 
     @property
     def early_clients(self) -> bool:

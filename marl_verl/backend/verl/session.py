@@ -15,7 +15,7 @@ from marl_verl.backend.cluster import connect, send_token
 from marl_verl.backend.failure import reported
 from marl_verl.backend.opening import Backend, Host, endpoints
 from marl_verl.backend.verl.watch import Watch, queue_actors
-from marl_verl.config.hardware import cpu_run
+from marl_verl.config.hardware import cpu_run, ray_address
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
@@ -46,14 +46,14 @@ NOTED_BY_RAY = "ray.experimental.state.api"
 def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
     """The backend of a run on Ray; Ray is shut down at the end of the block."""
     emit("phase", name="starting Ray and loading verl")
-    if _address(config):
+    if ray_address(config):
         send_token()
     else:
         for name, value in (LOOPBACK | RAY).items():
             os.environ.setdefault(name, value)
     import ray
 
-    if not _address(config):  # a plugin may have imported Ray before its variable was set
+    if not ray_address(config):  # a plugin may have imported Ray before its variable was set
         constants: Any = importlib.import_module("ray._private.ray_constants")
         constants.ENABLE_RAY_CLUSTER = False
     importlib.import_module(NOTED_BY_RAY)
@@ -110,7 +110,7 @@ def start_ray(config: Any) -> None:
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
     options.pop("address", None)
     options |= safe_job()
-    if address := _address(config):
+    if address := ray_address(config):
         from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
         runtime_env = get_ppo_ray_runtime_env(config)
@@ -161,12 +161,6 @@ def check_slots(config: Any) -> None:
     pools, nodes = _pools(config), [node["Resources"] for node in ray.nodes() if node["Alive"]]
     check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
     check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
-
-
-def _address(config: Any) -> str | None:
-    """The address of the running cluster to connect to; None to start a separate Ray session."""
-    address = config.ray_kwargs.ray_init.get("address")
-    return None if address in (None, "local") else str(address)
 
 
 def _pools(config: Any) -> list[Pool]:

@@ -9,9 +9,8 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from verl.single_controller.ray import RayClassWithInitArgs
-from verl.utils.config import omega_conf_to_dataclass
 
-from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
+from marl_verl.backend.learning.adapters import SharedBaseWorker
 from marl_verl.backend.protocol import RowStore
 from marl_verl.backend.verl.critic import RayCritic
 from marl_verl.backend.verl.devices import Devices
@@ -52,10 +51,7 @@ class SharedRuntime(PolicyRuntime):
                 other.workers, other.servers = self.workers, self.servers
 
     def _worker(self, role: str) -> RayClassWithInitArgs:
-        policies = {
-            other.name: AdapterSettings(other.seed, omega_conf_to_dataclass(other._arr.actor).optim)
-            for other in self.group
-        }
+        policies = {other.name: other.adapter_settings() for other in self.group}
         options = {"config": self._arr, "distillation_config": None, "role": role, "policies": policies}
         return RayClassWithInitArgs(cls=ray.remote(SharedBaseWorker), **options)
 
