@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_report.seeds import T, estimate
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Act, Action, Turn
@@ -74,24 +73,6 @@ def test_every_stored_cell_has_what_a_reader_needs_to_repeat_it() -> None:
             assert all(each[name] for name in ("seconds", "commit", "machine", "packages", "version"))
             assert (ROOT / arm.command[0]).is_file() or arm.command[0] == "marl-verl"
     assert {path.stem for path in cells.STORED.glob("*")} <= {claim.name for claim in CLAIMS}
-
-
-def test_the_interval_by_hand() -> None:
-    found = estimate([1.0, 2.0, 3.0, 4.0, 5.0])  # s^2 = 2.5, t(4) = 2.77645, half = 2.77645 sqrt(0.5)
-    assert (found.mean, found.n) == (3.0, 5)
-    assert found.high - 3.0 == pytest.approx(3.0 - found.low) == pytest.approx(1.963246, abs=1e-5)
-    assert math.isinf(estimate([0.5]).high)
-    assert estimate([0.2, 0.2, 0.2]).low == pytest.approx(0.2)
-
-
-def test_the_quantiles_are_those_of_student_s_t() -> None:
-    """Closed forms for 1, 2 and 4 degrees of freedom (Shaw 2006); decreasing to the normal quantile."""
-    a = 4 * 0.975 * 0.025
-    four = 2 * math.sqrt(math.cos(math.acos(math.sqrt(a)) / 3) / math.sqrt(a) - 1)
-    assert T[0] == pytest.approx(math.tan(math.pi * 0.475), abs=1e-5)
-    assert T[1] == pytest.approx(0.95 * math.sqrt(2 / a), abs=1e-5)
-    assert T[3] == pytest.approx(four, abs=1e-5)
-    assert sorted([1.96, *T], reverse=True) == [*T, 1.96]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -18,32 +19,51 @@ FEWEST = 3
 OWN = re.compile(r"\+{0,2}marl\.run\.(seed|name|dir)=")
 """An override that differs between seeds."""
 
-# the quantile 0.975 of Student's t for 1, 2, ... degrees of freedom
-T = (
-    *(12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216, 2.22814),
-    *(2.20099, 2.17881, 2.16037, 2.14479, 2.13145, 2.11991, 2.10982, 2.10092, 2.09302),
-)
-MOST = len(T) + 1
-"""Number of seeds for which an interval can be computed."""
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n seeds and its 95 % interval, which is infinite for one seed."""
+    """A mean over n seeds, the sample standard deviation, and the interval of the mean, infinite for one seed."""
 
     mean: float
     low: float
     high: float
     n: int
+    deviation: float
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """The mean m of 1 to `MOST` values, one per seed, and m -+ t s / sqrt(n)."""
+def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
+    """The mean m of values, one per seed, and its interval m -+ t s / sqrt(n) of Student's t."""
     mean, n = statistics.fmean(values), len(values)
     if n == 1:
-        return Estimate(mean, -math.inf, math.inf, 1)
-    half = T[n - 2] * statistics.stdev(values) / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
+        return Estimate(mean, -math.inf, math.inf, 1, math.nan)
+    deviation = statistics.stdev(values)
+    half = quantile(n - 1, level) * deviation / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n, deviation)
+
+
+@functools.cache
+def quantile(freedom: int, level: float = LEVEL) -> float:
+    """t with P(|T| <= t) = level, for Student's T with a number of degrees of freedom, by bisection."""
+    low, high = 0.0, 1.0
+    while inside(high, freedom) < level:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle, freedom) < level else (low, middle)
+    return high
+
+
+def inside(t: float, freedom: int) -> float:
+    """P(|T| <= t) for Student's T (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    odd = freedom % 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def groups(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -53,7 +73,7 @@ def groups(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if run["starts"] and (words := run["starts"][0].get("arguments")):
             alike.setdefault(tuple(word for word in words if not OWN.match(word)), []).append(at)
     groups = [members for members in alike.values() if len({runs[at]["seed"] for at in members}) == len(members)]
-    return [_group(runs, members) for members in groups if FEWEST <= len(members) <= MOST]
+    return [_group(runs, members) for members in groups if len(members) >= FEWEST]
 
 
 def _group(runs: Sequence[Mapping[str, Any]], members: list[int]) -> dict[str, Any]:

@@ -1,0 +1,133 @@
+"""Arms of a comparison: recipes with overrides, each trained with several seeds, several runs at a time."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any
+
+from marl_verl.cli.main import reported
+from marl_verl.config.variants import variant_overrides
+from marl_verl.errors import MarlError, RunError
+from marl_verl.files import read_json
+from marl_verl.inspect.run_files import Run
+from marl_verl.run.run_dir import STARTS
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is trained: `words` are those of `marl-verl train`, without the seed."""
+
+    words: tuple[str, ...]
+    recipe: Path
+    overrides: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Arm:
+        """MarlError for an unknown option or variant."""
+        parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
+        parser.add_argument("recipe", type=Path)
+        parser.add_argument("overrides", nargs="*")
+        parser.add_argument("--variant", action="append", default=[])
+        options, rest = parser.parse_known_args(list(words))
+        if wrong := [word for word in rest if word.startswith("-")]:
+            raise MarlError(f"arm '{shlex.join(words)}': unknown option '{wrong[0]}', an arm may have --variant NAME")
+        overrides = (*variant_overrides(options.recipe, options.variant), *options.overrides, *rest)
+        return cls(tuple(words), options.recipe, overrides)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of an arm with one seed, in a folder of its own."""
+
+    arm: Arm
+    seed: int
+    folder: Path
+
+    @property
+    def overrides(self) -> list[str]:
+        place = [f"marl.run.dir={self.folder.parent}", f"marl.run.name={self.folder.name}"]
+        return [*self.arm.overrides, f"marl.run.seed={self.seed}", *place]
+
+    @property
+    def log(self) -> Path:
+        """What the run prints."""
+        return self.folder.with_suffix(".log")
+
+    def complete(self) -> bool:
+        """Whether the run has been trained. MarlError if another run is in its folder."""
+        if (self.folder / STARTS).is_file():
+            arguments = tuple(read_json(self.folder / STARTS)[0]["arguments"])
+            if arguments != (str(self.arm.recipe), *self.overrides):
+                raise MarlError(
+                    f"'{self.folder}' is a run of another command, '{shlex.join(arguments)}': give another --dir"
+                )
+        return Run(self.folder).summary is not None
+
+
+def trained(cells: Sequence[Cell], jobs: int, plugin_files: Sequence[Path] = ()) -> Iterator[Cell]:
+    """Train cells that are not complete, at most `jobs` at a time; yields each when it is complete, in any order.
+
+    Each run is a forked child, so that verl is imported once. An exception, Ctrl-C included, ends all of them.
+
+    Raises:
+        RunError: a run failed; the reason is the last line of its log.
+    """
+    waiting = [cell for cell in cells if not cell.complete()]
+    yield from (cell for cell in cells if cell not in waiting)
+    if waiting:
+        _import_once()
+    context, running = get_context("fork"), dict[Any, tuple[Any, Cell]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop(0)
+                child = context.Process(target=_train, args=(cell, plugin_files), name=cell.folder.name)
+                child.start()
+                running[child.sentinel] = child, cell
+            for ended in connection.wait(list(running)):
+                child, cell = running.pop(ended)
+                child.join()
+                if child.exitcode:
+                    last = cell.log.read_text(errors="replace").strip().splitlines()[-1:]
+                    reason = " ".join(last).removeprefix("marl-verl: ")
+                    raise RunError(f"run '{cell.folder.name}': {reason}", cell.log, child.exitcode == 2)
+                yield cell
+    finally:
+        for child, _ in running.values():
+            child.terminate()  # as Ctrl-C
+        for child, _ in running.values():
+            child.join()
+
+
+def _import_once() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # runs share the cores
+    from marl_verl.run import embedded
+
+    embedded.load()
+
+
+def _train(cell: Cell, plugin_files: Sequence[Path]) -> None:
+    from marl_verl.api import train
+    from marl_verl.run.terminal import termination_as_interrupt
+
+    shutil.rmtree(cell.folder, ignore_errors=True)  # of a run that was interrupted
+    cell.folder.parent.mkdir(parents=True, exist_ok=True)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout = sys.stderr = cell.log.open("w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    os.dup2(sys.stdout.fileno(), 1)
+    os.dup2(sys.stdout.fileno(), 2)
+
+    def work() -> int:
+        train(cell.arm.recipe, cell.overrides, plugins=plugin_files)
+        return 0
+
+    with termination_as_interrupt():
+        sys.exit(reported(work))

@@ -1,0 +1,67 @@
+"""What the difference of two arms over paired seeds decides, with looks at the seeds on the way.
+
+After every `EVERY` seeds the interval of the difference is looked at, and the comparison ends as soon as it decides.
+With L looks, each interval has the level 1 - 0.05 / L. By the union bound all L of them hold at once with probability
+0.95 or more, so that whatever is decided, at whichever look, is wrong in at most 5 % of comparisons.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+
+from marl_verl_report.seeds import LEVEL, Estimate, estimate, quantile
+
+EVERY = 10
+MOST = 10_000
+"""Number of seeds above which none is suggested."""
+
+
+def looks(seeds: int) -> list[int]:
+    """The numbers of seeds at which a comparison of at most `seeds` seeds may end."""
+    return [*range(EVERY, seeds, EVERY), seeds]
+
+
+def stages(first: int, seeds: int) -> list[range]:
+    """The seeds from `first` on that are trained before each look."""
+    ends = looks(seeds)
+    return [range(first + start, first + end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def level(seeds: int) -> float:
+    """Level of each interval of a comparison of at most `seeds` seeds."""
+    return 1 - (1 - LEVEL) / len(looks(seeds))
+
+
+def difference(first: Mapping[int, float], second: Mapping[int, float], seeds: int) -> Estimate:
+    """The mean of first - second over their common seeds, at the level of a comparison of at most `seeds` seeds."""
+    return estimate([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], level(seeds))
+
+
+def decided(found: Estimate, margin: float | None = None) -> str | None:
+    """What an interval says: "higher" or "lower" than 0, "within" -margin and margin, or None."""
+    if found.low > 0 or found.high < 0:
+        return "higher" if found.low > 0 else "lower"
+    return "within" if margin is not None and max(-found.low, found.high) <= margin else None
+
+
+def needed(found: Estimate, level: float, margin: float | None = None) -> int | None:
+    """The number of seeds whose interval would decide, if mean and deviation stayed as they are. None: over `MOST`."""
+    room = abs(found.mean) if margin is None else max(abs(found.mean), margin - abs(found.mean))
+
+    def enough(n: int) -> bool:
+        return quantile(n - 1, level) * found.deviation < room * math.sqrt(n)
+
+    n = bisect.bisect_left(range(MOST), True, lo=max(found.n, 2), key=enough)
+    return n if n < MOST else None
+
+
+def stops(first: Sequence[float], second: Sequence[float], margin: float | None) -> tuple[int, str | None]:
+    """(number of seeds looked at, what was decided), of paired values of all seeds in their order."""
+    for n in looks(len(first)):
+        pairs = zip(first[:n], second[:n], strict=True)
+        verdict = decided(estimate([x - y for x, y in pairs], level(len(first))), margin)
+        if verdict is not None:
+            break
+    return n, verdict
