@@ -37,7 +37,7 @@ FIRST = (
     *("test_local_methods", "test_local_runs", "test_local_teams"),
     *("test_recipe_variants", "test_cli", "test_bad_values", "test_eval_command", "test_platform", "test_wheels"),
     *("test_ranks", "test_memory", "test_watch", "test_losses", "test_browser", "test_plugin_files", "test_adapters"),
-    *("test_frameworks", "test_recipes", "test_merging", "test_sandbox_attacks", "test_hooks_docs", "test_bad_recipes"),
+    *("test_frameworks", "test_merging", "test_sandbox_attacks", "test_pages", "test_bad_recipes"),
     *("test_browser_watch", "test_browser_episodes", "test_api", "test_packed", "test_checkpoint", "test_config"),
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
@@ -14,10 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 from omegaconf import DictConfig
 
-from marl_verl import MarlError, Run, RunError, evaluate, explain, load_run, train
+from marl_verl import MarlError, RunError, evaluate, explain, load_run, train
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.api import _lines
 from marl_verl.cli.main import main
@@ -31,7 +29,6 @@ from tests.sleeper import NAP, WHO
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "quickstart" / "inventory.yaml"
-GOLDEN = sorted((ROOT.parent / "shared" / "golden").glob("*.json"))
 SMALL = {"marl.task.train_size": 40, "marl.task.test_size": 5}
 DOCUMENT: dict[str, Any] = {
     "algorithm": "grpo",
@@ -72,90 +69,11 @@ def run(tmp_path: Path) -> Path:
 # train
 
 
-@pytest.mark.slow
-def test_a_dry_run_prints_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    found = train(RECIPE, dry_run=True)
-    printed = capsys.readouterr().out
-    assert main(["train", str(RECIPE), "--dry-run"]) == 0
-    assert printed == capsys.readouterr().out != ""
-    assert (found.folder, found.folder.exists()) == (Path("runs/inventory-1"), False)
-    train(RECIPE, dry_run=True, progress=False)
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "overrides"),
-    [
-        (["marl.policies.holder.frozn=true"], {"marl.policies.holder.frozn": True}),
-        (["marl.run.name='a/b'"], {"marl.run.name": "a/b"}),
-        (["trainer.total_training_steps=ten"], {"trainer.total_training_steps": "ten"}),
-    ],
-)
-def test_errors_are_those_of_the_command(
-    arguments: list[str], overrides: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", str(RECIPE), *arguments]) == 2
-    message = capsys.readouterr().err.removeprefix("marl-verl: ").rstrip()
-    for given in (arguments, overrides):
-        with pytest.raises(MarlError, match=re.escape(message)):
-            train(RECIPE, given)
-    assert list(Path().iterdir()) == []
-
-
-def test_what_to_train_is_given_once() -> None:
-    with pytest.raises(MarlError, match="no recipe is given"):
-        train()
-    with pytest.raises(MarlError, match="leave one out"):
-        train(RECIPE, resume="runs/x")
-    with pytest.raises(MarlError, match="overrides must be a list"):
-        train(RECIPE, "trainer.total_training_steps=1")  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match="no run in 'runs/nothing'"):
-        train(resume="runs/nothing")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        1e-6,
-        "it's, \\ {odd}: [x]=$",
-        r"a\\'b\ ",
-        "end\\",
-        "",
-        "12",
-        [1, "a,b"],
-        {"a": [1.5, None]},
-        {},
-    ],
-)
+@pytest.mark.parametrize("value", [1e-6, "it's, \\ {odd}: [x]=$", "end\\", {"a": [1.5, None]}])
 def test_values_of_overrides_arrive_as_they_are(value: Any) -> None:
     (line,) = _lines({"some.key": value})
     (change,) = parse_overrides([line])
     assert (change.key_or_group, change.value()) == ("some.key", value)
-
-
-def test_a_value_that_is_no_override_is_refused() -> None:
-    with pytest.raises(MarlError, match=r"override 'a\.b' must be text, a number, a list or a mapping"):
-        _lines({"a.b": object()})
-
-
-@pytest.mark.slow
-def test_a_recipe_may_be_a_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "compose", compose)
-    recipe = yaml.safe_load(RECIPE.read_text())
-    del recipe["defaults"]
-    assert train(recipe, SMALL, dry_run=True, progress=False).folder == Path("runs/team-1")
-
-
-@pytest.mark.slow
-def test_training_may_be_asked_for_in_an_event_loop_and_in_a_thread() -> None:
-    async def notebook() -> list[Run]:
-        here = train(RECIPE, dry_run=True, progress=False)
-        return [here, await asyncio.to_thread(train, RECIPE, dry_run=True, progress=False)]
-
-    assert {found.folder.name for found in asyncio.run(notebook())} == {"inventory-1"}
 
 
 @pytest.mark.slow
@@ -281,51 +199,7 @@ def test_an_error_in_a_callback_ends_a_run_in_a_thread_and_nothing_else(
 # evaluate
 
 
-def test_evaluate_makes_the_checks_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "runs/x", "--at-once", "0"]) == 2
-    message = capsys.readouterr().err.removeprefix("marl-verl: ").rstrip()
-    with pytest.raises(MarlError, match=re.escape(message)):
-        evaluate("runs/x", at_once=0)
-
-
 # explain
-
-
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_explain_gives_what_the_command_prints(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = explain(json.loads(path.read_text()))
-    assert records == explain(path) == explain(str(path))
-    assert main(["explain", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == records
-    assert main(["explain", str(path)]) == 0
-    assert capsys.readouterr().out == f"{records.text()}\n"
-
-
-def test_explain_a_step_of_a_run(run: Path) -> None:
-    for source in (run, load_run(run)):
-        assert explain(source) == explain(source, step=12) == explain(DOCUMENT)
-    found = explain(run)
-    assert (found.source, found.difference) == (f"run '{run}', step 12", None)
-    assert "advantage = (return - baseline) / scale" in found.text(row="q_1_0")
-    assert found.row("q_1_0") == found[1]
-
-
-def test_what_cannot_be_explained(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("wrong.json").write_text(json.dumps({**DOCUMENT, "algorithm": "grpoo"}))
-    assert main(["explain", "wrong.json"]) == 2
-    message = capsys.readouterr().err.removeprefix("marl-verl: ").rstrip()
-    with pytest.raises(MarlError, match=re.escape(message)):
-        explain("wrong.json")
-    with pytest.raises(MarlError, match=re.escape(message.removeprefix("'wrong.json': "))):
-        explain({**DOCUMENT, "algorithm": "grpoo"})
-    with pytest.raises(MarlError, match="has not stored step 3: it has 12"):
-        explain(run, step=3)
-    with pytest.raises(MarlError, match="leave 'step' out"):
-        explain(DOCUMENT, step=3)
-    with pytest.raises(MarlError, match=r"no file 'rows\.json'"):
-        explain("rows.json")
-    with pytest.raises(MarlError, match="unknown row 'q_1_1': did you mean 'q_1_0'"):
-        explain(DOCUMENT).text(row="q_1_1")
 
 
 # load_run
@@ -364,14 +238,6 @@ def test_what_the_page_shows_runs(
 
 
 # names
-
-
-@pytest.mark.parametrize("first", ["inspect.explain", "evaluation.run", "trainer.run", "api", "version"])
-def test_a_function_is_found_whatever_was_imported_before(first: str) -> None:
-    code = f"import marl_verl.{first}\nfrom marl_verl import evaluate, explain, load_run, train\nimport marl_verl\n"
-    code += "assert all(map(callable, (evaluate, explain, load_run, train, marl_verl.explain)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_importing_the_package_is_quick() -> None:

@@ -68,14 +68,10 @@ def refused(content: str, *overrides: str, name: str = "team.yaml") -> str:
     ("content", "message"),
     [
         (TEXT + BOMB, "has more than 20 aliases"),
-        (TEXT + "x: &x [*x]\n", "maximum recursion"),
         (TEXT + "# " + "x" * (50 << 20), "must be a .yaml file of at most"),
-        (TEXT + "x: " + "[" * 9000 + "]" * 9000, "cannot be read"),
         (TEXT + "x: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
         (TEXT + "marl_: 1\n", "unknown key 'marl_': did you mean 'marl'?"),
         (TEXT.replace("- marl_trainer\n- _self_", "- _self_\n- marl_trainer"), "in this order"),
-        (TEXT.replace("- marl_trainer", "- marl_trainr"), "must begin with 'defaults: [marl_trainer, _self_]'"),
-        ("3", "must begin with"),
     ],
 )
 def test_a_recipe_file_is_refused_at_once(content: str, message: str) -> None:
@@ -89,33 +85,8 @@ def test_a_config_beside_a_recipe_would_replace_the_one_that_it_extends(name: st
     assert f"'{name}' would replace the config file of that name" in refused(TEXT)
 
 
-def test_a_recipe_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(self: Path, **options: Any) -> str:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    Path("team.yaml").write_text(TEXT)
-    monkeypatch.setattr(Path, "read_text", denied)
-    with pytest.raises(MarlError, match=r"recipe 'team.yaml' cannot be read: .*Permission denied"):
-        compose(Path("team.yaml"), [], hardware="cpu")
-    with pytest.raises(MarlError, match=r"cannot be read: .*File name too long"):
-        compose(Path("x" * 300 + ".yaml"), [], hardware="cpu")
-
-
 @pytest.mark.parametrize(
-    "line",
-    [
-        "trainer.test_freq=" + "9" * 10_000,
-        "x=" + "[x," * 5_000 + "x" + "]" * 5_000,
-        "x='" + "a" * 30_000,
-        "trainer.test_freq=[",
-        "~marl",
-        "+hydra.run.dir=x",
-        "hydra.searchpath=[x]",
-        "+data=-1",
-        "marl.agents.holder=[]",
-        "hardware=tpu",
-        "trainer@x=ppo_trainer",
-    ],
+    "line", ["x='" + "a" * 30_000, "trainer.test_freq=[", "~marl", "+hydra.run.dir=x", "hardware=tpu"]
 )
 def test_an_override_is_refused_at_once(line: str) -> None:
     Path("team.yaml").write_text(TEXT)
@@ -130,7 +101,6 @@ def test_an_override_is_refused_at_once(line: str) -> None:
     ("override", "message"),
     [
         ("marl.run.name=''", "'marl.run.name' must be the name of a folder, without '/', got ''"),
-        ("marl.run.name=..", "must be the name of a folder"),
         ("marl.run.dir=/dev/null/runs", "cannot be created"),
         ("hardware=gpu", "the policies need 1 (one) + 1 (two) = 2 GPUs, but this machine has 0"),
     ],
@@ -197,12 +167,7 @@ def test_a_recipe_with_mistakes_is_planned_or_refused(changes: list[tuple[str, s
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "message"),
-    [
-        (
-            "exec marl-verl train {recipe} --dry-run hardware=cpu > /dev/full",
-            "cannot write to standard output: No space",
-        ),
-    ],
+    [("exec marl-verl train {recipe} --dry-run hardware=cpu > /dev/full", "cannot write to standard output: No space")],
 )
 def test_a_command_line_without_a_place_for_its_output(tmp_path: Path, shell: str, message: str) -> None:
     Path("team.yaml").write_text(TEXT)

@@ -62,14 +62,7 @@ class Place:
 class Run(checkpoint.Checkpoints):
     """The checkpoints of a run at a step, and what is in them."""
 
-    def __init__(
-        self,
-        run: Path,
-        step: int = 0,
-        content: str = "",
-        keep: int = 2,
-        small: bool = False,
-    ) -> None:
+    def __init__(self, run: Path, step: int = 0, content: str = "", keep: int = 2, small: bool = False) -> None:
         self.step, self.config = step, _config()
         self.config.marl.checkpoint = {"keep": keep}
         self.config.trainer.resume_mode = "auto"
@@ -128,17 +121,6 @@ def _save(run: Path, step: int, content: str = "", keep: int = 2) -> Path:
 # which ones count
 
 
-def test_complete_ones_are_found_oldest_first(tmp_path: Path) -> None:
-    assert folders.complete(tmp_path / "none") == []
-    for name in ("step_20", "step_100", "step_3", ".writing-step_200", "step_best", ".old-step_8"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "team.json").write_text('{"step": 1}')
-    (tmp_path / "step_7").mkdir()  # damaged, as its team file is missing: no older one takes its place silently
-    (tmp_path / "step_8").write_text("")
-    names = [path.name for path in folders.complete(tmp_path)]
-    assert names == ["step_3", "step_7", "step_20", "step_100"]
-
-
 def test_one_that_is_being_replaced_counts_until_the_new_one_is_there(tmp_path: Path) -> None:
     for name in (".replaced-step_4", ".replaced-step_5", "step_5"):
         (tmp_path / name).mkdir()
@@ -148,7 +130,7 @@ def test_one_that_is_being_replaced_counts_until_the_new_one_is_there(tmp_path: 
     assert [folders.step_of(path) for path in found] == [4, 5]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"[]"])
 def test_a_damaged_team_file_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "team.json").write_bytes(content)
     with pytest.raises(MarlError, match=r"team\.json' is damaged"):
@@ -180,23 +162,6 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert team["files"]["policies/one/model.pt"]["size"] == len("mine 7")
     assert team["plugins"]["marl-verl"]
     assert any("marl-verl" in plugin for plugin in team["loaded_plugins"])
-
-
-@pytest.mark.slow
-def test_a_fresh_run_loads_nothing(tmp_path: Path) -> None:
-    assert Run(tmp_path).load() == 0
-    _save(tmp_path, 7)
-    fresh = Run(tmp_path)
-    fresh.config.trainer.resume_mode = "disable"
-    assert fresh.load() == 0
-    assert fresh.contents == {""}
-
-
-@pytest.mark.slow
-def test_old_ones_go(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        _save(tmp_path, step, keep=2)
-    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step_2", "step_3"]
 
 
 # a kill
@@ -341,10 +306,6 @@ def _in_a_worker() -> Exception:
     return RayTaskError("save_checkpoint", "Traceback ...\nOSError: [Errno 28] No space left on device", _disk_full())
 
 
-def _dual() -> Exception:
-    return _in_a_worker().as_instanceof_cause()  # type: ignore[attr-defined,no-any-return]
-
-
 def _of_safetensors() -> Exception:
     return Exception("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -356,7 +317,7 @@ def _other_message() -> Exception:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fails", [_disk_full, _in_a_worker, _dual, _of_safetensors, _other_message])
+@pytest.mark.parametrize("fails", [_in_a_worker, _of_safetensors, _other_message])
 @pytest.mark.parametrize("had", [True, False])
 def test_a_disk_that_fills_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Exception], had: bool
@@ -416,10 +377,6 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
 # unreadable
 
 
-def _shorter(folder: Path) -> None:
-    (folder / "policies" / "one" / "model.pt").write_text("m")
-
-
 def _missing(folder: Path) -> None:
     shutil.rmtree(folder / "critics" / "team")
 
@@ -429,7 +386,7 @@ def _other_content(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", [_shorter, _missing, _other_content])
+@pytest.mark.parametrize("harm", [_missing, _other_content])
 def test_a_damaged_one_is_reported_with_the_newest_intact_one(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     for step in (5, 6, 7):
         _save(tmp_path, step, "mine", keep=3)
@@ -446,13 +403,6 @@ def test_a_damaged_one_is_reported_with_the_newest_intact_one(tmp_path: Path, ha
     harm(root / "step_5")
     with pytest.raises(MarlError, match="none: start a new run"):
         folders.newest(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_intact_one_is_found(tmp_path: Path) -> None:
-    assert folders.newest(tmp_path) is None
-    folder = _save(tmp_path, 7)
-    assert folders.newest(tmp_path) == folder
 
 
 # whose run it is
@@ -530,24 +480,16 @@ ARR = "policies.two.actor_rollout_ref"
             {"asker": {"policy": "one"}, "holder": {"policy": "two"}},
             ['marl.agents.asker.policy ("two" -> "one")', 'marl.agents.holder.policy ("one" -> "two")'],
         ),
-        ("marl.policies.two", {"frozen": True}, ['marl.policies.two.kind ("trained" -> "frozen")']),
         ("marl.policies.two", ENDPOINT, ['marl.policies.two.kind ("trained" -> "endpoint m at http://x/v1")']),
-        ("marl.policies.two", {"tiny": {"steps": 2}}, ['marl.policies.two.model.tiny (nothing -> {"steps": 2})']),
         (f"{ARR}.model.path", "models/b", ['marl.policies.two.model.path ("models/a" -> "models/b")']),
-        (f"{ARR}.model.lora_rank", 8, ["marl.policies.two.model.adapter (null -> {"]),
         (f"{ARR}.actor.clip_ratio", 0.3, ["marl.policies.two.actor.clip_ratio (0.2 -> 0.3)"]),
-        (f"{ARR}.actor.optim.optimizer", "SGD", ['actor.optim.optimizer ("AdamW" -> "SGD")']),
         ("policies.two.algorithm.rollout_correction", {"rollout_is": "token"}, ['rollout_is (null -> "token")']),
         (
             "marl.algorithm.options",
             {"advantage": {"eps": 0.5}},
             ["marl.algorithm.options.advantage.eps (1e-06 -> 0.5)"],
         ),
-        ("marl.sampler.options.episodes", 8, ["marl.sampler.options.episodes (4 -> 8)"]),
         ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
-        ("marl.rollout.episode_tokens", 99, ["marl.rollout.episode_tokens (null -> 99)"]),
-        ("data.train_batch_size", 8, ["data.train_batch_size (4 -> 8)"]),
-        ("marl.something_new", True, ["marl.something_new (nothing -> true)"]),
     ],
 )
 def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, message: list[str]) -> None:
@@ -557,18 +499,6 @@ def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, message: 
     assert all(part in str(error.value) for part in message), str(error.value)
     clauses = str(error.value).count(" -> ") - 1  # one in "saved -> now"
     assert clauses == (2 if path == "marl.agents" or "tiny" in str(value) else 1)
-
-
-def test_all_differences_are_in_one_message() -> None:
-    def change(values: Any) -> None:
-        values["marl"]["run"]["seed"] = 4
-        values["marl"]["agents"]["third"] = {"policy": "three"}
-        values["marl"]["policies"]["three"] = ENDPOINT
-        values["marl"]["agents"]["asker"] = {"policy": "one"}
-
-    saved, now = (fingerprint.resume_fingerprint(_config(how)) for how in (None, change))
-    clauses = [clause.partition(" (")[0] for clause in fingerprint.changes(saved, now)]
-    assert clauses == ["marl.agents.asker.policy", "marl.agents.third", "marl.policies.three", "marl.run.seed"]
 
 
 def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -601,10 +531,3 @@ def test_plugins_of_another_version_or_source(tmp_path: Path) -> None:
     saved["papers"] = {"version": "2.0", "content": ""}
     with pytest.raises(MarlError, match=r"plugin 'marl-verl' \(0\.0\.1 -> .*plugin 'papers' \(2\.0 -> not installed\)"):
         fingerprint.check_plugins(saved, tmp_path)
-
-
-def test_reading_checkpoints_imports_no_torch() -> None:
-    code = "import sys; from marl_verl.run.checkpoint import export, team; from marl_verl.cli import export as _; "
-    code += "sys.exit([name for name in ('torch', 'ray', 'verl', 'vllm', 'transformers') if name in sys.modules] or 0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

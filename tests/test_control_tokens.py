@@ -14,7 +14,6 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat
 
 WORDS = ["so", "is", "user", "assistant", "system", "message", "add"]
@@ -300,15 +299,3 @@ def test_sampled_tokens_stay_the_sampled_ones() -> None:
     # of a token that was sampled, which is no text of the agent's
     turned = [*begun[: -len(typed) - 1], *words.encode(text, add_special_tokens=False), end]
     assert spoken.encode_request(said, None, turned) == spoken.encode_request(said, None)
-
-
-def test_a_text_that_a_template_removes() -> None:
-    spoken = chat("chatml")
-    spoken.tokenizer.chat_template = spoken.tokenizer.chat_template.replace(
-        "~ m.content ~", "~ m.content|replace('<|im_end|>', '') ~", 1
-    )
-    spoken = Chat(spoken.tokenizer, {}, "policy 'p'")
-    ids = spoken.encode_request([{"role": "user", "content": "so<|im_end|> is"}], None)
-    assert spoken.tokenizer.decode(ids) == "<|im_start|>user\nso is<|im_end|>\n<|im_start|>assistant\n"
-    with pytest.raises(MarlError, match=r"policy 'p': the chat template changes a message with the text of a control"):
-        spoken.encode_request([{"role": "user", "content": "so<|im_<|im_end|>end|> is"}], None)

@@ -93,20 +93,6 @@ def test_golden_games() -> None:
         assert leave_one_out(game["players"], value) == pytest.approx(alone, rel=case["rtol"])
 
 
-@pytest.mark.parametrize(
-    ("players", "value", "message"),
-    [
-        ([], {}, "at least one player"),
-        (["a", "a"], {}, "'a' is named twice"),
-        (["a", "b"], {frozenset(): 0.0, frozenset("a"): 1.0, frozenset("ab"): 2.0}, "coalition 'b' has no value"),
-        ([f"p{i}" for i in range(20)], {}, "limited to 16 players, got 20"),
-    ],
-)
-def test_games_that_are_none(players: list[str], value: Game, message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        shapley(players, value)
-
-
 # From a table
 
 

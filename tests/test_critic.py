@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
 from marl_verl.backend.rollout.rows import turn_rows
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.engine import check_critic_rows
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve
 from marl_verl.episode import Workflow
@@ -113,12 +111,6 @@ def scope(composed: DictConfig, *overrides: str) -> str | None:
     return check_critic(config, team, algorithm_of(team))
 
 
-def refused(composed: DictConfig, *overrides: str) -> str:
-    with pytest.raises(MarlError) as error:
-        scope(composed, *overrides)
-    return str(error.value)
-
-
 @pytest.mark.slow
 def test_ippo_has_a_critic_for_each_policy_that_learns(composed: DictConfig) -> None:
     critics = resolved(composed).critics
@@ -131,32 +123,6 @@ def test_ippo_has_a_critic_for_each_policy_that_learns(composed: DictConfig) -> 
     assert list(resolved(composed, "marl.policies.one.frozen=true").critics) == ["two"]
 
 
-LIMIT = "marl.critic.ppo_max_token_len_per_gpu"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        # a joint observation has up to twice the 48 tokens of one
-        (
-            ["mappo", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=96"],
-            "an observation may have 96 tokens",
-        ),
-        (["mappo", f"+{LIMIT}=96"], f"'{LIMIT}' is 96, but an observation may have 96 tokens"),
-        (["mappo", f"+{LIMIT}=96", "marl.critic.max_prompt_length=95"], None),
-        (["mappo", f"+{LIMIT}=97"], None),
-        (["ippo", f"+{LIMIT}=48"], f"'{LIMIT}' is 48, but an observation may have 48 tokens"),
-        (["ippo", f"+{LIMIT}=49"], None),
-        (["mappo", "+marl.critic.use_dynamic_bsz=false"], "'marl.critic.ppo_micro_batch_size_per_gpu' is missing"),
-    ],
-)
-def test_a_critics_row_fits_a_micro_batch(composed: DictConfig, settings: list[str], message: str | None) -> None:
-    config = resolved(composed, f"marl.algorithm.name={settings[0]}", *settings[1:])
-    with pytest.raises(MarlError, match=message) if message else nullcontext():
-        check_critic_rows(config)
-
-
 @pytest.mark.slow
 def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> None:
     critics = resolved(composed, "marl.algorithm.name=mappo").critics
@@ -167,16 +133,6 @@ def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> 
     ).critics
     assert (other.team.policy, other.team.max_prompt_length) == ("two", 7)
     assert other.team.critic.model.path == "/models/two"
-
-
-@pytest.mark.slow
-def test_without_the_option_there_is_none(composed: DictConfig) -> None:
-    assert scope(composed, "marl.algorithm.name=grpo") is None
-    assert scope(composed, "marl.algorithm.name=grpo", "marl.algorithm.options.advantage.returns=gae") == "policy"
-    assert scope(composed, "marl.critic.scope=team", "marl.algorithm.options.advantage.returns.critic=team") == "team"
-    assert "algorithm 'grpo' uses no critic" in refused(
-        composed, "marl.algorithm.name=grpo", "marl.critic.optim={lr: 1e-3}"
-    )
 
 
 @pytest.mark.slow
@@ -203,20 +159,6 @@ def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
         assert (critic.optim.lr, critic.ppo_epochs, critic.model.enable_gradient_checkpointing) == (0.25, 3, True)
         assert critic.loss_agg_mode == "token-mean"
         assert critic.optim.total_training_steps == config.trainer.total_training_steps
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        (
-            "marl.critic.scope=team",
-            "needs a critic of scope 'policy': leave marl.critic out",
-        ),
-    ],
-)
-def test_incompatible_settings_are_rejected_before_the_run(composed: DictConfig, override: str, message: str) -> None:
-    assert message in refused(composed, override)
 
 
 # All critics of a run: whose rows go where

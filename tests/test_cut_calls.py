@@ -16,9 +16,8 @@ from marl_verl_tiny.factory import make_bpe_tokenizer
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Run, Workflow
-from marl_verl.episode.messages import MOST_LEVELS, as_parameters, as_tool_calls, json_value
+from marl_verl.episode.messages import MOST_LEVELS, as_tool_calls
 from marl_verl.errors import MarlError
-from marl_verl.models.chat import Chat
 from marl_verl.models.parsers import STUBS, Parsers, check_parser, parser_names
 from marl_verl.tasks.base import Task
 from tests.test_chat import STRIPS, client, messages
@@ -30,7 +29,6 @@ TOOLS = {"tools": [RUN]}
 FORCED = {**TOOLS, "tool_choice": "required"}
 NAMED = {**TOOLS, "tool_choice": {"type": "function", "function": {"name": "run"}}}
 DEEP = '{"a":' * 3000 + "1" + "}" * 3000
-DEEPEST = '{"a":' * MOST_LEVELS + "1" + "}" * MOST_LEVELS
 WORDS = ["<think>", "</think>", "<seed:think>", "</seed:think>", "<|channel>", "<channel|>", "<｜tool▁calls▁end｜>"]
 
 
@@ -83,7 +81,7 @@ def test_a_call_that_is_cut_off_is_malformed(tool: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", ["hermes", "qwen3_coder", "glm45", "deepseek_v3", "minimax_m2", "kimi_k2", "gemma4"])
+@pytest.mark.parametrize("tool", ["hermes", "deepseek_v3"])
 @pytest.mark.parametrize("then", ["", "\nThen I would"])
 def test_a_whole_call_before_text_that_is_cut_off_is_kept(tool: str, then: str) -> None:
     parsed = cut_after(tool, "".join(FORMATS[tool][:2]) + FORMATS[tool][3] + then)
@@ -91,7 +89,7 @@ def test_a_whole_call_before_text_that_is_cut_off_is_kept(tool: str, then: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", ["hermes", "qwen3_coder", "minimax_m2", "llama3_json", "step3", "glm45"])
+@pytest.mark.parametrize("tool", ["hermes", "step3"])
 def test_a_whole_text_with_a_name_like_that_of_a_tag_is_text(tool: str) -> None:
     for text in (
         "Usage: run.py <python_file>",
@@ -106,16 +104,6 @@ def test_a_whole_text_with_a_name_like_that_of_a_tag_is_text(tool: str) -> None:
     for text in ("I do it:\n<function_call>\nrun", '<invoke name="x', f"Then {broken}", f"{broken} = [}}"):
         parsed = parsers(tool).parse(text, text, TOOLS)
         assert parsed.malformed or parsed.calls, text
-
-
-@pytest.mark.slow
-def test_a_stop_string_cuts_a_call_unless_it_ends_it() -> None:
-    text = f'<tool_call>\n{{"name": "run", "arguments": {ARGUMENTS}}}\n'
-    assert parsers("hermes").parse(text, text, TOOLS, cut=f"{text}</tool_call>").calls
-    text = "".join(FORMATS["gemma4"])
-    at = text.index("/old")
-    assert parsers("gemma4").parse(text[:at], text[:at], TOOLS, cut=text[: at + 4]).malformed
-    assert parsers("gemma4").parse(text[:at], text[:at], TOOLS).malformed  # the model ends within a value
 
 
 @pytest.mark.slow
@@ -166,9 +154,7 @@ LIMIT = ["length", ("incomplete", "max_output_tokens"), "max_tokens"]
     ("action", "ends"),
     [
         (Action("x", stop_reason="length", malformed="cut"), LIMIT),
-        (Action("", stop_reason="length", tool_calls=CALL), LIMIT),
         (Action("", stop_reason="stop", tool_calls=CALL), ["tool_calls", ("completed", None), "tool_use"]),
-        (Action("x", stop_reason="stop"), ["stop", ("completed", None), "end_turn"]),
     ],
 )
 def test_the_token_limit_is_the_end_in_every_api(action: Action, ends: list[Any]) -> None:
@@ -187,7 +173,7 @@ def test_the_token_limit_is_the_end_in_every_api(action: Action, ends: list[Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "glm45", "deepseek_v3", "seed_oss", "kimi_k2", "holo2"])
+@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "seed_oss"])
 def test_an_answer_without_thinking_is_the_text(reasoning: str) -> None:
     """The template says so by a variable, or by a reasoning that it closes at the end of the prompt."""
     tag = "seed:think" if reasoning == "seed_oss" else "think"
@@ -220,16 +206,6 @@ def test_restricted_answers_have_no_reasoning(reasoning: str | None) -> None:
         assert [json.loads(made["arguments"]) for made in parsed.calls] == [json.loads(ARGUMENTS)]
 
 
-@pytest.mark.slow
-def test_a_call_after_a_closed_reasoning_is_parsed() -> None:
-    call = "".join(FORMATS["hermes"])
-    for options, text, reasoning in (({"enable_thinking": False}, call, None), ({}, f"<think>so</think>{call}", "so")):
-        parsed = parsers("hermes", "qwen3", **options).parse(text, text, TOOLS)
-        assert (len(parsed.calls), parsed.text, parsed.reasoning, parsed.malformed) == (1, "", reasoning, None)
-    cut = f"<think>so</think>{call[:-20]}"
-    assert parsers("hermes", "qwen3").parse(cut, cut, TOOLS, cut=cut).malformed
-
-
 # Nested JSON
 
 
@@ -243,23 +219,3 @@ def test_deeply_nested_calls_are_malformed(deep: str) -> None:
         text = "".join(FORMATS[tool]).replace(ARGUMENTS, deep).replace("17", deep)
         parsed = parsers(tool).parse(text, text, TOOLS)
         assert not any(deep in made["arguments"] for made in parsed.calls)
-
-
-def test_deeply_nested_values_of_clients_are_refused() -> None:
-    assert json_value(DEEPEST)
-    for text in (DEEP, "[" * 3000, f"[{DEEPEST}]", "{", "1" * 5000, '{"a": NaN}'):
-        with pytest.raises(ValueError, match=r"."):
-            json_value(text)
-    value: Any = {}
-    for _ in range(3000):
-        value = {"a": value}
-    tool = {"type": "function", "function": {"name": "run", "parameters": value}}
-    for refused in (
-        lambda: as_tool_calls([{"name": "run", "arguments": value}]),
-        lambda: as_parameters({"tools": [tool]}),
-        lambda: as_parameters({"response_format": {"type": "json_schema", "json_schema": {"schema": value}}}),
-    ):
-        with pytest.raises(TypeError, match="more than 100 levels"):
-            refused()
-    given = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([{"name": "run", "arguments": DEEP}])}
-    assert DEEP in Chat(tokenizer(), {}, "policy 'p'").render([{"role": "user", "content": "x"}, given])

@@ -78,12 +78,7 @@ def test_agents_with_the_same_model_share_it() -> None:
     [
         ("algorithm.group_by_agent_id=False", "algorithm.name", "grpo-trajectory-mean"),
         ("algorithm.adv_estimator=rloo", "algorithm.options.advantage.baseline", "leave-one-out"),
-        ("algorithm.adv_estimator=rloo", "algorithm.options.advantage.norm_by_std", False),
-        ("algorithm.norm_adv_by_std_in_grpo=False", "algorithm.options.advantage.norm_by_std", False),
-        ("algorithm.adv_estimator=gae algorithm.group_by_agent_id=False", "algorithm.name", "ippo"),
         (f"{ACTOR}.use_invalid_action_penalty=False", "algorithm.options.rewards.penalty", 0.0),
-        ("algorithm.filter_groups.enable=True", "sampler.filter.no_variance", True),
-        (f"{ACTOR}.use_adaptive_ppo_mini_batch_size=False", "run.seed", 3),
     ],
 )
 def test_estimators_and_penalty(line: str, key: str, value: Any) -> None:
@@ -95,13 +90,8 @@ def test_estimators_and_penalty(line: str, key: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "refused"),
     [
-        ("algorithm.adv_estimator=gigpo algorithm.gigpo.enable_similarity=True", ["gigpo.enable_similarity=True"]),
         ("algorithm.adv_estimator=gae", ["algorithm.group_by_agent_id=True: groups of an agent's rows"]),
-        ("agent.use_agent_memory=True", ["agent.use_agent_memory=True"]),
-        ("env.env_name=webshop", ["env.env_name=webshop: a team of 'agent.orchestra_type=math'"]),
-        ("env.math.unknown=1", ["env.math.unknown=1: a team does not use it"]),
         ("agent.agent_specific_parameters.actor.optim.lr=[1]", ["actor.optim.lr=[1]: lists of one value for each"]),
-        ("agent.agent_specific_parameters.actor.megatron.x=[1,2]", ["actor.megatron.x=[1,2]: Megatron"]),
         ("agent.model_sharing=True agent.model_ids=[a,a]", ["actor.optim.lr=[1e-6,2e-6]: agents of one policy"]),
     ],
 )
@@ -115,8 +105,6 @@ def test_what_a_team_cannot_honour_is_refused(line: str, refused: list[str]) -> 
     ("line", "message"),
     [
         ("agent.orchestra_type=maths", "has no workflow here: did you mean 'math'"),
-        ("agent.agent_ids=[Solver_Agent]", "has the agents Solver Agent, Verifier Agent, got"),
-        ("agent.model_ids=[a]", "must be a list of 2 models"),
         ("marl.agents.solver.policy=solver", "both set the team"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,17 +15,11 @@ from omegaconf import OmegaConf
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.algo.sampling.stored import sample_lines
-from marl_verl.backend.rollout.context import (
-    ObservationTooLong,
-    PolicySamplingContext,
-    WorkerContext,
-    request_seed,
-)
+from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext, request_seed
 from marl_verl.backend.rollout.endpoint import EndpointClient, reach
 from marl_verl.backend.verl.policy_servers import Runtime
-from marl_verl.config.policy_models import check_endpoint, endpoint_key
+from marl_verl.config.policy_models import check_endpoint
 from marl_verl.episode import Action, Limits, Run, Workflow
-from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
@@ -128,25 +121,6 @@ def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
     assert second["seed"] == request_seed(5, 3, "t", 0, "judge", "1", 0)
 
 
-def test_stop_strings_are_sent_where_they_are_set() -> None:
-    with server() as running:
-        answer(running.url, stop=["END"])
-        answer(running.url, {"stop": ["x", "y"]}, stop=["END"])
-        answer(running.url, {"stop": []}, stop=["END"])
-        sample(running.url, AgentConfig("judge", "outside", sampling=Sampling(stop="z")))
-        assert [request.get("stop") for request in running.asked] == [["END"], ["x", "y"], None, ["z"], ["z"]]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sent"), [("top_k", -1, None), ("top_k", 0, None), ("top_k", 5, 5), ("min_p", 0.05, 0.05)]
-)
-def test_top_k_and_min_p_are_sent_where_they_are_set(name: str, value: float, sent: float | None) -> None:
-    with server() as running:
-        answer(running.url, {name: value})
-        sample(running.url, AgentConfig("judge", "outside", sampling=Sampling(**{name: value or None})))  # type: ignore[arg-type]
-        assert {request.get(name) for request in running.asked} == {sent}
-
-
 def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not-this-one")
     monkeypatch.setenv("JUDGE_KEY", "secret")
@@ -166,26 +140,6 @@ def test_an_action_has_text_and_length_and_no_token() -> None:
     assert (action.text, action.stop_reason, action.tokens, action.length) == (" 4\n", "length", 11, 11)
     assert (action.prompt_ids, action.response_ids, action.log_probs, action.version) == ([], [], [], None)
     assert action.seconds > 0
-
-
-def test_a_stop_text_that_the_server_names_is_kept() -> None:
-    reply = completion("4")
-    reply.body["choices"][0]["stop_reason"] = "END"
-    agent = AgentConfig("judge", "outside", sampling=Sampling(stop=["END"]))
-    with server(every=reply) as running:
-        (episode,) = sample(running.url, agent).episodes
-        assert answer(running.url).stop is None  # it asked for none
-    assert {turn.action.stop for turn in episode.turns} == {"END"}
-    assert [record.action.stop for record in decode_journal(encode_journal(episode.journal)).acts()] == ["END"] * 2
-
-
-@pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": "many"}, {"completion_tokens": None}])
-def test_a_server_that_does_not_count_gives_no_length(usage: Any) -> None:
-    reply = completion("4", tokens=None)
-    reply.body["usage"] = usage
-    with server(reply) as running:
-        action = answer(running.url)
-    assert (action.text, action.tokens, action.length) == ("4", None, 0)
 
 
 def test_its_tokens_count_in_an_episodes_budget() -> None:
@@ -221,15 +175,8 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
     ("reply", "message"),
     [
         (refused(429, "too many requests"), "HTTP 429: too many requests"),
-        (Reply("<html>bad gateway</html>", 502), "HTTP 502: <html>bad gateway</html>"),
         (refused(401, "wrong\nkey"), "HTTP 401: wrong key"),
         (Reply("<html>hello</html>"), "not a chat completion: .*Check that the url ends in /v1"),
-        (Reply({"detail": "hello"}), "not a chat completion"),
-        (Reply({"choices": []}), "not a chat completion"),
-        (Reply({"choices": ["4"]}), "not a chat completion"),
-        (Reply({"choices": 4}), "not a chat completion"),
-        (Reply('{"choices": [{"mess'), "JSONDecodeError"),
-        (refused(400, CONTEXT), "This model's maximum context length"),
     ],
 )
 def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, message: str) -> None:
@@ -237,49 +184,6 @@ def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, me
         answer(running.url, retries=1)
     assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("reply", "too_long"),
-    [
-        (refused(400, CONTEXT, 400), True),
-        (refused(400, "too many tokens", "context_length_exceeded"), True),
-        (refused(400, "the request exceeds the available context size, try increasing it"), True),
-        (refused(413, "prompt is larger than the context window"), True),
-        (refused(400, "length of stop must be below 4"), False),
-        (refused(500, CONTEXT), False),
-    ],
-)
-def test_an_observation_that_does_not_fit_has_a_class_of_its_own(reply: Reply, too_long: bool) -> None:
-    with server(every=reply) as running, pytest.raises(MarlError) as error:
-        answer(running.url, retries=0)
-    assert isinstance(error.value, ObservationTooLong) == too_long
-
-
-def test_a_missing_server_is_reported() -> None:
-    with pytest.raises(
-        MarlError, match=r"policy 'judge' at http://127.0.0.1:[0-9]+/v1: APIConnectionError: Connection error"
-    ) as error:
-        answer(f"http://127.0.0.1:{_free_port()}/v1", retries=0)
-    assert "\n" not in str(error.value)
-
-
-def test_a_timeout_is_reported() -> None:
-    with (
-        server(every=Reply({}, seconds=0.5)) as running,
-        pytest.raises(MarlError, match=r"policy 'judge' at .*: APITimeoutError: Request timed out"),
-    ):
-        answer(running.url, retries=0, request_seconds=0.05)
-
-
-def test_a_key_is_read_without_white_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a shell reads it from a file: a line break in a header is an error of the HTTP client that shows the key."""
-    endpoint = Endpoint("http://host/v1", "m", "JUDGE_KEY")
-    monkeypatch.setenv("JUDGE_KEY", " secret\n")
-    assert endpoint_key("judge", endpoint) == "secret"
-    monkeypatch.setenv("JUDGE_KEY", " \n")
-    with pytest.raises(MarlError, match="JUDGE_KEY, which is not set"):
-        endpoint_key("judge", endpoint)
 
 
 LEAKS = (refused(401, f"Incorrect API key provided: {'sk-very-secret'}."), Reply("<p>sk-very-secret</p>", 502))
@@ -346,11 +250,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key: str, m
     ("url", "variable"),
     [
         ("http://me:sk-very-secret@host/v1", None),
-        ("http://:sk-very-secret@host/v1", None),
-        ("http://me:sk-very-secret@host:port/v1", None),
-        ("ftp://me:sk-very-secret@host/v1", None),
         ("http://host/v1?api_key=sk-very-secret", None),
-        ("http://host/v1?version=1&Token=sk-very-secret", None),
         ("http://host/v1", "sk-very-secret"),
     ],
 )
@@ -391,13 +291,7 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
     ("reply", "message"),
     [
         (models("n", "qwen-small"), "no model 'qwen-smal': did you mean 'qwen-small'"),
-        (models(), "no model 'qwen-smal': none is available"),
         (refused(401, "wrong key"), "HTTP 401: wrong key"),
-        (refused(404, "nothing here"), "HTTP 404: nothing here"),
-        (Reply("<html>hello</html>"), "JSONDecodeError"),
-        (Reply({"data": ["m"]}), "no list of models"),
-        (Reply({"status": "ok"}), "no list of models"),
-        (Reply([]), "no list of models"),
     ],
 )
 def test_a_failed_check_is_reported_at_the_start(reply: Reply, message: str) -> None:
@@ -405,9 +299,3 @@ def test_a_failed_check_is_reported_at_the_start(reply: Reply, message: str) -> 
         with pytest.raises(MarlError, match=message) as error:
             reach("judge", Endpoint(running.url, "qwen-smal"))
         assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -15,13 +15,11 @@ from safetensors.numpy import save_file
 
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.errors import MarlError, RunError
-from marl_verl.evaluation.plan import plan
+from marl_verl.errors import RunError
 from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.run import prepare, supervisor
 from marl_verl.run.checkpoint.folders import manifest
 from marl_verl.run.progress import Display
-from marl_verl.run.run_dir import RunDir
 
 pytestmark = pytest.mark.slow  # whole configs are composed and resolved
 
@@ -153,47 +151,6 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     return refuse
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--step 30", "no complete checkpoint of step 30 (steps with a checkpoint: 20, 40)"),
-        ("--tasks 7", "--tasks must be from 1 to 6, got 7"),
-        ("--episodes 4 --k 1,8", "--k must be whole numbers from 1 to --episodes (4)"),
-        ("--swap asker=holdr", "unknown agent 'holdr': did you mean 'holder'?"),
-        ("--untraind asker", "unknown option '--untraind': did you mean '--untrained'?"),
-        ("trainer.total_training_steps=3", "has no effect on an evaluation"),
-        ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
-        ("marl.policies.asker.pool=both", "policy 'asker' is on pool 'both', but marl.pools is empty"),
-    ],
-)
-def test_a_mistaken_evaluation(refused: Refused, run: Path, arguments: str, message: str) -> None:
-    assert message in refused(str(run), *arguments.split())
-
-
-def test_a_run_that_is_not_there(refused: Refused, run: Path) -> None:
-    assert "no run is given: e.g. marl-verl eval runs/NAME" in refused()
-    assert f"no run in 'runs/inventry-1': did you mean '{run}'?" in refused("runs/inventry-1")
-
-
-def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> None:
-    saved = run / "checkpoints" / "step_40" / "policies" / "asker" / "huggingface"
-    (saved / "model.safetensors").write_bytes(b"short")
-    printed = refused(str(run))
-    assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' has changed" in printed
-    assert "Choose another one with --step" in printed
-    config = OmegaConf.load(run / "config.yaml")
-    config.policies.holder.actor_rollout_ref.model.path = str(tmp_path / "gone")
-    OmegaConf.save(config, run / "config.yaml")
-    assert "model of policy 'holder'" in refused(str(run), "--step", "0")
-
-
-def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.rmtree(run / "checkpoints")
-    assert "has no complete checkpoint" in refused(str(run))
-    monkeypatch.setattr(supervisor, "TrainerProcess", _Played)
-    assert main(["eval", str(run), "--step", "0"]) == 0
-
-
 def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     trained = run / "data" / "train.jsonl"
     assert "40 of the tasks were used in training, e.g. " in refused(str(run), f"marl.task.test_file={trained}")
@@ -252,14 +209,6 @@ def test_a_recipe_is_evaluated_without_training(
     assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
 
 
-def test_the_backend_may_be_another_than_that_of_the_run(run: Path) -> None:
-    assert main(["eval", str(run), "marl.run.backend=verl"]) == 0
-    assert _Played.seen["config"].marl.run.backend == "verl"
-    assert plan(run, ["marl.run.backend=local"]).config.marl.run.backend == "local"
-    with pytest.raises(MarlError, match=r"trainer\.n_gpus_per_node"):
-        plan(run, ["marl.run.backend=local", "trainer.n_gpus_per_node=2"])
-
-
 def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:
     saved = run / "checkpoints" / "step_40"
     policy = saved / "policies" / "asker"
@@ -297,20 +246,6 @@ def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
     assert config.marl.agents.holder.sampling.stop == "END"
 
 
-def test_the_tasks_are_the_first_of_the_run(run: Path) -> None:
-    tasks: list[str] = []
-    play = _Played.run
-
-    def noted(self: _Played, display: Display, begun: float) -> int:
-        tasks.extend((self.folder / "data" / "test.jsonl").read_text().splitlines())
-        return play(self, display, begun)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Played, "run", noted)
-        assert main(["eval", str(run), "--tasks", "4"]) == 0
-    assert tasks == (run / "data" / "test.jsonl").read_text().splitlines()[:4]
-
-
 def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     output = Path("out.json")
@@ -330,41 +265,3 @@ def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.
     names = ["step_20_swap-asker-holder.json", "step_20_swap-asker-holder.jsonl", "step_20_swap-asker-holder.log"]
     assert sorted(path.name for path in kept.iterdir()) == names
     assert json.loads((kept / names[0]).read_text()) == document
-
-
-def test_the_same_evaluation_replaces_itself_and_another_does_not(run: Path) -> None:
-    for arguments in ([], ["--greedy-only"], [], ["--greedy-only"]):
-        assert main(["eval", str(run), *arguments]) == 0
-    names = sorted(path.name for path in (run / "evaluations").glob("*.json"))
-    assert names == ["step_40.json", "step_40_2.json"]
-    assert _Played.seen["request"].episodes == 0
-
-
-def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Played, "failure", RunError("too many attempts failed", Path("its.log"), mistake=True))
-    assert main(["eval", str(run)]) == 2
-    assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["step_40.jsonl", "step_40.log"]
-
-
-def test_a_long_file_of_episodes_is_stored_as_text(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def play(self: _Played, display: Display, begun: float) -> None:
-        RunDir(self.folder).episodes(20, ["{}", "long"])
-        raise RunError("it stops here", Path("its.log"), mistake=False)
-
-    monkeypatch.setattr("marl_verl.run.run_dir.PACKED", 3)
-    monkeypatch.setattr(_Played, "run", play)
-    assert main(["eval", str(run)]) != 0
-    assert (run / "evaluations" / "step_40.jsonl").read_text() == "{}\nlong\n"
-
-
-def test_progress_has_the_remaining_time(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    clock = iter([100.0, 130.0, 131.0, 150.0])
-    monkeypatch.setattr("marl_verl.run.progress.time.monotonic", lambda: next(clock))
-    display = Display()
-    for done in (0, 120, 130, 300):
-        display.event({"event": "playing", "sampled": True, "done": done, "tasks": 300})
-    assert capsys.readouterr().out.splitlines() == [
-        "0 of 300 tasks sampled",
-        "120 of 300 tasks sampled, 0:45 left",
-        "300 of 300 tasks sampled",
-    ]

@@ -6,13 +6,11 @@ import itertools
 import json
 import types
 from collections.abc import Sequence
-from math import comb
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -25,10 +23,9 @@ from marl_verl.episode.codec import as_line, encode_episode
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
-from marl_verl.evaluation.plan import check_overrides, evaluation_config
+from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, Request, acting, assign
 from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
-from marl_verl.run.checkpoint.export import Source
 from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
@@ -46,21 +43,6 @@ def test_pass_at_k_is_the_share_of_all_draws_with_a_solved_session(drawn: tuple[
     outcomes = [True] * solved + [False] * (episodes - solved)
     draws = [any(chosen) for chosen in itertools.combinations(outcomes, k)]
     assert pass_at_k(episodes, solved, k) == pytest.approx(np.mean(draws), abs=1e-12)
-
-
-@pytest.mark.parametrize(("episodes", "solved", "k"), [(10_000, 1, 100), (100_000, 3, 10), (5_000, 2_500, 20)])
-def test_pass_at_k_of_many_episodes(episodes: int, solved: int, k: int) -> None:
-    exact = 1 - comb(episodes - solved, k) / comb(episodes, k)  # whole numbers in Python have no end
-    assert pass_at_k(episodes, solved, k) == pytest.approx(exact, rel=1e-9)
-
-
-def test_pass_at_k_is_unbiased() -> None:
-    """Over many tasks with p = 0.3 the estimate is 1 - (1 - p)^k on average; with c/n for p it would be too low."""
-    solved = np.random.default_rng(0).binomial(6, 0.3, size=20_000)
-    estimate = np.mean([pass_at_k(6, int(count), 4) for count in solved])
-    plugged_in = np.mean(1 - (1 - solved / 6) ** 4)
-    assert estimate == pytest.approx(1 - 0.7**4, abs=0.006)
-    assert plugged_in < 1 - 0.7**4 - 0.02
 
 
 def test_an_interval_is_the_bootstrap_of_the_mean_over_tasks() -> None:
@@ -227,49 +209,11 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["answer_sampled"] == {"pass_rate": pytest.approx((0 + 0 + 0.25 + 0.5 + 0.5) / 5)}
     assert result["agents"]["a"]["read_length"] == 2.0
     # the first task's greedy episode, and every failure
-    assert [line.partition(":")[0] for line in trainer.stored] == [
-        '{"id"',
-        '{"failure"',
-        '{"failure"',
-    ]
+    assert [line.partition(":")[0] for line in trainer.stored] == ['{"id"', '{"failure"', '{"failure"']
     assert [(each["sampled"], each["done"]) for each in events] == [
         *((False, done) for done in (0, 2, 3)),
         *((True, done) for done in (0, 1, 2, 3)),
     ]
-
-
-def test_a_greedy_evaluation_samples_nothing() -> None:
-    trainer = _Trainer()
-    trainer.outcomes = [{"red": 1.0, "blue": -1.0}, {"red": 0.0, "blue": 0.0}, {"red": 2.0, "blue": -2.0}]
-    request = Request(step=4, episodes=0, ks=(), seed=0, assignments={"a": Assignment("p", "trained", "p")})
-    result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
-    assert len(trainer.asked) == 1
-    assert not [name for name in result if name.startswith(("avg@", "pass@"))]
-    assert "sampled" not in result["agents"]["a"]
-    assert result["sides"]["red"] == {"outcome": 1.0, "wins": 2 / 3, "wins_interval": wilson(2, 3)}
-    assert result["sides"]["blue"]["wins"] == 0
-    assert "sides_sampled" not in result
-
-
-def test_several_held_out_sets_have_scores_each() -> None:
-    trainer = _Trainer()
-    trainer.sets = ["easy", "hard", "hard"]
-    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
-    result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
-    assert list(result["sets"]) == ["easy", "hard"]
-    hard = result["sets"]["hard"]
-    assert (result["success"], result["sets"]["easy"]["success"], hard["success"]) == (2 / 3, 1, 1 / 2)
-    assert (hard["eval_tasks"], hard["avg@2"], hard["pass@2"]) == (2, 0.25, 0.5)
-    assert hard["success_interval"] == wilson(1, 2)
-    assert hard["answer"] == {"pass_rate": 0.375}
-
-
-def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
-    source = Source("p", 4, tmp_path / "policies" / "p", {"path": "/m", "lora_rank": 8})
-    assignments = {"a": Assignment("p", "trained", "p"), "b": Assignment("p", "untrained", "p-untrained")}
-    request = Request(4, 8, (1, 8), 3, assignments, {"p": source})
-    request.write(tmp_path)
-    assert Request.read(tmp_path) == request
 
 
 # who acts with which weights
@@ -303,26 +247,6 @@ def team() -> TeamConfig:
     return read_team(MARL)
 
 
-def test_every_agent_acts_as_trained(team: TeamConfig) -> None:
-    assert assign(team, step=40) == {
-        "solver": Assignment("big", "trained", "big"),
-        "checker": Assignment("big", "trained", "big"),
-        "verifier": Assignment("small", "trained", "small"),
-        "judge": Assignment("fixed", "frozen", "fixed"),
-        "critic": Assignment("far", "external", "far"),
-    }
-    weights = {name: assignment.describe(40) for name, assignment in assign(team, step=40).items()}
-    assert weights["solver"] == "step 40"
-    assert (weights["judge"], weights["critic"]) == ("frozen", "external")
-
-
-def test_step_0_is_the_team_before_training(team: TeamConfig) -> None:
-    assignments = assign(team, step=0)
-    assert assignments["solver"] == Assignment("big", "untrained", "big")
-    assert assignments["judge"] == Assignment("fixed", "frozen", "fixed")
-    assert assignments["solver"].describe(0) == "before training"
-
-
 def test_two_agents_exchange_policies(team: TeamConfig) -> None:
     assignments = assign(team, 40, [("solver", "verifier")])
     assert {name: assignment.policy for name, assignment in assignments.items()} == {
@@ -337,30 +261,8 @@ def test_two_agents_exchange_policies(team: TeamConfig) -> None:
     assert [two[name].policy for name in ("solver", "checker", "verifier", "judge")] == ["small", "fixed", "big", "big"]
 
 
-def test_one_agent_of_a_shared_policy_is_put_back(team: TeamConfig) -> None:
-    assignments = assign(team, 40, untrained=["checker"])
-    assert assignments["checker"] == Assignment("big", "untrained", "big-untrained")
-    assert assignments["solver"] == Assignment("big", "trained", "big")
-    assert list(acting(assignments)) == ["big", "big-untrained", "small", "fixed", "far"]
-
-
-def test_an_exchange_comes_before_the_untrained(team: TeamConfig) -> None:
-    assignments = assign(team, 40, [("solver", "verifier")], untrained=["solver"])
-    assert assignments["solver"] == Assignment("small", "untrained", "small-untrained")
-    assert "small" not in acting(assignments)
-
-
 @pytest.mark.parametrize(
-    ("swaps", "untrained"),
-    [
-        ([("solvr", "verifier")], []),
-        ([("solver", "checker")], []),
-        ([("solver", "solver")], []),
-        ([("solver", "verifier"), ("judge", "solver")], []),
-        ([], ["verifer"]),
-        ([], ["judge"]),
-        ([("solver", "judge")], ["solver"]),
-    ],
+    ("swaps", "untrained"), [([("solvr", "verifier")], []), ([("solver", "solver")], []), ([], ["judge"])]
 )
 def test_an_assignment_without_effect_is_refused(
     team: TeamConfig, swaps: list[tuple[str, str]], untrained: list[str]
@@ -405,31 +307,3 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
     assert marl["validation"] == {"sampler": "independent", "options": {"episodes": 8}}
     assert (marl["schedule"]["mode"], config.trainer.resume_mode, marl["run"]["seed"]) == ("sync", "disable", 0)
     assert given == _config()  # the run's own is left alone
-
-
-def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
-    small = {"agents": {"a": {"policy": "big"}, "b": {"policy": "small"}}}
-    marl = {**MARL, **small, "policies": {"big": MARL["policies"]["big"], "small": {}}}
-    config: Any = OmegaConf.create({"marl": marl, "data": {}, "trainer": {}})
-    one = {"a": Assignment("small", "trained", "small"), "b": Assignment("small", "trained", "small")}
-    assert evaluation_config(config, one, acting(one), {"small": "/s"}, 1, seed=7).marl.pools == {}
-    assert evaluation_config(config, one, acting(one), {"small": "/s"}, 1, seed=7).marl.run.seed == 7
-    back = assign(read_team(marl), 4, untrained=["a"])
-    both = evaluation_config(config, back, acting(back), {"big-untrained": "/b", "small": "/s"}, 1, None)
-    assert list(both.marl.pools) == ["shared"]  # the model from before training has the place of the trained one
-
-
-def test_only_what_changes_how_a_team_acts_can_be_set() -> None:
-    check_overrides(["marl.task.test_size=10", "marl.agents.solver.sampling.top_p=0.9", "marl.policies.big.pool=null"])
-    for override in ("marl.run.seed=3", "marl.policies.big.model.path=/x", "trainer.total_training_steps=1"):
-        with pytest.raises(MarlError, match="has no effect on an evaluation"):
-            check_overrides([override])
-
-
-@settings(max_examples=20)
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=40))
-def test_an_interval_holds_its_mean(solved: list[int]) -> None:
-    values = [count / 8 for count in solved]
-    low, high = interval(values, seed=0)
-    assert 0 <= low <= np.mean(values) + 1e-9
-    assert np.mean(values) - 1e-9 <= high <= 1

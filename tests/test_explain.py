@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +12,9 @@ import numpy as np
 import pytest
 from marl_verl_testing.rows import algorithm
 
-from marl_verl import explain, hookimpl, plugins
-from marl_verl.algo.advantage import AdvantageResult, Estimator, RowTable
-from marl_verl.algo.advantage.rows import FloatArray
-from marl_verl.algo.algorithms import Algorithm
+from marl_verl import explain, plugins
+from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.algo.credit import TableCredit
 from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
@@ -161,27 +153,6 @@ def test_a_record_in_full(printed: Command) -> None:
     }
 
 
-def test_every_transform_on_the_way_to_the_return() -> None:
-    rows = [row("q", 0, 0, team=1.0), row("q", 0, 1, turn=1, team=3.0), row("q", 1, 0, team=0.0)]
-    options = {"returns": "discounted", "gamma": 0.5, "overlong": {"L": 4, "C": 2}, "sample": "session_mean"}
-    first = explain(document(*rows, **options))[0]
-    assert first["transforms"] == [
-        {"name": "component: team", "value": 1.0},
-        {"name": "mix: weights", "value": 1.0},
-        {"name": "returns: discounted", "value": 2.5},
-        {"name": "overlong", "value": 1.5},
-        {"name": "sample: session_mean", "value": 1.75},
-    ]
-    assert first["return"] == 1.75
-
-
-def test_a_credit_computed_from_the_rows_is_shown() -> None:
-    rows = [row("q", s, 0, team=s / 4) for s in range(2)]
-    first = explain(document(*rows, credit="c3", norm_by_std=False))[0]
-    assert {"name": "component: credit", "value": -0.25} in first["transforms"]
-    assert first["reward"] == -0.25
-
-
 def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
     rows = [{**row("q", 0, index, turn=index, role=0.5), "team_reward": 2.0} for index in range(2)]
     options = {"returns": "discounted", "baseline": "none", "norm_by_std": False}
@@ -227,30 +198,11 @@ def test_one_row_with_its_numbers_filled_in(printed: Command) -> None:
     assert json.loads(printed(golden, "--json", "--row", "q0_0_2")) == explain(golden)[2:3]
 
 
-def test_a_standard_deviation_of_0_that_counts_as_1_is_shown(printed: Command) -> None:
-    """Of returns without a baseline. Other constant groups have advantage 0 anyway."""
-    rows = [row("q", session, 0, team=2.0) for session in range(2)]
-    document = {"algorithm": "grpo", "options": {"baseline": "none", "group": ["uid"]}, "rows": rows}
-    Path("rows.json").write_text(json.dumps(document))
-    assert "a standard deviation of 0 counts as 1 in 2 rows" in printed("rows.json")
-    assert "scale     1  (a standard deviation of 0 counts as 1)" in printed("rows.json", "--row", "q_0_0")
-    Path("rows.json").write_text(json.dumps({**document, "options": {"group": ["uid"]}}))
-    assert "counts as 1" not in printed("rows.json")
-
-
 def test_names_cannot_command_the_terminal(printed: Command) -> None:
     given = document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0))
     text = printed(given)
     assert "q\\n\\x1b[2J_0_0" in text
     assert "über_0_0" in text
-
-
-def test_lines_are_cut_on_a_terminal_only(printed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = document(row("q" * 200, 0, 0, team=1.0))
-    assert "…" not in printed(given)
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert [len(line) for line in printed(given).splitlines()][-2:] == [60, 60]
 
 
 # Mistakes
@@ -271,26 +223,13 @@ SECOND = row("q", 1, 0, team=0.0)
 TREE = {**row("q", 0, 0, team=1.0), "node": "n0", "parent": "n9"}
 MISTAKES = [
     (pair(algorithm="grop"), "unknown algorithm 'grop': did you mean 'grpo'?"),
-    (pair(groop=["uid"]), "unknown key 'options.groop'"),
-    (document({**row("q", 0, 0, team=1.0), "paddng": True}), "unknown column 'paddng': did you mean 'padding'?"),
     (document(row("q", 0, 0, team=float("nan")), SECOND), "reward 'team' of row 'q_0_0' (agent 'a', task 'q') is nan"),
     (document(SECOND, without(SECOND, "agent")), "rows[1] lacks 'agent'"),
     (document({**SECOND, "session": "0"}), "rows[0], session: expected `int`"),
-    (document({**SECOND, "rewards": {"team": "1"}}), "rows[0], rewards[...]: expected `float`, got `str`"),
-    (document({**SECOND, "rewards": {}}), "row 'q_1_0' has no reward component"),
-    (document({**SECOND, "length": 10**30}), "rows[0], length"),
     (document(SECOND, SECOND), "two rows have the key 'q_1_0'"),
-    (document(), "there are no rows"),
     (document(TREE), "row 'q_0_0' has parent 'n9', which is not a node of task 'q'"),
-    ({**pair(), "rows": {}}, "the document, rows: expected `array`, got `object`"),
-    (without(pair(), "options"), "the document lacks 'options'"),
-    ([pair()], "the document: expected `object`, got `array`"),
-    ({**game(), "rows": [without(GAME, "players")]}, "row 0 lacks 'players'"),
     (game(players=["a", "b", "b"]), "row 1: player 'b' is named twice"),
-    (game(players=["solver", "b"], values={"solvr": 1}), "has the unknown player 'solvr': did you mean 'solver'?"),
     (game(values=without(GAME["values"], "b")), "row 1: coalition 'b' has no value"),
-    (game(values={**GAME["values"], "b,a": 4.0}), "row 1: two keys of 'values' are one coalition"),
-    (game(values={**GAME["values"], "a": True}), "row 1, values[...]: expected `float`, got `bool`"),
 ]
 
 
@@ -300,74 +239,6 @@ def test_a_mistaken_document(refused: Command, given: Any, message: str) -> None
     printed = refused("rows.json")
     assert message in printed
     assert "'rows.json'" in printed
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is not JSON: Expecting value"),
-        (b"[" * 100_000, "is not JSON: maximum recursion depth"),
-        (gzip.compress(json.dumps(pair()).encode())[:-20], "'rows.json' is damaged: it cannot be decompressed"),
-    ],
-)
-def test_a_file_that_is_something_else(refused: Command, content: bytes, message: str) -> None:
-    Path("rows.json").write_bytes(content)
-    assert message in refused("rows.json")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no run or file is given"),
-        (["row.json"], "no file 'row.json': did you mean 'rows.json'?"),
-        (["a.json", "--step", "1"], "--step needs a run"),
-        (["--run", "."], "run '.' has no stored steps"),
-        (["a.json", "--rwo", "k"], "unknown option '--rwo': did you mean '--row'?"),
-    ],
-)
-def test_a_mistaken_command(refused: Command, arguments: list[str], message: str) -> None:
-    Path("rows.json").write_text("{}")
-    assert message in refused(*arguments)
-
-
-@dataclass(frozen=True)
-class _Odd(Estimator):
-    """A = r, by a way that leads nowhere."""
-
-    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        zeros = np.zeros(len(table))
-        group = np.zeros(len(table), dtype=np.int64)
-        stages = [("the detour", zeros * np.inf)]
-        return AdvantageResult.of(reward, reward, zeros, zeros + 1, group, group, (), stages)
-
-
-@dataclass(frozen=True)
-class DifferenceRewards(TableCredit):
-    """D_i = G(z) - G(z with i's default action)."""
-
-    name = "difference"
-
-    def compute(self, table: RowTable) -> FloatArray:
-        return table.component("team") - table.component("default")
-
-
-class _Plugin:
-    @hookimpl
-    def marl_register(self, registry: Any) -> None:
-        registry.algorithm("mine", Algorithm(credit=(DifferenceRewards(),)))
-        registry.algorithm("odd", Algorithm(advantage=_Odd()))
-        registry.algorithm("no-algorithm", _Odd)
-
-
-def test_algorithms_of_plugins(printed: Command, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = plugins.assemble({"mine": _Plugin()})
-    monkeypatch.setattr(plugins, "load", lambda: mine)
-    rows = [row("q", s, 0, team=float(s), default=0.25) for s in range(2)]
-    text = printed(document(*rows, algorithm="mine"))
-    assert "credit     difference  D_i = G(z) - G(z with i's default action)." in text
-    for name, message in (("odd", "'the detour' of row 'q_0_0' is nan"), ("no-algorithm", "must be an Algorithm")):
-        Path("rows.json").write_text(json.dumps(document(*rows, algorithm=name)))
-        assert message in refused("rows.json", "--json")
 
 
 # What a run stores
@@ -454,36 +325,6 @@ def test_a_damaged_step(refused: Command) -> None:
 
 
 # In a process of its own
-
-
-def _python(*arguments: str, **others: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "MARL_VERL_PLUGINS": ""}
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, env=environment, check=False, **others
-    )
-
-
-HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["rows.json", "--json"], ["rows.json", "--row", "q_0_0"]], ids=str)
-def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
-    Path("rows.json").write_text(json.dumps(pair()))
-    done = _python(
-        "-c",
-        "import sys\nfrom marl_verl.cli.main import main\n"
-        f"try:\n    code = main(['explain', *{arguments!r}])\nexcept SystemExit as end:\n    code = end.code\n"
-        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules], code)",
-    )
-    assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
-
-
-def test_a_reader_that_has_enough_is_no_error() -> None:
-    rows = [row("q", session, 0, team=float(session % 2)) for session in range(500)]
-    Path("rows.json").write_text(json.dumps(document(*rows)))
-    command = f"'{sys.executable}' -m marl_verl.cli.main explain rows.json --json | head -n 1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "explain.md"

@@ -161,19 +161,6 @@ def test_the_adapter_is_in_peft_s_format(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["whole", "shards", "adapter"])
-def test_an_older_step_is_what_a_run_continues_with(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str
-) -> None:
-    (tmp_path / "out").mkdir()  # an empty one is taken
-    assert _export(run, policy, tmp_path / "out", "--step", "4") == 0
-    assert f"policy {policy} of step 4 as a" in capsys.readouterr().out
-    loaded, newest = (json.loads((run.parent / f"{name}.json").read_text()) for name in (f"{policy}-loaded", policy))
-    assert _log_probs(tmp_path / "out") == pytest.approx(loaded, abs=1e-5)
-    assert loaded != pytest.approx(newest, abs=1e-3)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["whole", "shards"])
 def test_the_weight_change_of_a_full_model(run: Path, policy: str) -> None:
     from marl_verl.run.checkpoint.weights import Tensors, assembled, policy_change
@@ -201,23 +188,6 @@ def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(ru
     assert _log_probs(tmp_path / "out") == pytest.approx(
         json.loads((run.parent / "adapter.json").read_text()), abs=1e-5
     )
-
-
-@pytest.mark.slow
-def test_the_weight_change_of_an_adapter(run: Path, tmp_path: Path) -> None:
-    """||s B A|| / ||W||: the relative change by merging."""
-    from marl_verl.run.checkpoint.weights import policy_change, weight_change
-
-    assert _export(run, "adapter", tmp_path / "merged", "--merge") == 0
-    saved = run / "checkpoints" / "step_8" / "policies" / "adapter"
-    parameters, change = policy_change(str(run.parent / "model"), saved)
-    whole, expected = weight_change(run.parent / "model", tmp_path / "merged")
-    assert change == pytest.approx(expected, rel=1e-4)
-    assert change is not None
-    assert change > 1e-3
-    assert parameters > whole
-    assert policy_change(str(run.parent / "model"), None) == (whole, None)
-    assert policy_change("no/such-model", saved) == (0, None)
 
 
 @pytest.mark.slow
@@ -261,11 +231,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     [
         (["--policy", "whle"], "unknown policy 'whle': did you mean 'whole'?"),
         (["--policy", "still"], "policy 'still' was not trained. Its model: "),
-        (["--policy", "out"], "policy 'out' was not trained. Its model: big at http://there:1/v1"),
-        ([], "choose one with --policy"),
-        (["--policy", "whole", "--step", "6"], "of step 6 (steps with a checkpoint: 4, 8)"),
         (["--policy", "whole", "--merge"], "policy 'whole' has no adapter to merge"),
-        (["--policy", "whole", "--output", str(Path(__file__).parent)], "is not an empty folder"),
     ],
 )
 def test_what_cannot_be_exported(
@@ -274,40 +240,6 @@ def test_what_cannot_be_exported(
     assert main(["export", str(run), "--output", str(tmp_path / "out"), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "inventory-1").mkdir()
-    (tmp_path / "inventory-1" / "config.yaml").write_text("marl: {}")
-    assert _export(tmp_path / "inventry-1", "whole", tmp_path / "out") == 2
-    assert f"did you mean '{tmp_path / 'inventory-1'}'?" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture
-def copied(run: Path, tmp_path: Path) -> Path:
-    """The run, to be harmed."""
-    return Path(shutil.copytree(run, tmp_path / "harmed"))
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    harmed = copied / "checkpoints" / "step_8" / "policies"
-    (harmed / "adapter" / "model_world_size_1_rank_0.pt").write_bytes(b"short")
-    assert _export(copied, "adapter", tmp_path / "out") == 2
-    message = capsys.readouterr().err
-    assert "'policies/adapter/model_world_size_1_rank_0.pt' has changed since it was written" in message
-    assert _export(copied, "whole", tmp_path / "out") == 0  # another policy's files are what they were
-
-
-@pytest.mark.slow
-def test_an_adapter_whose_base_is_gone(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config: Any = OmegaConf.load(copied / "config.yaml")
-    config.policies.adapter.actor_rollout_ref.model.path = "/gone/model"
-    OmegaConf.save(config, copied / "config.yaml")
-    assert _export(copied, "adapter", tmp_path / "out", "--merge") == 2
-    assert "is an adapter of '/gone/model', which is not on this machine" in capsys.readouterr().err
-    assert _export(copied, "adapter", tmp_path / "out") == 0
 
 
 @pytest.mark.slow

@@ -54,12 +54,6 @@ def test_its_two_ends(rows: Rows, gamma: float) -> None:
     np.testing.assert_array_equal(stages["returns: gae"], stages["TD error"])
 
 
-def test_by_hand() -> None:
-    rows = [turn(0, 0, "a", 1.0, 0.5), turn(0, 1, "b", 9.0, 7.0), turn(0, 2, "a", 2.0, 3.0)]
-    # a: delta_1 = 2 - 3 = -1, delta_0 = 1 + 0.5 * 3 - 0.5 = 2; A_0 = 2 + 0.5 * 0.5 * -1. b is alone: 9 - 7
-    assert gae(rows, gamma=0.5, lam=0.5).tolist() == [1.75, 2.0, -1.0]
-
-
 def test_agents_sessions_and_tasks_do_not_mix() -> None:
     rows = [turn(0, 0, "a", 1.0, 0.0), turn(0, 1, "b", 2.0, 0.0), turn(1, 0, "a", 4.0, 0.0)]
     rows.append({**turn(0, 2, "a", 8.0, 0.0), "uid": "other"})
@@ -122,29 +116,6 @@ def test_missing_values_raise() -> None:
         gae([turn(0, 0, "a", 1.0, 0.5), turn(1, 0, "a", 1.0, None)])
 
 
-@pytest.mark.parametrize("value", ["high", True, float("nan"), float("inf")])
-def test_a_value_is_a_finite_number(value: object) -> None:
-    with pytest.raises(MarlError, match="value"):
-        RowTable.from_rows([turn(0, 0, "a", 1.0, 0.5), {**turn(1, 0, "a", 1.0, 0.5), "value": value}])
-
-
-@pytest.mark.parametrize(("options", "message"), [({"lam": 1.5}, "lam'"), ({"gamma": -1.0}, "gamma'")])
-def test_options_out_of_range(options: dict[str, float], message: str) -> None:
-    with pytest.raises(MarlError, match=f"{message} must be a number >= 0 and <= 1"):
-        algorithm("ippo", **options)
-
-
-def test_which_critic_an_algorithm_wants() -> None:
-    assert algorithm("ippo").advantage.wants_critic() == "policy"
-    assert algorithm("mappo").advantage.wants_critic() == "team"
-    assert algorithm("ippo", critic="team").advantage == algorithm("mappo").advantage
-    assert algorithm("grpo").advantage.wants_critic() is None
-    assert algorithm("grpo", returns="gae").advantage.wants_critic() == "policy"
-    assert algorithm("ippo", returns="discounted").advantage.wants_critic() is None
-    with pytest.raises(MarlError, match="must be one of 'policy', 'team'"):
-        algorithm("ippo", critic="all")
-
-
 def test_what_does_not_fit_is_refused() -> None:
     advantage = algorithm("ippo").advantage
     assert advantage.incompatibility(Kind()) is None
@@ -181,9 +152,3 @@ def test_the_derivation_shows_value_error_and_target() -> None:
         {"name": "returns: gae", "value": 3.5},
     ]
     assert record["group"] == {"agent": "a"}
-
-
-def test_rows_without_a_value_are_stored_without_one() -> None:
-    table = RowTable.from_rows([turn(0, 0, "a", 1.0, None), turn(0, 1, "b", 1.0, 2)])
-    assert ["value" in each for each in table.to_rows()] == [False, True]
-    np.testing.assert_array_equal(RowTable.from_rows(table.to_rows()).values, table.values)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -36,22 +38,13 @@ def report(version: str, url: str) -> str:
 @pytest.mark.parametrize(
     ("version", "url", "system", "cpu"),
     [
-        ("2.13.0+cpu", "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl", "Linux", True),
         ("2.13.0", "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl", "Linux", True),
-        ("2.13.0", "file:///wheels/torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl", "Linux", False),
         ("2.13.0+cu130", "file:///wheels/torch-2.13.0%2Bcu130-cp312-cp312-linux_x86_64.whl", "Linux", False),
         ("2.13.0", "file:///wheels/torch-2.13.0-cp311-none-macosx_11_0_arm64.whl", "Darwin", True),
     ],
 )
 def test_pips_report_has_the_build(install: ModuleType, version: str, url: str, system: str, cpu: bool) -> None:
     assert install.is_cpu_build(install.pip_answer(report(version, url)), system) is cpu
-
-
-def test_uvs_dry_run_has_the_build(install: ModuleType) -> None:
-    dry_run = "Resolved 1 package in 3ms\nWould download 1 package\n + torch=={}\n"
-    assert install.uv_answer(dry_run.format("2.13.0+cpu")) == "2.13.0+cpu"
-    assert install.uv_answer(dry_run.format("2.13.0")) == "2.13.0"
-    assert install.uv_answer("error: no solution found\n + torchvision==1.0") == ""
 
 
 def test_an_accelerator_is_one_that_answers(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,27 +55,56 @@ def test_an_accelerator_is_one_that_answers(install: ModuleType, monkeypatch: py
     assert not install.has_accelerator(lambda *_: pytest.fail("not to be run"))
 
 
-def test_uv_looks_where_pip_looks(install: ModuleType) -> None:
-    config = "\n".join(
-        [
-            ":env:.find-links='/env/wheels'",
-            "global.extra-index-url='file:///a file:///b'",
-            "global.find-links='/file/wheels'",
-            "install.index-url='file:///main'",
-            "list.format='json'",
-        ]
-    )
-    env = install.uv_settings(config, {"HOME": "/home/me", "UV_DEFAULT_INDEX": "file:///mine"})
-    assert env == {
-        "HOME": "/home/me",
-        "UV_DEFAULT_INDEX": "file:///mine",
-        "UV_INDEX": "file:///a file:///b",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-        "UV_FIND_LINKS": "/env/wheels",
-    }
-    assert install.uv_settings("", {}) == {}
-
-
 def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:
     """torch's version is pinned in two files, which must agree."""
     assert f'"{install.TORCH}"' in (SCRIPT.parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+
+
+# The installed verl is used where the working directory is another checkout of it
+
+
+PROGRAM = """
+import importlib.util, json, os, subprocess, sys
+from marl_verl.config.recipe_file import verl_configs
+from marl_verl.run.installed import use_installed_verl
+def where():
+    return importlib.util.find_spec("verl").origin
+use_installed_verl()
+environment = {**os.environ, "PYTHONPATH": sys.argv[1]}
+child = subprocess.check_output([sys.executable, "-m", "child"], text=True, env=environment)
+found = [where(), str(verl_configs()), child.strip()]
+if "ray" in sys.argv:
+    import ray
+    from marl_verl.backend.verl.session import safe_job
+    ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", **safe_job())
+    found.append(ray.get(ray.remote(where).remote()))
+print(json.dumps(found))
+"""
+CHILD = "import importlib.util\nprint(importlib.util.find_spec('verl').origin)\n"
+
+
+@pytest.mark.parametrize("more", [[], pytest.param(["ray"], marks=[pytest.mark.slow, pytest.mark.long])])
+def test_a_checkout_in_the_working_directory_is_not_used(more: list[str], tmp_path: Path) -> None:
+    checkout, modules = tmp_path / "checkout", tmp_path / "modules"
+    (checkout / "verl").mkdir(parents=True)
+    (checkout / "verl" / "__init__.py").touch()
+    (checkout / "program.py").write_text(PROGRAM)
+    modules.mkdir()
+    (modules / "child.py").write_text(CHILD)
+    command = [sys.executable, "-m", "program", str(modules), *more]
+    for paths in ("", f".{os.pathsep}{checkout}"):
+        env = {**os.environ, "PYTHONPATH": paths} if paths else dict(os.environ)
+        done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        origins = json.loads(done.stdout.splitlines()[-1])
+        assert len(origins) == 3 + len(more)
+        assert not [origin for origin in origins if origin.startswith(str(checkout))]
+
+
+def test_a_checkout_that_is_the_only_verl_is_used(tmp_path: Path) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl" / "__init__.py").touch()
+    program = "import sys; from marl_verl.run import installed as here; before = [*sys.path]; "
+    program += "here.PathFinder.find_spec = lambda name, path: None; here.use_installed_verl(); "
+    command = [sys.executable, "-c", program + "assert sys.path == before"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)

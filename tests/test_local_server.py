@@ -34,10 +34,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module", params=["qwen3", "llama"])
 def model(request: pytest.FixtureRequest) -> torch.nn.Module:
-    kind, config = {
-        "qwen3": (Qwen3ForCausalLM, Qwen3Config),
-        "llama": (LlamaForCausalLM, LlamaConfig),
-    }[request.param]
+    kind, config = {"qwen3": (Qwen3ForCausalLM, Qwen3Config), "llama": (LlamaForCausalLM, LlamaConfig)}[request.param]
     torch.manual_seed(1)
     made = kind(config(**SIZES, attn_implementation="sdpa", initializer_range=0.4))
     return made.train()

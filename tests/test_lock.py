@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from marl_verl.errors import MarlError
 from marl_verl.run.lock import locked
+from marl_verl.threads import at_once, in_thread
 
 HOLD = """
 import subprocess, sys
@@ -44,3 +46,25 @@ def test_the_lock_lasts_while_a_child_process_has_it(tmp_path: Path) -> None:
             pass
     with locked(tmp_path):
         pass
+
+
+# Calls in separate threads
+
+
+def test_calls_run_at_the_same_time_and_results_keep_their_order() -> None:
+    both = threading.Barrier(2, timeout=10)
+    assert list(at_once({"b": lambda: both.wait() >= 0, "a": lambda: both.wait() >= 0})) == ["b", "a"]
+    assert at_once({}) == {}
+
+
+def test_the_first_error_is_raised_when_all_calls_have_ended() -> None:
+    ended = []
+
+    def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        at_once({"a": fail, "b": lambda: ended.append("b")})
+    assert ended == ["b"]
+    with pytest.raises(ValueError, match="broken"):
+        in_thread("test", fail).result(timeout=10)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_testing import check_loss
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.algo.algorithms.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
+from marl_verl.algo.algorithms import GSPO
+from marl_verl.algo.algorithms.losses import PARAMETERS
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.loss import check_policy, with_loss
+from marl_verl.config.parts import loss_named
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section, read_composed
 from marl_verl.errors import MarlError
@@ -104,20 +108,6 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
         resolved(composed, *mine)
 
 
-def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
-    given = (
-        f"{CORRECTION}.rollout_is=sequence",
-        f"{CORRECTION}.rollout_is_threshold='0.5_5'",
-        f"{CORRECTION}.rollout_rs='token_k1, seq_max_k2'",
-        f"{CORRECTION}.rollout_rs_threshold='0.5_2,0.1'",
-    )
-    correction = learning(small, "gspo", *given).algorithm.rollout_correction
-    assert (correction.rollout_is, correction.rollout_is_threshold) == ("sequence", "0.5_5")
-    assert correction.rollout_rs == "token_k1, seq_max_k2"
-    # the same as the loss says it, and nothing at all, are no contradiction
-    assert learning(small, "gspo-tis", f"{CORRECTION}.rollout_is=token").algorithm.rollout_correction.rollout_is
-
-
 @pytest.mark.parametrize(
     ("loss", "overrides", "message"),
     [
@@ -126,27 +116,10 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
             [f"{CORRECTION}.rollout_is=sequence"],
             f"'{CORRECTION}.rollout_is' is 'sequence', but loss 'gspo-tis' sets it to 'token'",
         ),
-        ("ppo-clip-tis", [f"{CORRECTION}.rollout_is_threshold=5.0"], "is 5.0, but loss 'ppo-clip-tis' sets it to 2.0"),
-        (
-            "gspo",
-            [f"{ACTOR}.clip_ratio_low=0.1"],
-            f"'{ACTOR}.clip_ratio_low' is 0.1, but loss 'gspo' sets it to 0.0003: leave it out, or set "
-            "marl.policies.<name>.actor.clip_ratio_low",
-        ),
-        ("ppo-clip", [f"{ACTOR}.policy_loss.loss_mode=gspo"], "policy_loss.loss_mode' is 'gspo', but loss 'ppo-clip'"),
         (
             "gspo-tis",
             [f"{CORRECTION}.bypass_mode=true"],
             "so that rollout_is=token (loss 'gspo-tis') has no effect: set bypass_mode=false",
-        ),
-        (
-            "gspo",
-            [
-                f"{CORRECTION}.bypass_mode=true",
-                f"{CORRECTION}.rollout_rs=token_k2",
-                f"{CORRECTION}.rollout_rs_threshold=1",
-            ],
-            "so that rollout_rs=token_k2",
         ),
         (
             "gspo-tis",
@@ -160,7 +133,6 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
             "ppo_mini_batch_size=256, data.train_batch_size=8): set ppo_epochs=1 and ppo_mini_batch_size=8, "
             "below actor_rollout_ref.actor or marl.policies.one.actor",
         ),
-        ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=3"], "policy 'one' would make 3"),
     ],
 )
 def test_settings_incompatible_with_a_loss_raise(
@@ -172,42 +144,6 @@ def test_settings_incompatible_with_a_loss_raise(
     assert "\n" not in str(error.value)
 
 
-def test_verls_bypass_mode_loss_has_settings_of_its_own(small: DictConfig) -> None:
-    config = learning(small, "ppo-clip")
-    config.actor_rollout_ref.actor.policy_loss.loss_mode = "bypass_mode"  # as a policy's own settings may say
-    with pytest.raises(MarlError, match=r"policy 'one' has policy_loss.loss_mode=bypass_mode, which ignores algorithm"):
-        check_policy(config, "one", "ppo-clip", PPO_CLIP)
-
-
-def test_validation_has_the_teams_sampling_and_not_the_first_policys(composed: DictConfig) -> None:
-    """verl reads them at the top of the config, where the first policy's part is."""
-    own = with_overrides(composed, [f"marl.policies.one.rollout.{key}" for key in ("temperature=0.5", "top_k=7")])
-    found = resolved(own)
-    assert found.policies.one.actor_rollout_ref.rollout.temperature == 0.5
-    for key in ("temperature", "top_p", "top_k"):
-        assert found.actor_rollout_ref.rollout[key] == composed.actor_rollout_ref.rollout[key]
-
-
-def test_a_registered_loss_must_be_one(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = plugins.load()
-    monkeypatch.setattr(type(found), "get", _with_wrong_loss(type(found).get))
-    with pytest.raises(MarlError, match=r"loss 'ppo-clip' must be a Loss, got {'loss_mode': 'vanilla'}"):
-        resolved(composed)
-
-
-def _with_wrong_loss(get: Any) -> Any:
-    def wrong(self: Any, kind: str, name: str) -> Any:
-        return {"loss_mode": "vanilla"} if kind == "losses" else get(self, kind, name)
-
-    return wrong
-
-
-def test_a_loss_of_ones_own_may_differ_from_verls_defaults(small: DictConfig) -> None:
-    own = Loss(PPO_CLIP.actor, {"rollout_is": "token", "rollout_is_threshold": 5.0})
-    assert with_loss(small, "own", own).algorithm.rollout_correction.rollout_is_threshold == 5.0
-    assert (PPO_CLIP.correction, GSPO.correction, PPO_CLIP_TIS.actor) == ({}, {}, PPO_CLIP.actor)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_run_with_the_loss_can_be_resumed(composed: DictConfig, loss: str, tmp_path: Path) -> None:
     """The config that a loss has changed is stored beside the composed one, which has not its settings."""
@@ -215,3 +151,90 @@ def test_a_run_with_the_loss_can_be_resumed(composed: DictConfig, loss: str, tmp
     OmegaConf.save(config, tmp_path / "composed.yaml")
     OmegaConf.save(resolve(config, read_team(marl_section(config))), tmp_path / "config.yaml")
     assert read_composed(tmp_path).marl.algorithm.options.loss == loss
+
+
+# Loss functions of plugins: checked before a run, registered with verl, and what `check_loss` finds
+
+
+torch = pytest.importorskip("torch")
+core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
+
+
+def plain(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights):  # type: ignore[no-untyped-def]  # fmt: skip
+    weights = 1.0 if rollout_is_weights is None else rollout_is_weights
+    losses = -(log_prob - old_log_prob).exp() * advantages * weights
+    return core_algos.agg_loss(losses, response_mask, loss_agg_mode, **config.global_batch_info), {}
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, **losses: Any) -> None:
+    @plugins.hookimpl
+    def marl_register(registry: plugins.Registry) -> None:
+        for name, (target, settings) in losses.items():
+            registry.loss(name, target, **settings)
+
+    found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
+    monkeypatch.setattr(plugins, "load", lambda: found)
+
+
+def test_a_function_is_a_loss_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"actor": {"clip_ratio": 0.1}, "correction": {"rollout_is": "token"}, "one_update": True}
+    registered(monkeypatch, plain=(plain, settings), lazy=(f"{__name__}:plain", {}))
+    found = loss_named("plain")
+    assert found.actor == {"clip_ratio": 0.1, "policy_loss": {"loss_mode": "marl:plain"}}
+    assert (found.correction, found.one_update, found.function) == ({"rollout_is": "token"}, True, plain)
+    assert loss_named("lazy").function is plain
+    with pytest.raises(MarlError, match="unknown loss 'plan': did you mean 'plain'"):
+        loss_named("plan")
+
+
+def test_it_is_registered_with_verl(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.backend.learning.plugin_losses import register_loss
+
+    registered(monkeypatch, plain=(plain, {}))
+    monkeypatch.setattr(core_algos, "POLICY_LOSS_REGISTRY", dict(core_algos.POLICY_LOSS_REGISTRY))
+    register_loss("marl:plain")
+    assert core_algos.get_policy_loss_fn("marl:plain") is plain
+    with pytest.raises(MarlError, match="unknown loss 'other'"):
+        register_loss("marl:other")
+    with pytest.raises(MarlError, match="loss 'gspo' is no function in this process"):
+        register_loss("marl:gspo")
+
+
+@pytest.mark.parametrize("loss", [plain, GSPO])
+def test_right_losses_pass(loss: Any) -> None:
+    assert check_loss(loss).shape == (6, 7)
+
+
+def broken(how: str) -> Any:
+    def loss(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights):  # type: ignore[no-untyped-def]  # fmt: skip
+        given = dict(zip(PARAMETERS, (old_log_prob, log_prob, advantages, response_mask), strict=False))
+        given |= {"loss_agg_mode": loss_agg_mode, "config": config, "rollout_is_weights": rollout_is_weights}
+        found, metrics = plain(**given)
+        ratio = (log_prob - old_log_prob).exp()
+        return {
+            "nan": (found * float("nan"), metrics),
+            "constant": (found.detach(), metrics),
+            "frozen": (found + ((ratio.data - 1) ** 2 * response_mask).sum(), metrics),  # `.data` is no stop gradient
+            "padded": (found + 1e-3 * ratio.sum(), metrics),
+            "mean": ((-ratio * advantages * response_mask).sum() / response_mask.sum(), metrics),
+            "rows": (found.repeat(2), metrics),
+            "alone": found,
+        }[how]
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("constant", "the loss has no gradient"),
+        ("frozen", r"the gradient of token 0 of row 0 is .*, finite differences give"),
+        ("padded", "tokens beyond the end of a response get a gradient"),
+        ("mean", "summed over micro-batches"),
+    ],
+)
+def test_wrong_losses_are_found(how: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_loss(broken(how))
+    with pytest.raises(MarlError, match="check_loss needs a loss function"):
+        check_loss("gspo")  # type: ignore[arg-type]

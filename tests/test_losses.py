@@ -236,11 +236,7 @@ def accepted(rows: Sequence[Row]) -> Tensors:
     ids=["sequence", "normalised", "reinforce", "rejection"],
 )
 def test_verls_other_corrections_work_with_any_loss(
-    loss: str,
-    settings: tuple[str, ...],
-    weights: Callable[[Sequence[Row]], Tensors],
-    folder: Path,
-    model: Any,
+    loss: str, settings: tuple[str, ...], weights: Callable[[Sequence[Row]], Tensors], folder: Path, model: Any
 ) -> None:
     overrides = [f"algorithm.rollout_correction.{setting}" for setting in settings]
     actor = Actor(folder, loss, *overrides)
@@ -286,20 +282,3 @@ def test_the_update_computes_entropy_only_where_it_is_asked_for(
     """With gradient it takes more memory than everything else of the logits."""
     _, metrics = Actor(folder, "ppo-clip", setting).update(ROWS, sampled(model))
     assert {name for name in metrics if name.startswith("entropy")} == names
-
-
-def test_without_a_correction_there_are_no_weights(folder: Path, model: Any) -> None:
-    actor = Actor(folder, "ppo-clip")
-    actor.update(ROWS, sampled(model))
-    assert not any("rollout_is_weights" in row for row in actor.store.rows.values())
-    assert all(bool(row["response_mask"].all()) for row in actor.store.rows.values())
-
-
-def test_the_names_that_config_checks_are_verls() -> None:
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-
-    from marl_verl.algo.algorithms import losses
-
-    for loss in (value for value in vars(losses).values() if isinstance(value, losses.Loss)):
-        if loss.actor:  # verl: the mode of the config, which verl checks
-            assert loss.actor["policy_loss"]["loss_mode"] in POLICY_LOSS_REGISTRY

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from marl_verl_testing import ScriptedPolicy, check_workflow
-from marl_verl_testing.algorithm import row_of as row
 from marl_verl_tiny.factory import make_tokenizer
 
 from marl_verl.algo.sampling import drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.backend.rollout.endpoint import EndpointClient
-from marl_verl.episode import Act, Action, ReplayMismatch, Run, Team, Workflow, WorkflowError, replay
+from marl_verl.episode import Act, Action, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
-from marl_verl.episode.messages import as_message, as_observation, as_parameters, message_text
-from marl_verl.episode.turn import Turn, with_ids
+from marl_verl.episode.messages import as_observation
+from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
 from marl_verl.tasks.base import Task, TaskSet
@@ -74,75 +71,6 @@ def test_a_workflow_with_a_tool_is_replayable_and_stores_its_messages() -> None:
         {"role": "tool", "content": "4", "tool_call_id": call["id"]},
     )
     assert decode_journal(json.loads(json.dumps(encode_journal(run.journal)))) == run.journal
-
-
-def test_another_tool_is_another_request() -> None:
-    first = check_workflow(UsesTool(), TASK, SCRIPT)
-
-    class Other(UsesTool):
-        async def run(self, task: Any, team: Any) -> str:
-            return (await team["solver"].act(task.prompt, tools=[ADD | {"strict": True}], max_tokens=8)).text
-
-    with pytest.raises(ReplayMismatch, match=r"another observation .*recorded .*now .*strict"):
-        asyncio.run(replay(Other(), TASK, ["solver"], first.journal))
-
-
-def test_rows_with_other_tools_are_other_observations() -> None:
-    acts = [Act("a", "0", 0, 0, as_observation("hi"), None, given) for given in (None, {"tools": [ADD]})]
-    turns = [Turn(act, Action("x"), "u", 0, "p") for act in acts]
-    assert row(turns[0])["obs"] != row(turns[1])["obs"]
-
-
-@pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "contains image.*pixel"),
-        ({"role": "user", "content": [{"type": "input_audio"}]}, "contains audio"),
-        ({"role": "user"}, "a message must be"),
-        ({"role": "user", "content": "x", "colour": "red"}, "key 'colour'"),
-        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "a tool call must be"),
-        ({"content": "x"}, "a message must be"),
-    ],
-)
-def test_invalid_messages(message: dict[str, Any], why: str) -> None:
-    with pytest.raises(TypeError, match=why):
-        as_message(message)
-
-
-def test_messages_are_normalised() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
-    assert as_message({"role": "user", "content": parts, "name": None}) == {"role": "user", "content": "a\nb"}
-    full = {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "so", "refusal": None}
-    found = as_message(full)
-    assert found == {"role": "assistant", "content": "", "tool_calls": [CALL], "reasoning_content": "so"}
-    assert message_text(found) == '(thinks) so\n(calls) add({"a": 2})'
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"tool": []}, "unknown parameter 'tool': did you mean 'tools'"),
-        ({"tools": [{"name": "add"}]}, "'tools' must be a list of functions"),
-        ({"tool_choice": {"type": "function", "function": {"name": "sub"}}, "tools": [ADD]}, "'tool_choice' must"),
-        ({"max_tokens": 0}, "'max_tokens' must be a positive"),
-        ({"response_format": {"type": "json_schema"}}, "'response_format' must be"),
-        ({"stop": [3]}, "'stop' must be a text"),
-    ],
-)
-def test_invalid_parameters(given: dict[str, Any], why: str) -> None:
-    with pytest.raises(TypeError, match=why):
-        as_parameters(given)
-
-    class Asks(Workflow):
-        async def run(self, task: Any, team: Any) -> str:
-            return (await team["solver"].act("x", **given)).text
-
-    async def go() -> None:
-        async with Run(Asks(), TASK, ["solver"]) as run:
-            await run.next()
-
-    with pytest.raises(WorkflowError, match=why):
-        asyncio.run(go())
 
 
 # Parsers of vLLM
@@ -217,13 +145,6 @@ def test_structured_outputs_are_a_schema_without_free_white_space() -> None:
     assert structured_outputs({"tools": [ADD]}) is None
 
 
-@pytest.mark.slow
-def test_schemas_that_xgrammar_lacks_are_left_to_vllm() -> None:
-    schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer"}}
-    found = structured_outputs({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})
-    assert (json.loads(found.json), found.grammar) == (schema, None)
-
-
 def test_every_family_has_a_parser_of_the_installed_vllm() -> None:
     known = parser_names("tool")
     assert {name for _, name in FAMILIES} <= set(known)
@@ -255,22 +176,6 @@ def test_the_sampled_tokens_are_trained_and_the_call_is_parsed(tmp_path: Path) -
     assert policy.chat.render(again, tools=[ADD]).endswith("<tool_call> 2 </tool_call> [tool] 4 [assistant] ")
     words.decode = lambda given, **_: "<tool_call>{"
     assert "cannot be parsed" in str(asyncio.run(context.act(act, 0)).malformed)
-
-
-@pytest.mark.slow
-def test_a_client_sees_the_limit_of_its_policy(tmp_path: Path) -> None:
-    """The limit in tokens of the policy's own prompt: with the agent's instructions, the template and the tools."""
-    policy = client(tmp_path, [[7]], custom_chat_template=TEMPLATE)
-    context = sampling_context(policy)
-    seen, limit = as_observation("so is"), len(policy.encode(as_observation("so is")))
-    policy.prompt_length = limit
-    assert context.too_long("solver", seen, None) is None
-    assert f"exceeds the limit of policy 'p', {limit} (data.max_prompt" in context.too_long("solver", seen, [ADD])
-    policy.prompt_length = limit - 1
-    assert f"an observation of {limit} tokens exceeds" in context.too_long("solver", seen, None)
-    assert context.start(0)._too_long == context.too_long
-    endpoint = EndpointClient("e", Endpoint("http://127.0.0.1:9/v1", "m"), Echo.sampling, 9)
-    assert endpoint.too_long(list(seen) * 1000, None) is None  # its server says so, and the episode fails
 
 
 def sampling_context(policy: Any, held_out: Any = None, trained: bool = True, **sampling: Any) -> Any:
@@ -347,12 +252,7 @@ def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:
 
 @pytest.mark.parametrize(
     ("finish", "tokens", "arguments", "why"),
-    [
-        ("length", 7, '{"a": 2}', "cut off"),
-        ("tool_calls", 9, '{"a": 2}', "cut off"),  # at the limit: a server may have parsed a part of a call
-        ("tool_calls", 7, '{"a": ', "no JSON object"),
-        ("tool_calls", 7, '{"a":' * 3000 + "1" + "}" * 3000, "no JSON object"),
-    ],
+    [("length", 7, '{"a": 2}', "cut off"), ("tool_calls", 7, '{"a": ', "no JSON object")],
 )
 def test_a_call_of_an_endpoint_that_may_be_cut_off_is_malformed(
     finish: str, tokens: int, arguments: str, why: str
@@ -372,30 +272,3 @@ def endpoint_answer(body: dict[str, Any]) -> Action:
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=whole))
     policy._client = policy._client.with_options(http_client=openai.DefaultAsyncHttpxClient(transport=transport))
     return asyncio.run(policy.answer([{"role": "user", "content": "q"}], Echo.sampling, "r", {"tools": [ADD]}))
-
-
-def test_the_act_of_the_docs_runs() -> None:
-    """The block of docs/teams.md with an act and its message."""
-    page = (Path(__file__).parents[1] / "docs" / "teams.md").read_text()
-    (block,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ADD" in each)
-
-    class Shown(Workflow):
-        async def run(self, task: Any, team: Any) -> str:
-            names = {"team": team, "ADD": ADD, "messages": [{"role": "user", "content": task.prompt}]}
-            body = textwrap.indent(f"{block}\nreturn messages, action", "    ")
-            scope: dict[str, Any] = {}
-            exec(f"async def go(team, ADD, messages):\n{body}", scope)
-            messages, action = await scope["go"](**names)
-            assert messages[-1] == action.message
-            return str(action.tool_calls[0]["function"]["name"])
-
-    assert check_workflow(Shown(), TASK, SCRIPT).answer == "add"
-
-
-def test_the_script_of_the_docs_plays() -> None:
-    """The workflow of docs/teams.md with a scripted opponent."""
-    page = (Path(__file__).parents[1] / "docs" / "teams.md").read_text()
-    (block,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "AgainstScript" in each)
-    scope: dict[str, Any] = {"Workflow": Workflow, "Task": Task, "Team": Team}
-    exec(block, scope)
-    assert check_workflow(scope["AgainstScript"](), TASK, ScriptedPolicy({"player": "call"})).answer == "call"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config import model_settings
-from marl_verl.config.model_settings import BUCKET, cpu_flags, model_folder, with_model_settings
-from marl_verl.errors import MarlError
+from marl_verl.config.model_settings import BUCKET, with_model_settings
+from marl_verl.config.resolve import with_lora
 
 TINY = {"model.embed_tokens.weight": (72, 64), "model.norm.weight": (64,)}
 SMOLLM2 = {"model.embed_tokens.weight": (49152, 576), "model.norm.weight": (576,)}  # 108 MiB in float32
@@ -50,7 +49,6 @@ def chosen(config: DictConfig) -> tuple[Any, ...]:
         (TINY, ["amx_bf16", "avx512_bf16"], (64, "float32", "fp32", False)),
         (SMOLLM2, ["avx512_bf16"], (108, "bfloat16", "bf16", True)),
         (SMOLLM2, ["avx512f"], (108, "float32", "fp32", False)),
-        ({}, ["amx_bf16"], (64, "float32", "fp32", False)),  # not on this machine yet
     ],
 )
 def test_bucket_precision_and_merging_follow_from_the_model(
@@ -59,43 +57,6 @@ def test_bucket_precision_and_merging_follow_from_the_model(
     config = settings(monkeypatch, shapes, *flags)
     assert chosen(config) == expected
     assert config.actor.fsdp_config.mixed_precision.reduce_dtype == "fp32"  # gradients
-
-
-def test_given_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    config = settings(
-        monkeypatch,
-        SMOLLM2,
-        "amx_bf16",
-        rollout__dtype="float32",
-        actor__fsdp_config__mixed_precision=precision,
-        model__lora__merge=True,
-        rollout__checkpoint_engine__update_weights_bucket_megabytes=108,
-    )
-    assert chosen(config) == (108, "float32", "fp32", True)
-
-
-def test_a_bucket_that_is_too_small_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MarlError) as error:
-        settings(monkeypatch, SMOLLM2, rollout__checkpoint_engine__update_weights_bucket_megabytes=107)
-    assert str(error.value) == (
-        "'marl.policies.reader.rollout.checkpoint_engine.update_weights_bucket_megabytes' is 107, but tensor "
-        "'model.embed_tokens.weight' of the model has 108 MiB: leave it out, or set at least 108"
-    )
-
-
-def test_the_folder_of_a_model_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub
-
-    answers = {"Qwen/Qwen3-0.6B": str(tmp_path / "snapshot" / "config.json"), "some/other": None}
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: answers[name])
-    assert model_folder("Qwen/Qwen3-0.6B") == tmp_path / "snapshot"
-    assert not model_folder("some/other").exists()
-    assert model_folder(str(tmp_path)) == tmp_path
-
-
-def test_the_flags_of_this_cpu() -> None:
-    assert cpu_flags() == frozenset() or "sse2" in cpu_flags() or "asimd" in cpu_flags()
 
 
 @pytest.mark.parametrize(
@@ -149,3 +110,41 @@ def test_updates_one_after_another_and_at_once() -> None:
     none: set[str] = set()
     small = {"small one": {"small two"}, "small two": {"small one"}}
     assert beside == {"large one": none, "large two": none, **small}
+
+
+# What a policy with an adapter needs of verl's settings
+
+
+def _settings(**model: Any) -> DictConfig:
+    config = OmegaConf.create(
+        {
+            "model": {"lora_rank": 4, "lora_alpha": 8, "lora": {"rank": 0}, **model},
+            "actor": {
+                "strategy": "fsdp2",
+                "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
+            },
+            "rollout": {"load_format": "dummy"},
+        }
+    )
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def test_only_the_adapter_is_saved_and_servers_read_the_base() -> None:
+    given = _settings()
+    made = with_lora(given)
+    assert made.actor.checkpoint.save_contents == ["model", "optimizer", "extra"]
+    assert made.actor.checkpoint.save_lora_only is True
+    assert made.rollout.load_format == "auto"
+    assert given.rollout.load_format == "dummy"  # a copy
+
+
+def test_a_format_that_reads_weights_stays() -> None:
+    given = _settings()
+    given.rollout.load_format = "safetensors"
+    assert with_lora(given).rollout.load_format == "safetensors"
+
+
+def test_without_an_adapter_nothing_changes() -> None:
+    given = _settings(lora_rank=0)
+    assert with_lora(given) == _settings(lora_rank=0)

@@ -63,8 +63,7 @@ class First(Baseline):
 
 
 MINE = Algorithm(
-    rewards=Doubled(),
-    advantage=Advantage(returns=Squared(), baseline=First(), norm_by_std=False, singleton="raw"),
+    rewards=Doubled(), advantage=Advantage(returns=Squared(), baseline=First(), norm_by_std=False, singleton="raw")
 )
 
 
@@ -109,28 +108,10 @@ def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_path
 
 @pytest.mark.parametrize(
     ("value", "credit"),
-    [
-        ("c3", (C3(),)),
-        ({"name": "step-groups", "gamma": 0.5}, (StepGroups(gamma=0.5),)),
-        (["c3", {"name": "step-groups", "gamma": 0.5}], (C3(), StepGroups(gamma=0.5))),
-        ("none", ()),
-        (None, ()),
-        ([], ()),
-    ],
+    [("c3", (C3(),)), (["c3", {"name": "step-groups", "gamma": 0.5}], (C3(), StepGroups(gamma=0.5))), ("none", ())],
 )
 def test_a_credit_or_a_list_of_them(value: Any, credit: tuple[Any, ...]) -> None:
     found = algorithm_named("grpo", {"credit": value}, "o")
     assert found.credit == credit
     assert pickle.loads(pickle.dumps(found)) == found
     assert algorithm_named("mine", json.loads(json.dumps(found.options())), "o") == found
-
-
-def test_an_object_of_another_kind_is_an_error() -> None:
-    with pytest.raises(MarlError, match="'loss' of an algorithm must be a str, got 3"):
-        Algorithm(loss=3)  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match="'credit' of an algorithm must be a tuple"):
-        Algorithm(credit=C3())  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match="'credit' of an algorithm must be a Credit"):
-        Algorithm(credit=(Mix(),))  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match="'rewards' of an algorithm must be a RewardMix, got <class"):
-        Algorithm(rewards=Mix)  # type: ignore[arg-type]

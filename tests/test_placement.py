@@ -17,7 +17,6 @@ from marl_verl.config.placement import Pool, check_cpus, check_placement, check_
 from marl_verl.errors import MarlError
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
-from marl_verl.run.supervisor import TrainerProcess
 from marl_verl.team import TeamConfig, read_team
 from tests.sites import python_path
 
@@ -71,23 +70,11 @@ def test_a_policy_has_a_pool_of_its_own_or_the_one_it_names() -> None:
     assert [pool.size for pool in pools_of(config, team)] == [8, 2]
 
 
-def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
-    config, team = case({"a": {"pool": "b"}, "b": {}}, {"b": {"gpus": 3}})
-    assert pools_of(config, team) == [Pool("b", 3, 1, ("a",), True), Pool("b", 1, 1, ("b",), False)]
-
-
 @pytest.mark.parametrize(
     ("policies", "pools", "message"),
     [
         ({"a": {"pool": "bgi"}}, {"big": {}}, "policy 'a' is on unknown pool 'bgi': did you mean 'big'?"),
         ({"a": {"pool": "big"}}, {}, "policy 'a' is on pool 'big', but marl.pools is empty: add marl.pools.big="),
-        ({"a": {}}, {"big": {}}, "pool 'big' of marl.pools is used by no policy"),
-        ({"a": {"pool": "big"}}, {"big": {"gpus": 0}}, "'marl.pools.big.gpus' must be a whole number >= 1, got 0"),
-        (
-            {"a": {}, "d": {"endpoint": {"url": "http://x/v1", "model": "m"}, "pool": "big"}},
-            {"big": {}},
-            "policy 'd' is an external endpoint: it cannot be on pool 'big'",
-        ),
     ],
 )
 def test_an_invalid_pool_raises(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
@@ -130,39 +117,6 @@ def test_servers_on_one_pool_share_its_memory() -> None:
         with pytest.raises(MarlError) as error:
             check_placement(*case({"a": {"pool": "both"}, "b": {"pool": "both", "rollout": rollout}}, pools))
         assert message in str(error.value)
-
-
-def test_a_server_must_fit_its_pool() -> None:
-    for wide, gpus, nodes, message in (
-        (3, 4, 1, "policy 'a' has 4 GPUs on 1 nodes = 4, but a server of it needs tensor_model_parallel_size=3 x"),
-        (6, 4, 3, "needs tensor_model_parallel_size=6 x data_parallel_size=1 x pipeline_model_parallel_size=1 = 6"),
-    ):
-        with pytest.raises(MarlError) as error:
-            check_placement(
-                *case(
-                    {"a": {"pool": "p", "rollout": {"tensor_model_parallel_size": wide}}},
-                    {"p": {"gpus": gpus, "nodes": nodes}},
-                )
-            )
-        assert message in str(error.value)
-
-
-def test_slots_on_a_cpu_are_as_many_as_needed_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
-    config, team = case({name: {} for name in "abcdefgh"})
-    check_placement(config, team)
-    config.ray_kwargs.ray_init.num_gpus = 3
-    with pytest.raises(MarlError, match=r"= 8 GPUs, but ray_kwargs.ray_init.num_gpus allows 3"):
-        check_placement(config, team)
-
-
-def test_several_nodes_need_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
-    config, team = case({"a": {}}, nnodes=2)
-    with pytest.raises(MarlError, match=r"the policies need 1 x 2 nodes \(a\) = 2 GPUs, but one machine has 1"):
-        check_placement(config, team)
-    config.ray_kwargs.ray_init.address = "auto"  # asked when it is there
-    check_placement(config, team)
 
 
 def test_too_few_cpus_of_ray_are_an_error_and_not_a_wait_for_ever() -> None:
@@ -227,16 +181,6 @@ def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_lin
     assert plan.resolved.trainer.device == device
     assert ("1 GPU dedicated" if device == "cuda" else "1 slot dedicated") in describe(plan)
     assert any(need.where == "this machine" for need in plan.needs) is (device == "cpu")  # its memory matters
-
-
-@pytest.mark.parametrize(("gpu", "hardware"), [(True, "gpu"), (False, "cpu")])
-def test_all_processes_of_a_run_have_the_hardware_of_its_config(gpu: bool, hardware: str, tmp_path: Path) -> None:
-    process = TrainerProcess(tmp_path, [], "marl_verl.trainer.run", gpu=gpu)
-    try:
-        assert process.variables[HARDWARE_VARIABLE] == hardware
-        assert ("RAY_prestart_worker_first_driver" in process.variables) is not gpu
-    finally:
-        process.resources.cleanup([])
 
 
 FAKE_RAY = """

@@ -236,7 +236,7 @@ PARAMETERS = {
         "update_weights": ["self", "weights", "global_steps", "wire_format", "kwargs"],
     },
     "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension": {
-        "update_weights_from_ipc": ["self", "peft_config", "base_sync_done", "use_shm"],
+        "update_weights_from_ipc": ["self", "peft_config", "base_sync_done", "use_shm"]
     },
     "verl.workers.engine_workers:ActorRolloutRefWorker": {
         "__init__": ["self", "config", "role", "distillation_config", "kwargs"],
@@ -263,7 +263,7 @@ PARAMETERS = {
         "run_headless": ["self", "args"],
     },
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": {
-        "reload_weights": ["self", "weights_iterator", "weights_path", "is_checkpoint_format"],
+        "reload_weights": ["self", "weights_iterator", "weights_path", "is_checkpoint_format"]
     },
 }
 
@@ -368,10 +368,7 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
     verl = pytest.importorskip("verl")
     folder = Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout"
     name = "ipc:///tmp/rl-colocate-zmq-{job_id}-replica-{%sreplica_rank}-rank-{%s}.sock"
-    for file, named in (
-        ("vllm_rollout.py", name % ("self.", "local_rank")),
-        ("utils.py", name % ("", "trainer_rank")),
-    ):
+    for file, named in (("vllm_rollout.py", name % ("self.", "local_rank")), ("utils.py", name % ("", "trainer_rank"))):
         assert named in (folder / file).read_text(), (
             f"backend/verl/verl_plugin.py: {file} names the weight-sync socket differently"
         )

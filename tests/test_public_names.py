@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ PUBLIC = (
 INSIDE = ("agents", "leagues", "sandbox", "tiny", "report", "diagnose", "testing")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
-TESTS = [path for folder in FOLDERS for path in sorted(folder.glob("tests/**/*.py"))]
 
 
 def imported(path: Path) -> list[tuple[str, str]]:
@@ -35,28 +35,41 @@ def imported(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def test_there_is_something_to_look_at() -> None:
-    assert len({path.relative_to(ROOT).parts[1] for path in FILES}) == len(FOLDERS) > 10
+def test_a_public_module_says_what_it_has() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    for name in PUBLIC:
+        module = importlib.import_module(name)
+        assert [each for each in module.__all__ if not hasattr(module, each)] == []
+        assert f"`{name}`" in page, "docs/plugins.md lists it"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_module_says_what_it_has(name: str) -> None:
-    module = importlib.import_module(name)
-    for each in module.__all__:
-        assert hasattr(module, each), each
-    assert (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8").count(f"`{name}`"), "docs/plugins.md lists it"
+def test_plugins_take_public_names_only() -> None:
+    for path in FILES:
+        for module, name in imported(path):
+            assert module in PUBLIC, f"{path}: {module} is not public"
+            known = importlib.import_module(module)
+            is_module = f"{module}.{name}" in PUBLIC
+            assert is_module or (name and name in known.__all__), f"{path}: {module} has no public '{name}'"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "plugins")))
-def test_a_plugin_takes_public_names_only(path: Path) -> None:
-    for module, name in imported(path):
-        assert module in PUBLIC, f"{module} is not public"
-        known = importlib.import_module(module)
-        is_module = f"{module}.{name}" in PUBLIC
-        assert is_module or (name and name in known.__all__), f"{module} has no public '{name}'"
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("marl_verl.sampling", "marl_verl.algo.sampling"),
+        ("marl_verl.advantage.columns", "marl_verl.algo.advantage.columns"),
+        ("marl_verl.sandbox", "marl_verl_sandbox"),
+        ("marl_verl.gateway", "marl_verl_agents.gateway"),
+    ],
+)
+def test_a_former_name_is_the_same_module(before: str, now: str) -> None:
+    sys.modules.pop(before, None)
+    with pytest.warns(DeprecationWarning, match=f"{before} is now {now}"):
+        module = importlib.import_module(before)
+    assert module is importlib.import_module(now)
+    assert module.__spec__ is not None
+    assert module.__spec__.name == now
 
 
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "plugins")))
-def test_the_tests_of_a_plugin_go_where_it_goes(path: Path) -> None:
-    """They need `marl_verl_testing`, and no module of this repository's tests."""
-    assert not [module for module, _ in imported(path) if module.split(".")[0] == "tests"]
+def test_a_module_that_never_was_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'marl_verl\.nothing'"):
+        importlib.import_module("marl_verl.nothing")

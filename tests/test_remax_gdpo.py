@@ -22,9 +22,7 @@ from marl_verl.algo.sampling.base import GREEDY
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.config.parts import algorithm_named
 from marl_verl.config.reward_function import FunctionScored, check_score
-from marl_verl.config.verl_script import translate
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
@@ -83,13 +81,7 @@ def sampled(greedy: str | None, **mix: float) -> tuple[Sample, Server]:
 
 
 @pytest.mark.parametrize(
-    ("greedy", "mix", "judge"),
-    [
-        ("g" * 5, {}, 5 + 10.5),  # the mean of its two turns
-        ("g" * 5, {"team": 2.0}, 10.0),
-        ("g", {}, 1.0),  # it does not act: the team reward alone
-        ("g", {"team": 2.0, "role": 1.0}, 2.0),
-    ],
+    ("greedy", "mix", "judge"), [("g" * 5, {"team": 2.0}, 10.0), ("g", {"team": 2.0, "role": 1.0}, 2.0)]
 )
 def test_the_baseline_is_the_reward_of_a_greedy_episode_that_is_stored_and_not_trained_on(
     greedy: str, mix: dict[str, float], judge: float
@@ -217,36 +209,3 @@ def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_pat
     assert {turn.agent for turn in sample.turns} == {"solver", "judge"}
     assert all(turn.rewards.items() >= {"format_reward": 1.0, "accuracy_reward": 2.0}.items() for turn in sample.turns)
     assert all(turn.team_reward == 3.0 for turn in sample.turns)
-
-
-@pytest.mark.parametrize(
-    ("lines", "name", "options"),
-    [
-        (["algorithm.adv_estimator=remax"], "remax", {}),
-        (
-            [
-                "algorithm.adv_estimator=gdpo",
-                '+algorithm.gdpo_reward_keys=["a", "b"]',
-                "algorithm.gdpo_reward_weights=[1.0,2.0]",
-                "algorithm.norm_adv_by_std_in_grpo=false",
-                "reward.reward_manager.name=gdpo",
-            ],
-            "gdpo",
-            {"advantage": {"keys": ["a", "b"], "key_weights": [1.0, 2.0], "norm_by_std": False}},
-        ),
-    ],
-)
-def test_lines_of_a_verl_script(lines: list[str], name: str, options: dict[str, Any]) -> None:
-    marl = translate([*lines, "actor_rollout_ref.rollout.n=4"]).recipe["marl"]
-    assert marl["algorithm"] == {"name": name, "options": options}
-    assert marl["sampler"]["options"] == {"episodes": 4}
-    assert algorithm_named(name, options, "options").loss == "ppo-clip"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"keys": []}, "'keys' is empty"), ({"keys": ["x", "y"], "key_weights": [1.0]}, "1 numbers for 2 'keys'")],
-)
-def test_wrong_keys_of_gdpo_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        algorithm(GDPO, **options)

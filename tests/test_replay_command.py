@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,8 @@ from typing import Any
 import pytest
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_tiny import grid
-from marl_verl_tiny.inventory import Inventory
 from marl_verl_tiny.split_plan_path import SplitPlanPath
-from marl_verl_tiny.workflows import HolderAsker, ScoutMover
+from marl_verl_tiny.workflows import ScoutMover
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
@@ -27,7 +23,6 @@ from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line
-from marl_verl.errors import MarlError
 from marl_verl.run.packing import packed
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
@@ -246,36 +241,12 @@ def test_json_has_everything(texts: Shown) -> None:
     }  # fmt: skip
 
 
-def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(texts: Shown) -> None:
-    class Growing(Review):
-        async def run(self, task: Task, team: Team) -> str:
-            seen = "line\n" * 60
-            for _ in range(3):
-                action = await team["solver"].act(seen)
-                seen = f"{seen}{action.text}\n"
-            return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
-
-    plugins.load()._targets["workflows", "review"] = Growing
-    shown = texts(write(play(solver=("one", "two", "three"), workflow=Growing())))
-    assert shown.count("    line\n") == 60
-    assert "  sees\n    (the first 304 characters as solver:1)\n    two\n" in shown
-    assert "a" * 800 + "\n    [1300 characters left out; --json has them]\n    " + "c" * 600 in shown
-
-
 def test_control_characters_cannot_reach_the_terminal(texts: Shown) -> None:
     shown = texts(write(play(solver=("\x1b[31mred\r\x9b", "4"))))
     assert "    \\x1b[31mred\\r\\x9b\n" in shown
     assert "\x1b" not in shown
     turned = "a\u202eb\u2066c\u2028d\u2029e"
     assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in texts(write(play(solver=(turned, "4"))))
-
-
-def test_only_what_is_stored(texts: Shown, since: Callable[..., None]) -> None:
-    path = write(play())
-    ran = texts(path)
-    since(review=None, sums=None)
-    assert texts(path, "--stored") == ran.replace("score 1, success", "score 1, success (as stored)")
-    assert "replay" not in json.loads(texts(path, "--stored", "--json"))
 
 
 # A list
@@ -321,77 +292,6 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     )
 
 
-def run_of_three_steps() -> None:
-    """Training steps 7 and 14, and the validation at step 14; each with an episode and a failed attempt."""
-    run = RunDir(Path("run"))
-    run.folder.mkdir()
-    for uid, write_step, step in (("s7t00000", run.journals, 7), ("s14t00000", run.journals, 14)):
-        sample = play(episodes=2)
-        for episode in sample.episodes:
-            episode.uid = uid
-        write_step(step, [head(), *sample_lines(sample, uid, "t1", False)])
-    sample.episodes[0].uid = "g14t00000"
-    run.episodes(14, [head(), *sample_lines(Sample(sample.episodes[:1]), "g14t00000", "t1", False)])
-
-
-def test_the_id_of_an_episode_says_its_step(texts: Shown, refused: Shown) -> None:
-    run_of_three_steps()
-    assert texts("--run", "run", "--episode", "s7t00000_1").startswith("episode s7t00000_1, ")
-    assert texts("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
-    assert "did you mean 's7t00000_" in refused("--run", "run", "--episode", "s7t00000_5")
-    assert "run 'run' has not stored step 8: it has 7, 14" in refused("--run", "run", "--episode", "s8t00000_0")
-    message = refused("--run", "run", "--episode", "v20t00000_0")
-    assert "run 'run' has not stored validation 20: it has 14" in message
-    assert "of a validation: marl-verl replay run/episodes/step_00014.jsonl\n" in texts("--run", "run")
-    (Path("run") / "episodes" / "step_00014.jsonl").unlink()
-    assert "no stored validations: validate with" in refused("--run", "run", "--episode", "g14t00000_0")
-
-
-def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
-    run = RunDir(Path("my run"))
-    run.folder.mkdir()
-    run.journals(12, Path(several()).read_text().splitlines())
-    assert "explain" not in texts("--run", "my run", "--episode", "q_1")  # none are stored
-    run.rows(12, {})
-    last = "\n\nhow an advantage was computed: marl-verl explain 'my run' --step 12 --row q_1_0\n"
-    assert texts("--run", "my run", "--step", "12", "--episode", "q_1").endswith(last)
-    assert texts("my run/journals/step_00012.jsonl", "--episode", "q_1").endswith(last)
-    assert "explain" not in texts("f.jsonl", "--episode", "q_1")
-    path = Path("my run/journals/step_00012.jsonl")
-    path.write_text(path.read_text().replace('"split":"train"', '"split":"test"'))
-    assert "row" not in texts(str(path), "--episode", "q_1")  # a validation has none
-
-
-def test_many_are_listed_by_the_first_and_the_last(texts: Shown) -> None:
-    sample = play(episodes=41)
-    sample.failures = [Failure(100 + n, "timeout" if n else "policy-error", f"late\nby {n}") for n in range(41)]
-    shown = texts(write(sample)).splitlines()
-    assert shown[1:3] == ["41 episodes, 41 failed attempts (policy-error 1, timeout 40)", "41 solved, mean score 1"]
-    assert shown[4].split() == ["episode", "score", "turns", "task"]
-    assert [line.split()[0] for line in shown[24:27]] == ["q_19", "[16", "q_36"]
-    assert [line.split()[0] for line in shown[52:55]] == ["q_119", "[16", "q_136"]
-    assert shown[53] == "[16 left out; --json has all]"
-    assert shown[54].endswith("timeout       late by 36")
-    sample.failures, sample.episodes = [], sample.episodes[:40]
-    assert "left out" not in texts(write(sample))
-
-
-def test_a_failed_attempt_is_printed_in_full(texts: Shown, refused: Shown) -> None:
-    sample = play()
-    sample.failures = [Failure(1, "timeout", "late\nby\x1b 5 s"), Failure(1, "policy-error", "no server")]
-    path = write(sample)
-    assert texts(path).startswith("training step 12: ")  # one episode, and more to tell
-    assert "q_1     timeout       late by\\x1b 5 s\n" in texts(path)
-    assert texts(path, "--episode", "q_1") == (
-        "failed attempt q_1, training step 12: workflow review, task set sums, algorithm at-grpo, sampler greedy-tree\n"
-        "\ntask t1\n\npolicy-error\n  no server\n\ntimeout\n  late\n  by\\x1b 5 s\n"
-    )
-    found = json.loads(texts(path, "--episode", "q_1", "--json"))
-    assert [(each["id"], each["failure"]) for each in found] == [("q_1", "policy-error"), ("q_1", "timeout")]
-    assert "'q_1' is a failed attempt (policy-error)" in refused(path, "--episode", "q_1", "--mask", "solver:0")
-    assert texts(path, "--mask", "judge:0").startswith("episode q_0, ")  # no doubt which is meant
-
-
 @pytest.mark.parametrize("compress", [gzip.compress, packed], ids=["gzip", "zstd"])
 def test_compressed_episodes(compress: Callable[[bytes], bytes], texts: Shown, refused: Shown) -> None:
     content = compress(Path(write(play())).read_bytes())
@@ -420,30 +320,11 @@ def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
     )
 
 
-def test_masking_an_agent_masks_all_of_its_acts(texts: Shown, refused: Shown) -> None:
-    path = chorus()
-    stored = [each for each in json.loads(texts(path, "--json"))["effects"] if each["effect"] == "act"]
-    acts = [f"{each['agent']}:{each['slot']}" for each in stored if each["agent"] == "left"]
-    whole = json.loads(texts(path, "--mask", "left", "--placeholder", "none", "--json"))["masked"]
-    single = [word for act in acts for word in ("--mask", act)]
-    assert whole == json.loads(texts(path, *single, "--placeholder", "none", "--json"))["masked"]
-    assert len(acts) >= 2
-    assert set(whole["acts"]) | set(whole["missed"]) >= set(acts)
-    assert whole["placeholder"] == "none"
-    shown = texts(write(play()), "--mask", "judge", "--placeholder", "yes")
-    assert shown.count("  masked; original action: ") == 1  # with "yes" there is no second act
-    assert "  says\n    yes\n" in shown
-    assert "(no answer)" not in shown
-    assert "add --mask AGENT" in refused(path, "--placeholder", "none")
-
-
 @pytest.mark.parametrize(
     ("path", "mask", "message"),
     [
-        ("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
-        ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
-        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to sample it"),
-    ],
+("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
+],
 )  # fmt: skip
 def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mask: str, message: str) -> None:
     shown = texts(write(play()) if path == "review" else chorus(), "--mask", mask)
@@ -495,21 +376,6 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
-def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
-    sample = play(episodes=3)
-    best, *rest = sample.episodes
-    best.off_path_turns = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
-    shown = texts(write(Sample([best]))).split("did not go on with\n")[1]
-    assert shown == (
-        "  session  row    act       rewards  says\n"
-        "  1        q_1_0  solver:0  team 1   ?\n"
-        "  1        q_1_1  judge:0   team 1   no\n"
-        "\n"
-        "  2        q_2_0  solver:0  team 1   ?\n"
-        "  2        q_2_1  judge:0   team 1   no\n"
-    )
-
-
 # Where the replay differs
 
 
@@ -548,15 +414,6 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Shown, since: Callab
     since(review=Review)
     Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
     assert "is not in the journal, which has call judge: " in refused(path)
-
-
-def test_an_unfinished_episode_that_ends_now(refused: Shown, since: Callable[..., None]) -> None:
-    class OneRound(Review):
-        rounds: int = 1
-
-    path = write(Sample([tree()]))
-    since(review=OneRound)
-    assert "it ends, and the stored episode was unfinished" in refused(path)
 
 
 def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, since: Callable[..., None]) -> None:
@@ -611,32 +468,6 @@ class _Deaf:
 # What a user does wrong
 
 
-def test_a_broken_plugin_affects_only_runs_that_use_it(
-    texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    several()
-    write(play(), path="one.jsonl")
-
-    def broken() -> None:
-        raise MarlError("plugin 'other' cannot be imported")
-
-    monkeypatch.setattr(plugins, "load", broken)
-    assert "3 episodes" in texts("f.jsonl")
-    assert "3 episodes" in texts("f.jsonl", "--stored")
-    assert texts("f.jsonl", "--episode", "q_1", "--stored").startswith("episode q_1, ")
-    assert "'other' cannot be imported" in refused("one.jsonl")
-
-
-def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., None]) -> None:
-    path = write(play())
-    since(review=None)
-    assert "unknown workflow 'review'" in (message := refused(path))
-    assert "the file's came from in-memory 0; --stored shows episodes without it" in message
-    since()
-    write(play(), head(round=2))
-    assert "did you mean 'rounds'?" in refused(path)
-
-
 def test_a_truncated_file_loses_only_its_last_episode(
     texts: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -664,32 +495,10 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name != key}
 
 
-HEAD = {"schema": 4, "kind": "episodes", "step": 1, "split": "train", "marl_verl": "0"}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "'bad' holds no stored episodes"),
-        ("hello", "'bad' holds no stored episodes"),
-        ("[" * 100_000, "'bad' holds no stored episodes"),
-        ('{"algorithm": "grpo", "options": {}, "rows": []}', "`marl-verl explain` shows rows"),
-        (as_line({**HEAD, "schema": 3}), "'bad' has schema 3, which the build of marl-verl"),
-        (as_line(HEAD), "'bad': the header in line 1 lacks 'agents'"),
-    ],
-)  # fmt: skip
-def test_files_that_are_none(refused: Shown, content: str, message: str) -> None:
-    Path("bad").write_bytes(content.encode("latin-1"))
-    assert message in refused("bad")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda d: without(d, "journal"), "line 2: the episode lacks 'journal'"),
-        (lambda d: [d], "line 2"),
-        (lambda d: {"failure": "timeout", "uid": "q", "session": 0, "task": "t"}, "line 2: the failure lacks 'detail'"),
-        (lambda d: {**d, "off_path_turns": [{"effect": "act"}]}, "other turn 0, act lacks 'agent'"),
         (lambda d: {**d, "journal": {"seed": 0, "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),
     ],
 )
@@ -701,40 +510,6 @@ def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Call
 
 
 # In a process of its own
-
-
-def inventory(episodes: int = 1) -> str:
-    """Episodes of a built-in team."""
-    tasks = Inventory()
-    policy = ScriptedPolicy({"holder": "1 2 3 4", "asker": "1"})
-    context = ScriptedContext(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, tasks)
-    team = TeamConfig(
-        {name: AgentConfig(name, name) for name in ("holder", "asker")},
-        {name: PolicyConfig(name) for name in ("holder", "asker")},
-        Named("inventory"),
-        Named("inventory"),
-        Named("grpo"),
-    )
-    first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent", {"episodes": 1}))
-    return write(asyncio.run(Independent(episodes).sample(context)), as_line(first))
-
-
-HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
-
-
-def test_nothing_heavy_is_imported() -> None:
-    arguments = [inventory(), "--mask", "holder:0"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import sys\nfrom marl_verl.cli.main import main\ncode = main(['replay', *{arguments!r}])\n"
-            f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules], code)",
-        ],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "MARL_VERL_PLUGINS": "tiny"}, check=False,
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
-    assert "validation at step 1: workflow inventory" in done.stdout
 
 
 # The documentation

@@ -15,9 +15,7 @@ from marl_verl.algo.advantage import RowTable, agent_statistics
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.backend.rollout.worker import answer_seconds
-from marl_verl.episode import Act, Action, Journal, Run, Workflow, WorkflowError
-from marl_verl.episode.journal import ActRecord
+from marl_verl.episode import Action, Workflow
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from tests.batches import algorithm, row
@@ -92,15 +90,6 @@ def test_without_a_discount_every_turn_gets_the_team_reward_once(name: str) -> N
     assert method.compute(table).ret.tolist() == [1.0] * 5
 
 
-def test_the_time_of_an_answer_has_the_slowest_act_of_a_joint_move() -> None:
-    acts = [("solver", 0, 2.0), ("checker", 0, 3.0), ("solver", None, 0.5), ("checker", None, 0.25), ("solver", 1, 1.0)]
-    records = [
-        ActRecord(Act(agent, str(n), n, n, (), joint), Action("x", seconds=seconds))
-        for n, (agent, joint, seconds) in enumerate(acts)
-    ]
-    assert answer_seconds(Journal(records, 0)) == 3.0 + 0.5 + 0.25 + 1.0
-
-
 def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
     done = episode(says=["4", "?", "4"])
     assert [turn.invalid for turn in done.turns] == [None, None, "no number", None, None]
@@ -113,31 +102,6 @@ def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
     assert check_workflow(Rounds(), TASK, ScriptedPolicy({"solver": "?", "checker": ""})).invalid == {
         ("solver", str(n)): "no number" for n in range(3)
     }
-
-
-def test_only_an_action_of_the_run_can_be_of_no_use() -> None:
-    class Wrong(Workflow):
-        async def run(self, task: Task, team: Any) -> str:
-            await team["solver"].act("x")
-            team.invalid(Action("another"), "never said")
-            return "y"
-
-    async def go() -> None:
-        async with Run(Wrong(), TASK, ["solver"]) as run:
-            (act,) = await run.next() or ()
-            run.resolve(act, Action("z"))
-            await run.next()
-
-    with pytest.raises(WorkflowError, match="takes an action that `act` returned in this run"):
-        asyncio.run(go())
-
-
-def test_turns_that_saw_the_same_share_an_observation() -> None:
-    obs = [row_of(turn)["obs"] for turn in episode().turns]
-    solver, checker = obs[::2], obs[1::2]
-    assert solver[0] == solver[2] != solver[1]
-    assert checker[0] == checker[1]
-    assert set(solver).isdisjoint(checker)
 
 
 def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
@@ -223,37 +187,11 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
     assert set(seeds).isdisjoint(seed for _, seed in requests(step=2))
 
 
-def test_without_repeatable_no_request_has_a_seed() -> None:
-    assert {seed for _, seed in requests(repeatable=False)} == {None}
-
-
 def test_all_requests_of_a_session_name_it_so_that_they_stay_on_one_server() -> None:
     assert {name for name, _ in requests()} == {"u-0", "u-1"}
 
 
 # Metrics per agent
-
-
-def test_credit_from_rows_is_in_the_metrics() -> None:
-    rows = [{**row("q", 0, i, 0, "a", team=float(v)), "node": f"n{i}"} for i, v in enumerate([4, 1, 1])]
-    method, table = algorithm("grpo", credit="c3"), RowTable.from_rows(rows)
-    found = agent_statistics(method.credited(table), method.compute(table))["a"]
-    assert found["credit/useful"] == pytest.approx(1 / 3)
-    assert found["credit/harmful"] == pytest.approx(2 / 3)
-    assert found["reward/team"] == 2.0
-
-
-def test_useful_idle_and_harmful_calls() -> None:
-    rows = [row("q", 0, 0, 0, "planner", broadcast=1.0)]
-    rows += [row("q", 0, i + 1, i, "search", broadcast=1.0, mc=mc) for i, mc in enumerate([0.5, 0.0, 0.0, -1.0])]
-    table = RowTable.from_rows(rows)
-    found = agent_statistics(table, algorithm("sharp").compute(table))
-    search = found["search"]
-    assert (search["credit/useful"], search["credit/idle"], search["credit/harmful"]) == (0.25, 0.5, 0.25)
-    assert search["reward/mc"] == pytest.approx(-0.125)
-    assert not any(name.startswith("credit/") for name in found["planner"])
-    components = {name: value for name, value in found["planner"].items() if name.startswith("reward/")}
-    assert components == {"reward/broadcast": 1.0}
 
 
 def test_metrics_of_agents_that_share_a_policy_are_their_own() -> None:

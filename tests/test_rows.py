@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.algo.advantage.concat import concat
 from marl_verl.backend.local.store import MemoryStore
 from marl_verl.backend.protocol import Done, Rows
 from marl_verl.backend.report import Report
-from marl_verl.backend.rollout.rows import row_fields, row_tag, turn_rows
+from marl_verl.backend.rollout.rows import turn_rows
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
 from marl_verl.episode import Act, Action, Turn
+from marl_verl.errors import MarlError
 from tests.batches import algorithm
 
 
@@ -50,17 +57,6 @@ def test_only_who_learns_has_tensors() -> None:
     assert first["responses"].tolist() == [1, 2]
     assert first["rollout_log_probs"].tolist() == [-0.5, -0.5]
     assert first["response_mask"].dtype == torch.int64
-
-
-def test_every_row_has_its_agent_and_length() -> None:
-    tags = [row.tag for row in turn_rows(episodes(), step=5, learning={"learner"})][:3]
-    assert [tag["policy"] for tag in tags] == ["learner", "frozen", "outside"]
-    assert [tag["response_len"] for tag in tags] == [2, 3, 11]
-    assert RowTable.of(episodes(), (), TRAINED).length.tolist() == [2, 3, 11] * 2
-    assert [tag["prompt_len"] for tag in tags] == [3, 3, 0]
-    assert [tag["seq_len"] for tag in tags] == [5, 6, 11]
-    # of the policy's weights; an external endpoint reports none, and counts as the newest
-    assert [tag["max_global_steps"] for tag in tags] == [4, 4, 4]
 
 
 def test_a_row_of_a_frozen_policy_is_in_no_group() -> None:
@@ -108,13 +104,6 @@ def test_rows_that_are_learnt_from_are_stored_and_all_are_returned() -> None:
     assert worker.done(played[1:]) == Done([played[1].report], Rows([], []), None)
 
 
-def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
-    fields = row_fields(turn(0, 0, "learner", sampled(1, 2)))
-    assert fields["prompts"].tolist() + fields["responses"].tolist() == fields["input_ids"].tolist()
-    assert fields["position_ids"].tolist() == [0, 1, 2, 3, 4]
-    assert row_tag(turn(0, 0, "learner", sampled(1, 2)), step=5)["seq_len"] == len(fields["input_ids"])
-
-
 def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
     """Columns are read in blocks of rows: the first block has the slot, a later row does not."""
     count = 1005
@@ -126,3 +115,62 @@ def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
     table = RowTable.from_rows(rows)
     assert [table.slot.value(i) for i in range(count)] == [row.get("slot") for row in rows]
     assert not table.padding.any()
+
+
+# Tables of several rollout workers, joined in the trainer, against one table of all their rows
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+NUMBERS = st.floats(-1, 1)
+
+
+@st.composite
+def row(draw: st.DrawFn, key: tuple[str, int, int]) -> dict[str, Any]:
+    """A row of a team in which some rows lack what others have."""
+    length = draw(st.integers(1, 3))
+    columns = draw(st.fixed_dictionaries({}, optional={"nll": NUMBERS, "each": st.just([0.5] * length)}))
+    return {
+        **dict(zip(("uid", "session", "index"), key, strict=True)),
+        **{name: draw(NAMES) for name in ("agent", "policy", "slot", "obs")},
+        **{name: draw(st.none() | NAMES) for name in ("node", "parent")},
+        **{"turn": draw(st.integers(0, 2)), "length": length, "invalid": draw(st.booleans()), "columns": columns},
+        **{"rewards": draw(st.dictionaries(NAMES, NUMBERS)), "team_reward": draw(st.none() | NUMBERS)},
+    }
+
+
+KEYS = st.tuples(st.sampled_from(["s1t00000", "s1t00001", "s1t00010"]), st.integers(0, 11), st.integers(0, 11))
+ROWS = st.lists(KEYS, min_size=1, max_size=12, unique=True).flatmap(lambda keys: st.tuples(*map(row, keys)))
+
+
+@given(ROWS, st.data())
+def test_the_tables_of_workers_make_the_table_of_all_rows(
+    rows: tuple[dict[str, Any], ...], data: st.DataObject
+) -> None:
+    workers = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)))
+    parts = [[each for each, worker in zip(rows, workers, strict=True) if worker == number] for number in range(4)]
+    joined = concat([RowTable.from_rows(part, ("team",)) for part in parts if part])
+    ordered = sorted(rows, key=lambda each: (each["uid"], each["session"], each["index"]))
+    whole = RowTable.from_rows(ordered, ("team",))
+    assert joined.to_rows() == whole.to_rows()
+    assert joined.keys() == [whole.key(number) for number in range(len(rows))]
+    assert joined.declared == whole.declared
+    for name in ("uid", "agent", "policy", "slot", "node", "parent"):
+        assert getattr(joined, name).names == getattr(whole, name).names
+        np.testing.assert_array_equal(joined.codes(name), whole.codes(name))
+    assert list(joined.rewards) == list(whole.rewards)
+    for name, values in whole.rewards.items():
+        np.testing.assert_array_equal(joined.rewards[name], values)
+
+
+ROW = {"uid": "u", "session": 0, "index": 0, "turn": 0, "agent": "a", "rewards": {}, "length": 1}
+
+
+def test_what_no_one_table_can_have_is_an_error() -> None:
+    table = RowTable.from_rows([ROW])
+    with pytest.raises(MarlError, match="two rows have the key 'u_0_0'"):
+        concat([table, table])
+    with pytest.raises(MarlError, match="there are no rows"):
+        concat([])
+    numbers, lists = ([{**ROW, "session": i, "columns": {"nll": [0.5] if i else 0.5}}] for i in range(2))
+    with pytest.raises(MarlError, match="column 'nll' has one number in some rows and a list of numbers in others"):
+        concat([RowTable.from_rows(numbers), RowTable.from_rows(lists)])

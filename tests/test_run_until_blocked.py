@@ -58,25 +58,6 @@ async def two_lanes(task: Task, team: Team) -> str:
     return "+".join(await asyncio.gather(lane("a"), lane("b")))
 
 
-def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_returned_together() -> None:
-    async def work(task: Task, team: Team) -> str:
-        await asyncio.gather(team["a"].act("x"), team.act({"b": "y", "c": "z"}))
-        return "end"
-
-    async def go() -> None:
-        async with started(work) as run:
-            acts = await run.run_until_blocked()
-            assert names(acts) == ["a:0", "b:0", "c:0"]
-            assert [act.index for act in acts or ()] == [0, 1, 2]
-            for agent in "cba":
-                answer(run, agent)
-            assert await run.run_until_blocked() is None
-            assert run.answer == "end"
-            assert await run.run_until_blocked() is None
-
-    play(go())
-
-
 def test_a_repeated_check_returns_the_same_immediately() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
@@ -94,39 +75,6 @@ def test_a_repeated_check_returns_the_same_immediately() -> None:
             assert rounds == 0
             counting.cancel()
             await asyncio.wait([counting])
-
-    play(go())
-
-
-def test_after_one_of_several_acts_is_answered_the_others_still_wait() -> None:
-    async def go() -> None:
-        async with started(two_lanes) as run:
-            await run.run_until_blocked()
-            answer(run, "b", "B1")
-            acts = await run.run_until_blocked()
-            assert names(acts) == ["a:0", "b:1"]
-            assert shown((acts or ())[1]) == "B1"
-            answer(run, "b", "B2")
-            assert names(await run.run_until_blocked()) == ["a:0"]
-
-    play(go())
-
-
-def test_next_and_run_until_blocked_can_be_mixed() -> None:
-    async def go() -> None:
-        async with started(two_lanes) as run:
-            assert names(await run.next()) == ["a:0"]
-            assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
-            answer(run, "a", "A1")
-            assert names(await run.next()) == ["a:1"]  # b:0 was resolved
-            assert names(await run.run_until_blocked()) == ["a:1", "b:0"]
-            answer(run, "a")
-            answer(run, "b", "B1")
-            assert names(await run.next()) == ["b:1"]
-            assert names(await run.run_until_blocked()) == ["b:1"]
-            answer(run, "b", "B2")
-            assert await run.next() is None
-            assert (run.answer, len(run.turns)) == ("done+B2", 4)
 
     play(go())
 
@@ -192,23 +140,6 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
                 async with started(work(pauses), run.journal, limits=Limits(call_seconds=10)) as again:
                     assert (await again.run_until_blocked(), again.journal) == (acts, run.journal)
         assert orders[0] == orders[1]
-
-    play(go())
-
-
-def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
-    async def work(task: Task, team: Team) -> str:
-        beside = asyncio.create_task(team["b"].act("never answered"))
-        text = (await team["a"].act("x")).text
-        assert not beside.done()
-        return text
-
-    async def go() -> None:
-        async with started(work) as run:
-            assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
-            answer(run, "a", "end")
-            assert await run.run_until_blocked() is None
-            assert (run.answer, run.waiting, len(run.turns)) == ("end", (), 1)
 
     play(go())
 

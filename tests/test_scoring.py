@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +16,7 @@ import pytest
 
 from marl_verl.algo.sampling import scoring
 from marl_verl.algo.sampling.context import SamplingContext, judged
-from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Journal
-from marl_verl.errors import MarlWarning
-from marl_verl.plugins.one_file import load_file, read_files
 from marl_verl.tasks import Task, TaskSet, quick
 from marl_verl.team import AgentConfig
 
@@ -87,20 +83,12 @@ async def beside(work: Any) -> float:
         lambda: number(evaluated, (TASK, "9**9**9"), "the score", LIMIT),
         lambda: number(spins, (TASK, ""), "the score", LIMIT),
         lambda: judged(Evaluated(), TASK, "9**9**9", LIMIT),
-        lambda: scored(Evaluated().success, [(TASK, "9**9**9")], LIMIT),
     ],
-    ids=["a power", "a loop that catches all", "a task set", "its success"],
+    ids=["a power", "a loop that catches all", "a task set"],
 )
 def test_a_limit_ends_what_holds_the_interpreter(work: Any) -> None:
     number_of(evaluated, "1")  # a process is there
     assert asyncio.run(beside(work)) < 30.0, "one power takes minutes"
-
-
-def unnamed(fn: Any) -> Any:
-    def wrapper(*arguments: Any) -> Any:  # without functools.wraps
-        return fn(*arguments)
-
-    return wrapper
 
 
 def test_processes_of_a_score_end_with_it(tmp_path: Path) -> None:
@@ -116,25 +104,6 @@ def test_processes_of_a_score_end_with_it(tmp_path: Path) -> None:
         psutil.Process(int((tmp_path / "pid").read_text())).wait(timeout=20)
 
 
-def test_two_methods_of_one_name_are_two_functions() -> None:
-    class Wrapped(TaskSet):
-        score = unnamed(lambda self, task, answer: 0.25)
-        success = unnamed(lambda self, task, answer: False)
-
-    assert asyncio.run(judged(Wrapped(), TASK, "", 30.0)) == (0.25, False)
-
-
-def test_scores_that_wait_run_side_by_side() -> None:
-    def waits(task: Task, answer: str) -> float:
-        time.sleep(2.0)
-        return float(os.getpid())
-
-    async def all_of_them() -> set[float]:
-        return set(await asyncio.gather(*(number(waits, (TASK, ""), "the score", 60.0) for _ in range(4))))
-
-    assert len(asyncio.run(all_of_them())) > 1
-
-
 def test_a_process_that_does_not_start_is_an_error_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "_POOL", scoring._Pool())
     monkeypatch.setattr(scoring, "PROCESSES", 1)
@@ -144,28 +113,6 @@ def test_a_process_that_does_not_start_is_an_error_each_time(monkeypatch: pytest
             with pytest.raises(FileNotFoundError):
                 number_of(evaluated, "1")
     assert number_of(evaluated, "1") == 1.0
-
-
-def test_the_next_call_has_a_new_process() -> None:
-    with pytest.raises(TimeoutError):
-        number_of(evaluated, "9**9**9", LIMIT)
-    assert number_of(evaluated, "9**9 + 1") == 0.0
-
-
-def test_errors_are_those_of_the_function() -> None:
-    with pytest.raises(ZeroDivisionError, match="division by zero") as caught:
-        number_of(evaluated, "1/0")
-    assert "in evaluated" in caught.value.__notes__[0]
-    with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        number_of(lambda task, answer: exit(3))
-    with pytest.raises(RuntimeError, match="ended with exit code 5"):
-        number_of(lambda task, answer: os._exit(5))
-    with pytest.raises(MemoryError):
-        number_of(lambda task, answer: len(b"x" * (scoring.MEMORY + 1)))
-
-
-def test_what_a_function_prints_is_no_reply() -> None:
-    assert number_of(lambda task, answer: len(os.write(1, b"ready") * "x" + str(print("5")))) == 9.0
 
 
 def test_an_awaitable_belongs_to_the_event_loop() -> None:
@@ -193,19 +140,6 @@ def test_quick_functions_stay_here() -> None:
     assert number_of(here) == number_of(Quick().score) == os.getpid()
     assert number_of(lambda task, answer: float(os.getpid())) != os.getpid()
     assert number_of(lambda task, answer: float(os.getpid()), seconds=None) == os.getpid()
-
-
-def test_what_cannot_be_pickled_stays_here_with_a_warning() -> None:
-    lock = threading.Lock()
-    with pytest.warns(MarlWarning, match="a time limit cannot end .*<lambda>: .* cannot be pickled"):
-        assert number_of(lambda task, answer: float(not lock.locked())) == 1.0
-
-
-def test_a_part_of_a_plugin_file_is_taken_along(tmp_path: Path) -> None:
-    text = "import os\nONE = 1\ndef score(task, answer):\n    return ONE + len(answer)\n"
-    (tmp_path / "parts.py").write_text(text)
-    module = load_file(read_files([tmp_path / "parts.py"])[0])
-    assert number_of(module.score, "abc") == 4.0
 
 
 def test_role_rewards_of_an_episode_are_one_request() -> None:

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_mars2.algorithm import Shaped
-from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import row
 
 from marl_verl import Task, TaskSet, Workflow, plugins
 from marl_verl.algo.advantage import GAE, Advantage, Discounted, Immediate, PathSum, Returns, RowTable, TreeMean
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import C3, Credit, StepGroups
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_sides
 from marl_verl.episode import Team
@@ -26,7 +23,6 @@ from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect.replay import differences, rerun
 from marl_verl.inspect.replay_text import _score
-from marl_verl.tasks.sides import draws, side_statistics, winner
 from marl_verl.team import TeamConfig, read_team
 
 TASK = Task("t", "begin")
@@ -101,46 +97,6 @@ def test_each_turn_has_the_outcome_of_its_agents_side_and_one_number_is_everyone
     assert (first.outcomes, first.score, {turn.team_reward for turn in first.turns}) == ({}, 0.25, {0.25})
 
 
-class Referee(ZeroSum):
-    def score(self, task: Task, answer: Any) -> Any:
-        return {"red": 3.0, "blue": 1.0}
-
-
-def test_an_agent_without_a_side_gets_the_mean() -> None:
-    class Third(Duel):
-        async def run(self, task: Task, team: Team) -> str:
-            await team["judge"].act("watch")
-            return await super().run(task, team)
-
-    policy = ScriptedPolicy({"ann": "a", "bob": "b", "judge": "j"})
-    scene = ScriptedContext(Third(), TASK, policy, Referee(), sides=SIDES)
-    (episode,) = asyncio.run(Independent(1).sample(scene)).episodes
-    assert {turn.agent: turn.team_reward for turn in episode.turns} == {"judge": 2.0, "ann": 3.0, "bob": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("score", "message"),
-    [
-        ({"red": 1.0, "blu": 0.0}, "the score is for the sides 'blu', 'red', but the agents have 'blue', 'red'"),
-        (
-            {"red": 1.0},
-            "the score is for the sides 'red', but the agents have 'blue', 'red'",
-        ),
-        ({"red": 1.0, "blue": float("nan")}, "the score of side 'blue' must be finite, "),
-        ({"red": "much", "blue": 1}, "the score of side 'red' must be a number, "),
-    ],
-)
-def test_a_score_that_does_not_fit_the_sides_fails_with_its_reason(score: Any, message: str) -> None:
-    class Wrong(ZeroSum):
-        def score(self, task: Task, answer: Any) -> Any:
-            return score
-
-    found = sampled(tasks=Wrong())
-    assert not found.episodes
-    assert {failure.reason for failure in found.failures} == {"score-error"}
-    assert message in found.failures[0].detail
-
-
 @pytest.mark.parametrize("name", KNOWN.names("samplers"))
 def test_every_sampler_rewards_each_side_or_is_refused_before_the_start(name: str) -> None:
     sampler = KNOWN.get("samplers", name)()
@@ -160,13 +116,6 @@ def test_every_sampler_rewards_each_side_or_is_refused_before_the_start(name: st
         children = [turn for turn in sample.turns if turn.parent == parent]
         best = max(turn.components["team"] for turn in children)
         assert [turn.components["team"] for turn in children if turn.node in chosen] == [best]
-
-
-@pytest.mark.parametrize("credit", [C3(), StepGroups(), Counterfactual(), SampledShapley()])
-def test_every_credit_is_refused(credit: Credit) -> None:
-    """A credit that accepts sides needs a test here of what it gives each side."""
-    with pytest.raises(MarlError, match=f"credit '{credit.name}' needs agents of one side, but"):
-        check(algorithm=Algorithm(credit=(credit,)))
 
 
 def table(blue: float, step: float = 0.0) -> RowTable:
@@ -209,18 +158,6 @@ def test_every_algorithm_computes_advantages_with_sides_or_names_the_part_that_d
         check_advantage(SyntheticTeam(sampler, algorithm, team()))
 
 
-def test_the_task_sets_sides_are_compared_with_the_teams_before_the_start() -> None:
-    class Other(ZeroSum):
-        sides = ("red", "blu")
-
-    with pytest.raises(MarlError, match="'task' has scores for the sides 'blu', 'red', but the agents have 'blue'"):
-        check(tasks=Other())
-    with pytest.raises(MarlError, match=r"for the sides 'blue', 'red', but no agent has a side"):
-        check_sides({}, {}, Algorithm(), team(ann=None, bob=None), ZeroSum())
-    with pytest.raises(MarlError, match=r"'marl.agents.ann.side': a name must consist of letters.*got '1 2'"):
-        team(ann="1 2", bob="blue")
-
-
 def test_sides_are_stored_and_replayed() -> None:
     (episode, _) = sampled().episodes
     stored = json.loads(json.dumps(encode_episode(episode, tokens=False)))
@@ -238,19 +175,3 @@ def test_sides_are_stored_and_replayed() -> None:
 
     (plain, _) = sampled(tasks=One()).episodes
     assert "outcomes" not in encode_episode(plain, tokens=False)
-
-
-EPISODES = [
-    {"red": 1.0, "blue": -1.0},
-    {"red": 0.0, "blue": 0.0},
-    {"red": -2.0, "blue": 2.0},
-    {"red": 3.0, "blue": 0.0},
-]
-
-
-def test_a_side_wins_with_more_than_every_other() -> None:
-    assert [winner(each) for each in (*EPISODES, {})] == ["red", None, "blue", "red", None]
-    assert draws(EPISODES) == 0.25
-    found = {"red": {"outcome": 0.5, "wins": 0.5}, "blue": {"outcome": 0.25, "wins": 0.25}}
-    assert side_statistics(EPISODES) == found
-    assert side_statistics([]) == {}

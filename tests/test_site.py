@@ -15,9 +15,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from marl_verl.cli.main import COMMANDS, registered
 from tests.batches import SHIPPED
-from tests.test_public_names import PUBLIC
 
 pytest.importorskip("material", reason="make docs needs pip install 'marl-verl[docs]'")
 pytest.importorskip("mkdocstrings_handlers.python", reason="make docs needs pip install 'marl-verl[docs]'")
@@ -108,17 +106,6 @@ def test_nothing_is_loaded_from_the_network(site: Path) -> None:
         assert not [link for link in read(page).loaded if re.match(r"(https?:)?//", link)], page.name
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_has_its_place(name: str, site: Path) -> None:
-    page = site / "api" / f"{name.removeprefix('marl_verl').lstrip('._') or 'index'}.html"
-    anchors = read(page).anchors
-    for each in importlib.import_module(name).__all__:
-        if name == "marl_verl":
-            assert f">{each}</code>" in page.read_text(encoding="utf-8") or each == "__version__", each
-        else:
-            assert {f"{name}.{each}", f"{name}.{each}.{each}"} & anchors, each  # the second: named as its file
-
-
 def test_every_algorithm_has_its_equation_drawn(site: Path) -> None:
     text, source = ((site / "equations.html").read_text("utf-8"), (ROOT / "docs" / "equations.md").read_text("utf-8"))
     assert text.count('display="block"') == source.count("```math")
@@ -128,24 +115,3 @@ def test_every_algorithm_has_its_equation_drawn(site: Path) -> None:
         assert re.search(r'<math [^>]*display="block"', section), name
     assert "```math" not in text
     assert "@@" not in text
-
-
-def test_every_command_and_option_is_listed(site: Path, pages: dict[str, Any]) -> None:
-    text = (site / "commands.html").read_text(encoding="utf-8")
-    parsers = pages["commands"].parsers()
-    assert set(parsers) == {*COMMANDS, *registered()}
-    for name, parser in parsers.items():
-        assert f'<h2 id="{name}">' in text
-        for action in parser._actions[1:]:
-            for option in action.option_strings:
-                assert option in text, option
-
-
-def test_the_common_errors_are_errors(pages: dict[str, Any]) -> None:
-    """Each heading is part of a message in the source."""
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    headings = re.findall(r"^## `(.+)`$", text, re.MULTILINE)
-    assert len(headings) > 15
-    messages = pages["errors"].messages()
-    for heading in headings:
-        assert any(heading in message for message in messages), heading

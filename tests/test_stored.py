@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import plugins
-from marl_verl.algo.sampling import Failure, Independent, Sample
+from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.config.parts import algorithm_named
-from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow, replay
-from marl_verl.episode.codec import as_line, decode_journal, encode_episode, plain
+from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow
+from marl_verl.episode.codec import as_line, encode_episode, plain
 from marl_verl.inspect.episodes import EpisodeFile
-from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
-from marl_verl.run import run_dir
-from marl_verl.run.packing import unpacked
+from marl_verl.inspect.replay import differences, rerun
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
@@ -113,62 +108,6 @@ def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
         assert "seconds" not in "".join(lines)
 
 
-def test_components_and_failures_have_one_order() -> None:
-    def lines(swap: bool) -> list[str]:
-        sample = sampled(episodes=1)
-        rewards = {"team": 1.0, "role": 0.5}
-        sample.episodes[0].turns[0].rewards = dict(reversed(rewards.items())) if swap else rewards
-        sample.failures = [Failure(n, "timeout", f"late: <Thing object at 0x7f{n + swap}>") for n in (2, 1)]
-        sample.failures = sample.failures[::-1] if swap else sample.failures
-        return sample_lines(sample, "u", TASK.id, False)
-
-    assert lines(False) == lines(True)
-    last = json.loads(lines(False)[-1])
-    assert last == {"failure": "timeout", "detail": "late: <Thing object>", "session": 2, "uid": "u", "task": "t1"}
-    assert list(last) == ["failure", "session", "detail", "uid", "task"]
-
-
-def test_a_file_is_written_whole_and_the_same(tmp_path: Path) -> None:
-    lines = [head(), *sample_lines(sampled(), "u", TASK.id, False)]
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        RunDir(tmp_path / name).journals(12, lines)
-        (path,) = (tmp_path / name / "journals").iterdir()  # nothing else is left there
-        assert path.name == "step_00012.jsonl"
-        assert path.read_bytes() == content(*lines[1:])
-
-
-def test_a_long_file_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [head(), *sample_lines(sampled(), "u", TASK.id, False)]
-    monkeypatch.setattr(run_dir, "PACKED", 100)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        RunDir(tmp_path / name).episodes(12, lines)
-        assert [path.name for path in (tmp_path / name / "episodes").iterdir()] == ["step_00012.jsonl.zst"]
-    one, two = (RunDir(tmp_path / name).stored_episodes()[12].read_bytes() for name in ("one", "two"))
-    assert one == two
-    assert unpacked(one, "one") == content(*lines[1:])
-    assert len(one) < len(gzip.compress(content(*lines[1:]), 1))
-
-
-def test_tokens_are_left_out_unless_wanted() -> None:
-    episode = sampled(episodes=1).episodes[0]
-    small, whole = (json.loads(as_line(encode_episode(episode, tokens))) for tokens in (False, True))
-    actions = [record["action"] for record in small["journal"]["records"] if record["effect"] == "act"]
-    assert all(set(action) == {"text", "stop_reason", "version", "tokens"} for action in actions)
-    assert [action["tokens"] for action in actions] == [len(turn.action.response_ids) for turn in episode.turns]
-    assert whole["journal"]["records"][0]["action"]["response_ids"] == list(b"a")
-    assert decode_journal(whole["journal"]) == episode.journal
-
-
-def test_a_text_that_utf8_cannot_hold_is_stored() -> None:
-    episode = sampled(episodes=1).episodes[0]
-    episode.answer = "half \ud83d of ü"
-    line = as_line(encode_episode(episode, False))
-    found = EpisodeFile.parse(content(line), "f").episode(episode.id)
-    assert found.answer == episode.answer
-
-
 # Everything comes back
 
 
@@ -223,49 +162,13 @@ class Opaque:
 
 @pytest.mark.parametrize(
     ("answer", "stored"),
-    [
-        (("a", 1), ["a", 1]),
-        (Move({"b", "a"}), {"cells": ["a", "b"]}),
-        ({"deep": [Move(set())]}, {"deep": [{"cells": []}]}),
-        (Opaque(), "<tests.test_stored.Opaque object>"),
-        ({(1, 2): "x"}, "{(1, 2): 'x'}"),
-        (None, None),
-    ],
+    [(("a", 1), ["a", 1]), (Move({"b", "a"}), {"cells": ["a", "b"]}), (Opaque(), "<tests.test_stored.Opaque object>")],
 )
 def test_an_answer_of_any_kind_is_stored(answer: Any, stored: Any) -> None:
     assert plain(answer) == stored
 
 
 # Run again
-
-
-def rerun_of(sample: Sample, name: str, *masked: tuple[str, str]) -> Any:
-    episode = EpisodeFile.parse(content(*sample_lines(sample, "t1", TASK.id, False)), "f").episode(name)
-    return asyncio.run(rerun(Lanes(), Gold(), ["solver", "judge"], episode, masked))
-
-
-def test_a_stored_episode_runs_again_without_a_model() -> None:
-    sample = sampled()
-    for episode in sample.episodes:
-        again = rerun_of(sample, episode.id)
-        assert (again.finished, again.answer, again.score) == (True, episode.answer, episode.score)
-        assert [str(record) for record in again.journal] == [str(record) for record in episode.journal]
-        assert (again.changed, again.missed, again.waiting) == (set(), [], ())
-
-
-def test_masking_keeps_the_other_texts_and_says_what_would_be_sampled_again() -> None:
-    again = rerun_of(sampled(), "t1_1", ("solver", "1"))
-    assert (again.answer, again.score, again.changed) == (PLACEHOLDER, 0.0, set())
-    again = rerun_of(sampled(), "t1_1", ("solver", "0"))
-    assert again.changed == {("judge", "x"), ("judge", "y")}  # their texts stay, so the calls and the last act do
-    assert (again.answer, again.score) == ("b", 1.0)
-    again = rerun_of(sampled(), "t1_1", ("judge", "x"))
-    assert again.ended == 'judge calls str.upper("(no answer)x"), which was never made'
-    assert again.score is None
-
-
-def test_the_placeholder_is_that_of_the_credits() -> None:
-    assert Counterfactual().placeholder == PLACEHOLDER
 
 
 # In the run directory
@@ -328,36 +231,3 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
         assert without_clock(stored) == without_clock(episode)
         again = asyncio.run(rerun(Lanes(), Public(), ["solver", "judge"], stored))
         assert differences(stored, again) == []
-
-
-@pytest.mark.parametrize("ticks", range(0, 12, 2))
-def test_equal_calls_of_concurrent_lanes_are_found_as_the_engine_finds_them(ticks: int) -> None:
-    counter = iter(range(100))
-
-    def clock() -> int:
-        return next(counter)
-
-    class Race(Workflow):
-        """Which lane calls first depends on how many iterations of the loop each takes to get there."""
-
-        async def run(self, task: Task, team: Team) -> str:
-            async def long() -> int:
-                for _ in range(3):
-                    await team["solver"].act("go")
-                return int(await team.call(clock))
-
-            async def short() -> int:
-                await team["judge"].act("go")
-                for _ in range(ticks):
-                    await asyncio.sleep(0)
-                return int(await team.call(clock))
-
-            return str(await asyncio.gather(long(), short()))
-
-    async def go() -> None:
-        context = ScriptedContext(Race(), TASK, POLICY, tasks=Gold())
-        episode = (await Independent(1).sample(context)).episodes[0]
-        again = await rerun(Race(), Gold(), ["solver", "judge"], episode)
-        assert again.answer == (await replay(Race(), TASK, ["solver", "judge"], episode.journal)).answer
-
-    asyncio.run(go())

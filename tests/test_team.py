@@ -39,45 +39,26 @@ def test_a_team_is_read_with_its_types() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("agents", {}, "'marl.agents' is empty"),
-        ("agents.solver", "base", "'marl.agents.solver' must be a mapping"),
         ("agents.solver", None, "agent 'solver' has no policy: 'marl.agents.solver.policy' must name one of 'base'"),
         ("agents.solver.policy", "bse", "agent 'solver' has unknown policy 'bse': did you mean 'base'?"),
         ("agents.solver.instruction", "x", "did you mean 'instructions'?"),
-        ("agents.solver.name", "x", "the name is the key of the section, 'solver'"),
-        ("agents.solver.sampling.temperature", -1, "sampling.temperature' must be a number >= 0 or null, got -1"),
-        ("agents.a_b", {"policy": "base"}, "'marl.agents.a_b': a name must consist of letters, digits and '-'"),
-        ("policies", None, "agent 'solver' has unknown policy 'base': none is available"),
         (
             "policies.spare",
             {},
             "policy 'spare' is used by no agent: assign it to one of the agents 'judge', 'solver', 'writer'",
         ),
-        ("policies.base.frozen", "yes", "'marl.policies.base.frozen' must be true or false"),
         ("policies.base.frozen", True, "all policies are frozen ('base', 'other')"),
-        ("policies.other.tiny", True, "'marl.policies.other.tiny' must be a mapping or null"),
         (
             "policies.other.model",
             {"lora_rank": 8},
             "policy 'other' is frozen, but has marl.policies.other.model.lora_rank=8",
         ),
-        ("policies.other.loss", "gspo", "policy 'other' is frozen, but has marl.policies.other.loss=gspo"),
-        ("policies.base.stop", ["", 3], "marl.policies.base: each stop string must be a non-empty text, got ''"),
-        ("agents.judge.sampling.stop", ["x", 3], "sampling: each stop string must be a non-empty text, got 3"),
-        ("policies.base.endpoint", {"url": "http://x"}, "'marl.policies.base.endpoint.model' is missing"),
         (
             "policies.base.endpoint",
             {"url": "u", "model": "m"},
             "policy 'base' is an external endpoint, but has 'actor'",
         ),
-        (
-            "policies.other.endpoint",
-            {"url": "u", "model": "m"},
-            "policy 'other' is an external endpoint, but has 'tiny'",
-        ),
         ("task.name", "???", "'marl.task.name' is missing"),
-        ("task.name", None, "'marl.task.name' is missing"),
-        ("workflow.options", [1], "'marl.workflow.options' must be a mapping"),
     ],
 )
 def test_a_mistake_is_named(path: str, value: Any, message: str) -> None:
@@ -107,12 +88,6 @@ def test_an_endpoint_has_stop_strings_and_its_own_template() -> None:
     marl["policies"]["other"]["apply_chat_template_kwargs"] = {"enable_thinking": False}
     with pytest.raises(MarlError, match="endpoint, but has 'apply_chat_template_kwargs', which has no effect"):
         read_team(marl)
-
-
-def test_an_evaluation_accepts_a_team_without_trained_policies() -> None:
-    marl = copy.deepcopy(MARL)
-    marl["policies"]["base"] = {"frozen": True}
-    assert not any(policy.trained for policy in read_team(marl, evaluation=True).policies.values())
 
 
 def test_a_policy_has_its_own_loss() -> None:

@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.tasks import clipped, tagged, verdict
+from marl_verl.episode import Act, Action, Episode, Journal, Turn
+from marl_verl.episode.communication import read_lengths
+from marl_verl.tasks import Task, clipped, tagged, verdict
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("<answer> Ada </answer>", "Ada"),
         ("<ANSWER>a\nb</answer>", "a\nb"),
         ("<answer>one</answer> no: <answer>two</answer>", "two"),
-        ("<answer> </answer>", None),
         ("<answer>unfinished", None),
-        ("<search>Ada</search>", None),
     ],
 )
 def test_the_content_of_a_tag(text: str, found: str | None) -> None:
@@ -27,13 +26,9 @@ def test_the_content_of_a_tag(text: str, found: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("<verify>approve</verify>", "approve"),
         ("x <VERIFY> Reject </verify> y", "reject"),
-        ("<verify>reject</verify> again <verify>reject</verify>", "reject"),
         ("<verify>reject</verify> or <verify>approve</verify>", None),
         ("<verify>maybe</verify>", None),
-        ("approve", None),
-        ("", None),
     ],
 )
 def test_a_verdict_is_one_word_in_tags(text: str, word: str | None) -> None:
@@ -45,3 +40,44 @@ def test_a_clipped_text_fits_and_keeps_its_ends(text: str, most: int) -> None:
     short = clipped(text, most)
     assert len(short) <= max(most, 7)
     assert short == text or (len(text) > most and short[-1] == text[-1])
+
+
+# Tokens that an act reads from other agents
+
+
+TASK = Task("t", "Add the numbers.\nreturn the sum", {})
+
+
+def turn(agent: str, sees: str, says: str, tokens: int) -> Turn:
+    observation = ({"role": "user", "content": sees},)
+    action = Action(says, response_ids=[0] * tokens)
+    return Turn(Act(agent, "0", 0, 0, observation), action, "u", 0, "p")
+
+
+def read(*turns: Turn) -> list[float]:
+    return read_lengths(Episode("u", 0, TASK, list(turns), "", True, Journal()))
+
+
+def test_a_message_that_is_passed_on_whole_is_read_with_its_tokens() -> None:
+    b = turn("b", "a says: it is five\nor six. Right?", "yes", 1)
+    assert read(turn("a", "2 3", "it is five\nor six", 9), b) == [0.0, pytest.approx(9.0)]
+
+
+def test_a_part_counts_by_its_characters() -> None:
+    """8 of 8 + 16 characters of 12 tokens; again in the next act, as the observation has it again."""
+    a, text = turn("a", "2 3", "aaaabbbb\ncccc dddd eeee ffff", 12), "```\naaaabbbb\n```"
+    assert read(a, turn("b", text, "hm", 1), turn("b", f"{text}\nhm", "hm", 1)) == [0.0, 4.0, 4.0]
+
+
+def test_what_the_reader_could_have_from_elsewhere_is_not_read() -> None:
+    """From the task, itself, an observation before; nor a part of a word, nor what nobody has written yet."""
+    before = turn("b", "Say approve or reject.", "first", 1)
+    a = turn("a", "2 3", "return the sum\nfirst\napprove\nfive", 20)
+    seen = "return the sum\nfirst\napprove\nfivefold"
+    assert read(before, a, turn("b", seen, "hm", 1)) == [0.0, 0.0, 0.0]
+    assert read(turn("b", "five", "x", 1), turn("a", "", "five", 1)) == [0.0, 0.0]
+
+
+def test_a_line_of_two_agents_counts_once() -> None:
+    a, b = turn("a", "", "five", 3), turn("b", "", "five", 5)
+    assert read(a, b, turn("c", "a: five, b: five", "x", 1)) == [0.0, 0.0, 3.0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import decimal
 import importlib.util
 import json
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from marl_verl_testing import ScriptedPolicy
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
@@ -21,16 +19,13 @@ from marl_verl.algo.sampling.context import judged
 from marl_verl.config.compose import compose
 from marl_verl.config.reward_function import use_reward_function
 from marl_verl.config.verl_data import use_verl_data
-from marl_verl.episode import Run, WorkflowError
-from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
-from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows, asks_for_tool
-from marl_verl.workflows import Single
+from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows
 
 USER = {"role": "user", "content": "2 + 2?"}
-SYSTEM = {"role": "system", "content": "Be brief."}
 ROW: dict[str, Any] = {
     "data_source": "openai/gsm8k",
     "prompt": [USER],
@@ -67,48 +62,6 @@ def test_rows_are_tasks_of_any_number_of_files(tmp_path: Path, name: str) -> Non
     assert read_tasks(tmp_path / "copy.jsonl") == tasks  # as the run's own copy
 
 
-def test_rows_may_repeat(tmp_path: Path) -> None:
-    file = write(tmp_path / "t.parquet", ROW, ROW, ROW)
-    assert [task.id for task in read(file)] == [f"openai/gsm8k-train-3{end}" for end in ("", "#2", "#3")]
-
-
-def test_the_number_of_rows_may_be_limited(tmp_path: Path) -> None:
-    rows = [{**ROW, "extra_info": {"index": n}} for n in range(20)]
-    file = write(tmp_path / "t.parquet", *rows)
-    first = [task.id for task in read(file, train_max_samples=5, shuffle=False)]
-    assert first == [f"openai/gsm8k-{n}" for n in range(5)]
-    drawn = [task.id for task in read(file, train_max_samples=5)]
-    assert len(set(drawn)) == 5
-    assert drawn != first
-    assert drawn == [task.id for task in read(file, train_max_samples=5)]
-    assert len(read(file, val_max_samples=5)) == 20
-
-
-def shown(task: Task, *agents: str) -> Any:
-    """The messages that the agent of workflow `single` sees, which it answers with."""
-    policy = ScriptedPolicy({agent: lambda act: json.dumps(act.observation) for agent in agents or ("solver",)})
-
-    async def play() -> Any:
-        async with Run(Single(), task, policy.agents) as run:
-            while (acts := await run.next()) is not None:
-                for act in acts:
-                    run.resolve(act, policy.act(act))
-            return json.loads(run.answer)
-
-    return asyncio.run(play())
-
-
-def test_a_system_message_reaches_the_agent(tmp_path: Path) -> None:
-    (task,) = read(write(tmp_path / "t.parquet", {**ROW, "prompt": [SYSTEM, USER]}))
-    assert shown(task) == [SYSTEM, USER]
-    assert task.prompt == "Be brief.\n\n2 + 2?"  # for a workflow that shows a text
-
-
-def test_single_is_for_one_agent() -> None:
-    with pytest.raises((MarlError, WorkflowError), match=r"team of one agent, got solver, verifier"):
-        shown(Task("t", "2 + 2?"), "solver", "verifier")
-
-
 def changed(**columns: Any) -> dict[str, Any]:
     return {key: value for key, value in {**ROW, **columns}.items() if value is not ...}
 
@@ -123,37 +76,16 @@ WRONG_TRUTHS = [
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (changed(prompt=...), "has no 'prompt': valid: ability, data_source"),
         (changed(prompt=[]), "'prompt' must have messages {role: text, content: text}, got None"),
-        (changed(prompt=[{"role": "user"}]), "must have messages {role: text, content: text}"),
-        (changed(prompt=[{**USER, "tool_calls": "x"}]), "must have messages"),
-        (changed(data_source=...), "has no 'data_source'"),
-        (changed(reward_model="4"), "'reward_model' must be an object, got '4'"),
         *((changed(reward_model={"ground_truth": truth}), message) for truth, message in WRONG_TRUTHS),
-        (changed(data_source="math_dapo", reward_model={"ground_truth": "4\n5"}), "does not find it in the answer"),
-        (changed(data_source="lighteval/MATH", reward_model={"ground_truth": r"\boxed{4}"}), "does not find it"),
         (
             changed(data_source="searchR1_nq", reward_model={"ground_truth": {"target": [1990]}}),
             "must be {target: a text",
         ),
-        (changed(data_source="searchR1_nq", reward_model={"ground_truth": "Paris"}), "must be {target: a text"),
-        ({"question": "1 + 1?", "answer": "#### 2"}, "has neither 'data_source' nor 'reward_model'"),
-        (changed(extra_info=[1]), "'extra_info' must be an object, got [1]"),
         (changed(images=[{"bytes": "x"}]), "has images: agents see text only"),
         (changed(data_source="openai/gsm8"), "for which verl has no score: did you mean 'openai/gsm8k'?"),
-        (
-            changed(data_source="mine"),
-            "for which verl has no score: it is not one of its data sources. Give a function",
-        ),
         (changed(data_source=EVALUATED[0]), "for which verl evaluates a model's text as Python. Give a function"),
         (changed(data_source="apps"), "'reward_model.ground_truth' must have lists 'inputs' and 'outputs'"),
-        (changed(data_source="taco", reward_model={"ground_truth": "{"}), "of the same length, but is not JSON"),
-        (
-            changed(data_source="taco", reward_model={"ground_truth": '{"inputs": [1], "outputs": []}'}),
-            "must have lists",
-        ),
-        (changed(data_source="apps", reward_model={"ground_truth": '{"assert_case": ["assert 1"]}'}), "ends early"),
-        (changed(data_source=IMAGES[0]), "whose rows have images"),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
@@ -165,7 +97,7 @@ def test_a_wrong_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("truth", [b"4", decimal.Decimal("4"), 4.0, [4]])
+@pytest.mark.parametrize("truth", [b"4", 4.0])
 def test_a_ground_truth_of_another_type_of_parquet_is_refused(tmp_path: Path, truth: Any) -> None:
     with pytest.raises(MarlError, match=r"row 1: 'reward_model\.ground_truth' must be a text"):
         read(write(tmp_path / "t.parquet", changed(reward_model={"ground_truth": truth})))
@@ -182,31 +114,6 @@ def test_a_right_ground_truth_of_each_source_is_read(tmp_path: Path) -> None:
         assert read(write(tmp_path / "t.jsonl", changed(data_source=source, reward_model={"ground_truth": truth})))
     own = write(tmp_path / "t.jsonl", changed(data_source="mine", reward_model={"ground_truth": ["4"]}))
     assert read(own, own_score=False)  # what a reward function of the user reads
-
-
-@pytest.mark.parametrize(
-    ("told", "asks"),
-    [
-        ("You should use the `calc_gsm8k_reward` tool after solving the question.", True),
-        ("You can call a search engine by <search> query </search>.", True),
-        ("You have access to the following functions: add(a, b)", True),
-        ("Bob uses a tool to cut 4 planks. How many tools are in the box?", False),
-        ("Solve it without using a calculator.", False),
-        ("Write the `add` function.", False),
-    ],
-)
-def test_prompts_that_tell_an_agent_to_call_a_tool(tmp_path: Path, told: str, asks: bool) -> None:
-    (task,) = read(write(tmp_path / "t.jsonl", changed(prompt=[{"role": "system", "content": told}, USER])))
-    assert (asks_for_tool(task) is not None) == asks
-    (task,) = read(write(tmp_path / "t.jsonl", changed(extra_info={"need_tools_kwargs": asks, "tools_kwargs": {}})))
-    assert (asks_for_tool(task) is not None) == asks
-
-
-def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
-    with pytest.warns(
-        MarlWarning, match=r"columns agent_name are not used\. What a score needs must be in 'extra_info'"
-    ):
-        read(write(tmp_path / "t.parquet", {**ROW, "agent_name": "tool_agent"}))
 
 
 # Scores
@@ -259,7 +166,7 @@ def test_verls_data_sources_are_those_of_the_table() -> None:
     assert named == {*COMPARED, *EVALUATED, *PROGRAMS, *IMAGES, "aime"}
 
 
-@pytest.mark.parametrize("name", ["gsm8k", "math_reward", "math_dapo", "search_r1_like_qa_em"])
+@pytest.mark.parametrize("name", ["math_reward", "search_r1_like_qa_em"])
 def test_what_scores_by_comparing_evaluates_nothing(name: str) -> None:
     nodes = list(ast.walk(ast.parse((SCORES / f"{name}.py").read_text())))
     called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}

@@ -15,7 +15,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-import yaml
 from marl_verl_tiny import factory
 from marl_verl_tiny.shape import Shape
 
@@ -25,15 +24,12 @@ from marl_verl.api import _plan
 from marl_verl.config import verl_script
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.parts import algorithm_named
-from marl_verl.config.recipe_file import verl_configs
 from marl_verl.config.verl_script import ESTIMATORS, translate
 from marl_verl.errors import MarlError
 from marl_verl.run.describe import describe
-from marl_verl.tasks.verl_rows import VerlRows
 from tests.batches import row
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "verl" / "gsm8k.sh"
-DOCS = (Path(__file__).parents[1] / "docs" / "from-verl.md").read_text(encoding="utf-8")
 GRPO = """
 algorithm.adv_estimator=grpo
 data.train_files=train.jsonl
@@ -179,77 +175,21 @@ def test_a_team_is_added_by_its_keys(tmp_path: Path, place: Path) -> None:
     assert plan.config.marl.sampler.options.episodes == 5
 
 
-def test_the_page_shows_a_script_a_recipe_and_a_row(tmp_path: Path) -> None:
-    """The blocks "```diff", "```yaml" and "```json" of from-verl.md."""
-    diff, team, example = (re.search(rf"```{kind}\n(.*?)```", DOCS, re.DOTALL)[1] for kind in ("diff", "yaml", "json"))  # type: ignore[index]
-    lines = [line[1:].strip(" \\") for line in diff.splitlines() if "=" in line]
-    alone = recipe(*(line for line in lines if not line.startswith("marl.")))["marl"]
-    joined = recipe(*lines)["marl"]
-    assert list(alone["agents"]) == ["solver"]
-    assert (list(joined["agents"]), joined["workflow"]["name"]) == (["solver", "verifier"], "solver-verifier")
-    shown = yaml.safe_load(team)["marl"]
-    for key in ("task", "workflow", "agents"):
-        assert shown[key] == alone[key]
-    assert shown["sampler"]["options"]["episodes"] == alone["sampler"]["options"]["episodes"]
-    (tmp_path / "rows.json").write_text(f"[{example}]")
-    (task,) = VerlRows(train_files=[str(tmp_path / "rows.json")]).generate("train", 1, 0)
-    assert (task.prompt, task.data["reward_model"]["ground_truth"]) == ("...", "72")
-
-
 def recipe(*overrides: str) -> dict[str, Any]:
     return translate(overrides).checked()[0]
-
-
-def test_policies_follow_from_the_agents() -> None:
-    made = recipe(
-        "marl.agents={solver: {policy: a}, verifier: {policy: b}}", "marl.agents.solver.instructions=Be brief"
-    )
-    assert made["marl"]["agents"]["solver"] == {"policy": "a", "instructions": "Be brief"}
-    assert made["marl"]["policies"] == {"a": {}, "b": {}}
-    assert "workflow" not in made["marl"]  # the error for a missing one names the key
-
-
-def test_verls_own_defaults_hold() -> None:
-    made = recipe()
-    defaults = yaml.safe_load((verl_configs() / "_generated_ppo_trainer.yaml").read_text())
-    assert made["marl"]["algorithm"] == {
-        "name": "ippo",
-        "options": {"advantage": {"returns": {"lam": defaults["algorithm"]["lam"]}}},
-    }
-    assert made["marl"]["sampler"]["options"]["episodes"] == 1
-    assert made["data"]["train_batch_size"] == defaults["data"]["train_batch_size"]
-    for key in ("total_epochs", "total_training_steps", "save_freq", "test_freq"):
-        assert made["trainer"][key] == defaults["trainer"][key]
-
-
-def test_the_last_of_two_overrides_holds() -> None:
-    made = recipe("actor_rollout_ref.rollout.n=5", "data.seed=1", "actor_rollout_ref.rollout.n=6", "data.seed=2")
-    assert made["marl"]["sampler"]["options"]["episodes"] == 6
-    assert made["data"]["seed"] == 2
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ("algorithm.adv_estimator=opo", r"the nearest to .*=opo is algorithm\.adv_estimator=rloo"),
-        ("algorithm.adv_estimator=gdpo", r"needs algorithm\.gdpo_reward_keys"),
         ("algorithm.adv_estimator=grop", r"unknown 'algorithm\.adv_estimator=grop': did you mean 'grpo'"),
         ("algorithm.use_kl_in_reward=True actor_rollout_ref.actor.use_kl_loss=True", r"actor\.use_kl_loss=true"),
-        ("trainer.critic_warmup=5", r"'trainer\.critic_warmup=5' cannot be honoured: .*without a warm-up"),
-        ("reward_model.enable=True", "a judge is an agent"),
-        ("trainer.resume_mode=resume_path", "marl-verl train --resume RUN"),
         ("actor@actor_rollout_ref.actor=megatron_actor", "FSDP engine"),
         ("model_engine=megatron", r"FSDP engine \(actor_rollout_ref\.actor\.strategy=fsdp2\)"),
-        ("--config-name=ppo_megatron_trainer.yaml", "FSDP engine"),
-        ("--config-name mine", "config files: write their keys"),
-        ("actor_rollout_ref.rollout.name=sglang", r"actor_rollout_ref\.rollout\.name=vllm"),
         ("+data.max_promt_length=3", "did you mean 'data.max_prompt_length'"),
-        ("+actor_rollout_ref.actor.megatrn.size=3", "a team does not use it"),
         ("train.parquet", "is not of the form key=value"),
-        ("marl.agents=3 marl.agents.solver.policy=x", "'agents' is a single value"),
         ("algorithm.adv_estimator=grpo algorithm.gamma=0.9 trainer.nnodes=2", "needs a Ray cluster of 2 machines"),
-        ("algorithm.adv_estimator=reinforce_plus_plus algorithm.gamma=0.9", r"marl\.algorithm\.options"),
-        ("algorithm.adv_estimator=gae marl.algorithm.name=grpo", "both choose the advantage: remove the first one"),
     ],
 )
 def test_what_does_not_apply_is_refused_with_what_replaces_it(
@@ -258,17 +198,6 @@ def test_what_does_not_apply_is_refused_with_what_replaces_it(
     monkeypatch.setattr(verl_script, "CLUSTER", Path("absent"))
     with pytest.raises(MarlError, match=message):
         translate(overrides.split(" ")).checked()
-
-
-def test_all_that_cannot_be_honoured_is_one_message_grouped_by_reason() -> None:
-    megatron = f"{ACTOR}.strategy=megatron critic.strategy=megatron model_engine=megatron {ACTOR}.megatron.size=2"
-    others = "actor_rollout_ref.rollout.name=sglang data.image_key=x reward_model.enable=True"
-    lines = f"{megatron} {others} reward_model.model.path=judge data.return_raw_chat=False trainer.foo=1".split()
-    with pytest.raises(MarlError) as caught:
-        recipe(*lines, "algorithm.adv_estimator=gae")
-    reasons, keys = str(caught.value).splitlines()[1::2], str(caught.value).splitlines()[2::2]
-    assert [reason.split()[0] for reason in reasons] == ["Megatron,", "a", "agents", "a", "a"]
-    assert " ".join(keys).split() == [*lines[:8], lines[9]]
 
 
 DROPS = """
@@ -306,12 +235,6 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
             {"marl.algorithm.options.advantage.overlong": {"L": 20480, "C": 4096, "factor": 0.5}},
         ),
         (
-            "reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=128 "
-            "data.max_response_length=512",
-            {"marl.algorithm.options.advantage.overlong": {"L": 512, "C": 128}, "data.max_response_length": "512"},
-        ),
-        ("reward.reward_kwargs.overlong_buffer_cfg.enable=False reward.reward_kwargs.max_resp_len=9", {}),
-        (
             "algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc "
             "algorithm.filter_groups.max_num_gen_batches=10 data.gen_batch_size=99",
             {"marl.sampler.filter": {"no_variance": True, "refill": 9}},
@@ -321,14 +244,6 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
             {f"{ACTOR}.use_kl_loss": "true", f"{ACTOR}.kl_loss_coef": "0.02", f"{ACTOR}.kl_loss_type": "k2"},
         ),
         ("data.truncation=left", {"data.filter_overlong_prompts": "true"}),
-        (
-            "+actor_rollout_ref.actor.policy_loss.tau_pos=1.5 actor_rollout_ref.actor.policy_loss.loss_mode=sapo",
-            {
-                f"{ACTOR}.tau_pos": "1.5",
-                f"{ACTOR}.policy_loss.loss_mode": "sapo",
-                "marl.algorithm.options.loss": "verl",
-            },
-        ),
         (
             f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=4 {ACTOR}.grad_clip=0.5",
             {f"{ACTOR}.ulysses_sequence_parallel_size": "4", f"{ACTOR}.optim.clip_grad": "0.5"},
@@ -342,13 +257,10 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
                 "trainer.n_gpus_per_node": "8",
             },
         ),
-        ("sandbox_fusion.url=http://x", {"reward.sandbox_fusion.url": "http://x"}),
-        ("custom_reward_function.path=x.py", {"reward.custom_reward_function.path": "x.py"}),
         (
             "trainer.val_before_train=False trainer.test_freq=-1",
             {"trainer.val_before_train": "False", "trainer.test_freq": "1000000"},
         ),
-        ("actor_rollout_ref.rollout.n=5", {"marl.sampler.options.episodes": 5}),
     ],
 )
 def test_keys_with_a_counterpart_are_translated_and_listed(lines: str, wanted: dict[str, Any]) -> None:
@@ -369,14 +281,6 @@ def leaves(section: dict[str, Any], usual: dict[str, Any], prefix: str = "") -> 
             yield from leaves(value, usual.get(key, {}), f"{path}.")
         elif value != usual.get(key):
             yield path, value
-
-
-def test_critics_get_their_older_keys() -> None:
-    lines = "critic.model.fsdp_config.param_offload=True critic.ulysses_sequence_parallel_size=2 critic.enable=True"
-    script = translate([*lines.split(), "algorithm.adv_estimator=gae"])
-    fsdp = {"param_offload": True, "ulysses_sequence_parallel_size": 2}
-    assert script.recipe["marl"]["critic"] == {"fsdp": fsdp}
-    assert script.refused == [] or script.refused[0][1] == "critic.enable=True"
 
 
 def test_a_second_policy_shares_the_gpus_and_begins_with_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,7 +319,7 @@ def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("team", ["", "team"])
+@pytest.mark.parametrize("team", ["team"])
 def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch)
     (tmp_path / "python3").write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n')

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import os
 import re
 import signal
@@ -23,8 +21,6 @@ from marl_verl.backend.failure import one_line
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
-from marl_verl.evaluation.request import REQUEST
-from marl_verl.events import Phases
 from marl_verl.run.parent import how_to_continue
 
 pytestmark = pytest.mark.slow
@@ -286,22 +282,6 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, 
     del waiting
 
 
-def test_a_failed_vllm_engine_is_detected() -> None:
-    """`is_healthy` reads `AsyncLLM.errored`, and verl's server calls its AsyncLLM `engine`."""
-    engine = _source("vllm", "v1/engine/async_llm.py")
-    assert "def errored(self) -> bool" in engine, "vLLM has moved AsyncLLM.errored: is_healthy needs it"
-    server = _source("verl", "workers/rollout/vllm_rollout/vllm_async_server.py")
-    assert "self.engine = engine_client" in server, "verl has renamed its server's engine: is_healthy needs it"
-
-
-def _source(package: str, path: str) -> str:
-    """Text of a file of an installed package, which is not imported for it."""
-    found = importlib.util.find_spec(package)
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    return (Path(found.submodule_search_locations[0]) / path).read_text()
-
-
 @pytest.mark.e2e
 def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
     import transfer_queue
@@ -317,15 +297,6 @@ def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
 # -- error messages -----------------------------------------------------------------------------------------------
 
 
-def test_the_message_for_a_dead_actor_that_is_not_watched(ray: Any, make: Any) -> None:
-    actor, pid = make()
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ray.exceptions.ActorDiedError) as caught:
-        ray.get(actor.work.remote(0))
-    name = "make.<locals>.Worker"
-    assert one_line(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed or out of memory"
-
-
 def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -> None:
     class Broken:
         def __init__(self) -> None:
@@ -334,32 +305,3 @@ def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -
     with pytest.raises(ray.exceptions.ActorDiedError) as caught:
         ray.get(ray.remote(Broken).remote().__ray_ready__.remote())
     assert one_line(caught.value) == "ActorDiedError: ValueError: no such model"
-
-
-def test_a_ray_that_does_not_start_in_time_has_a_remedy() -> None:
-    from ray._private import node
-
-    (words,) = re.findall(r'"(The current node timed out during startup)\. This "', inspect.getsource(node))
-    assert one_line(Exception(words)).endswith("the machine is too busy. End other programs and start the run again")
-    assert one_line(Exception("my server timed out during startup")) == "Exception: my server timed out during startup"
-
-
-def test_phases_overlap_and_the_one_that_failed_stays() -> None:
-    phases, begun = Phases(12), Phases()
-    with phases("sampling"):
-        with phases("updating"):
-            assert phases.describe() == "while sampling and updating in step 12"
-        with pytest.raises(ValueError, match="x"), phases("syncing weights"):
-            raise ValueError("x")
-    assert phases.describe() == "while syncing weights in step 12"
-    with begun("validating"):
-        assert begun.describe() == "while validating, before the first step"
-
-
-def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:
-    assert how_to_continue(tmp_path) == "No checkpoint was saved yet: start a new run"
-    (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "step_4" / "team.json").write_text("{}")
-    assert how_to_continue(tmp_path) == f"Continue with: marl-verl train --resume {tmp_path}"
-    (tmp_path / REQUEST).write_text("{}")
-    assert how_to_continue(tmp_path) == "Run the evaluation again"

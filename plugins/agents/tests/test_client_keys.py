@@ -6,14 +6,13 @@ import asyncio
 import json
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 from marl_verl_agents import transport
 from marl_verl_testing import ScriptedPolicy
 from marl_verl_testing.scripted import ScriptedContext
 
-from marl_verl.algo.sampling import Independent, drive
+from marl_verl.algo.sampling import drive
 from marl_verl.episode import Run, Workflow
 from marl_verl.tasks.base import Task
 
@@ -31,7 +30,6 @@ TOOLS: dict[str, Any] = {
     RESPONSES: [{"type": "function", **FUNCTION}],
     MESSAGES: [{"name": "add", "input_schema": {"type": "object"}}],
 }
-TWO = {"content": "", "tool_calls": [{"name": "add", "arguments": {"a": n}} for n in (1, 2)]}
 
 ANYWHERE = {  # vLLM's, and those of other servers
     **{"chat_template_kwargs": {"enable_thinking": False}, "top_k": 1, "min_p": 0.5, "repetition_penalty": 1.3},
@@ -100,80 +98,6 @@ def test_a_key_without_influence_is_accepted(path: str) -> None:
     ((status, body),), (act,) = post((path, LEAST[path] | HARMLESS))
     assert status == 200, body
     assert act.parameters == ({"max_tokens": 9} if path == MESSAGES else None)
-
-
-@pytest.mark.parametrize("path", APIS)
-def test_an_ignored_key_is_dropped(path: str) -> None:
-    ignored = ("top_k", "temprature", "verbosity", "effort", "thinking", "temperature", "max_tokens")
-    keys = {"top_k": 3, "temprature": 1, "temperature": 0.5, **({"thinking": {}} if path == MESSAGES else {})}
-    keys |= {"text": {"verbosity": "low"}, "reasoning": {"effort": "low"}} if path == RESPONSES else {}
-    ((status, body),), (act,) = post((path, LEAST[path] | keys), ignored=ignored)
-    assert status == 200, body
-    assert act.parameters is None
-
-
-@pytest.mark.parametrize("path", APIS)
-def test_no_last_message_is_silently_taken_for_a_whole_one(path: str) -> None:
-    """Anthropic's API continues it, which is refused; OpenAI's begin a new message, unless a key of vLLM is set."""
-    key = "input" if path == RESPONSES else "messages"
-    begun = LEAST[path] | {key: [USER, {"role": "assistant", "content": "The answer is ("}]}
-    others = [{"continue_final_message": True}, {"add_generation_prompt": False, "continue_final_message": True}]
-    found, acts = post(*[(path, begun | keys) for keys in [{}, *others]])
-    assert [status for status, _ in found] == [400 if path == MESSAGES else 200, 400, 400]
-    if path == MESSAGES:
-        assert "(prefill) is not supported" in found[0][1]["error"]["message"]
-    else:
-        assert [message["role"] for message in acts[0].observation] == ["user", "assistant"]
-    prefix = {"role": "assistant", "content": "(", "prefix": True}  # of Mistral and DeepSeek
-    if path == CHAT:
-        assert [status for status, _ in post((path, LEAST[path] | {key: [USER, prefix]}))[0]] == [400]
-
-
-def test_without_parallel_calls_only_the_first_one_is_made() -> None:
-    chat = LEAST[CHAT] | {"tools": TOOLS[CHAT]}
-    claude = LEAST[MESSAGES] | {"tools": TOOLS[MESSAGES]}
-    alone = {"type": "auto", "disable_parallel_tool_use": True}
-    bodies = [chat, chat | {"parallel_tool_calls": False}, claude, claude | {"tool_choice": alone}]
-    found, acts = post(*zip((CHAT, CHAT, MESSAGES, MESSAGES), bodies, strict=True), replies=TWO)
-    assert [len(body["choices"][0]["message"]["tool_calls"]) for _, body in found[:2]] == [2, 1]
-    assert [sum(block["type"] == "tool_use" for block in body["content"]) for _, body in found[2:]] == [2, 1]
-    assert [act.parameters.get("parallel_tool_calls") for act in acts] == [None, False, None, False]
-    ids = [body["choices"][0]["message"]["tool_calls"][0]["id"] for _, body in found[:2]]
-    assert acts[1].parameters["tools"] == TOOLS[CHAT]
-    assert len(set(ids)) == 2
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_anthropics_stop_sequences_are_named(stream: bool) -> None:
-    texts = {
-        "4 END more": ("4 ", "stop_sequence", "END"),
-        "4": ("4", "end_turn", None),
-        "a|b": ("a", "stop_sequence", "|"),
-    }
-
-    class Asks(Workflow):
-        async def run(self, task: Task, team: Any) -> Any:
-            http = anthropic.DefaultAsyncHttpxClient(transport=transport(team, "solver"))
-            client = anthropic.AsyncAnthropic(http_client=http, api_key="none", base_url="http://any")
-            asked: Any = {"model": "m", "max_tokens": 9, "messages": [USER], "stop_sequences": ["END", "|"]}
-            found = []
-            for _ in texts:
-                if stream:
-                    async with client.messages.stream(**asked) as events:
-                        message = await events.get_final_message()
-                else:
-                    message = await client.messages.create(**asked)
-                found.append([message.content[0].text, message.stop_reason, message.stop_sequence])
-            return found
-
-    async def go() -> Any:
-        context = ScriptedContext(Asks(), TASK, ScriptedPolicy({"solver": [*texts]}))
-        return await Independent(1).sample(context)
-
-    sample = asyncio.run(go())
-    assert not sample.failures, sample.failures[0].trace
-    (episode,) = sample.episodes
-    assert [tuple(each) for each in episode.answer] == [*texts.values()]
 
 
 DEEP = 20_000

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import json
-import os
-import re
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
@@ -18,15 +15,13 @@ import httpx
 import openai
 import psutil
 import pytest
-from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, ProcessFailed, connections, process, server
+from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, connections, process, server
 from marl_verl_testing import ScriptedPolicy
 from marl_verl_testing.scripted import ScriptedContext
 
-from marl_verl.algo.rewards.mix import returned
 from marl_verl.algo.sampling import Failure, Independent, Sample
-from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn
+from marl_verl.episode import Run
 from marl_verl.errors import MarlError
-from marl_verl.run.prepare import plan_run
 from marl_verl.tasks.base import Task, TaskSet
 
 TASK = Task("t", "2 + 2?")
@@ -137,28 +132,6 @@ def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -
     assert [turn.slot for turn in turns] == ["0", "1"]
     assert [message["role"] for message in turns[1].observation] == ["system", "user", "assistant", "tool"]
     assert turns[0].parameters["max_tokens"] == 50
-
-
-def test_errors_have_the_format_of_their_api() -> None:
-    async def do(endpoints: Endpoints) -> str:
-        with pytest.raises(openai.BadRequestError, match="'logit_bias' is not supported"):
-            await chat(endpoints, logit_bias={"1": 1})
-        async with anthropic.AsyncAnthropic(base_url=endpoints["solver"].anthropic, api_key="n") as client:
-            tool: Any = {"type": "computer", "name": "x"}
-            with pytest.raises(anthropic.BadRequestError, match="a tool of type 'computer' is not supported"):
-                await client.messages.create(model="m", max_tokens=1, messages=ASK, tools=[tool])
-        with pytest.raises(MarlError, match=r"no agent 'solvr': did you mean 'solver'\?"):
-            endpoints["solvr"]
-        async with httpx.AsyncClient() as client:
-            wrong = endpoints["solver"].openai.replace("/solver/", "/solvr/")
-            found = await client.post(f"{wrong}/chat/completions", json={"messages": ASK})
-            assert found.status_code == 404
-            assert "did you mean 'solver'?" in found.json()["error"]["message"]
-            assert (await client.get(endpoints["solver"].openai + "/models")).json()["data"][0]["id"] == "solver"
-        await chat(endpoints)
-        return "4"
-
-    assert len(one(sampled(do)).turns) == 1
 
 
 def test_a_url_ends_with_its_episode() -> None:
@@ -303,75 +276,6 @@ def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: 
     assert left == [True]
 
 
-def test_what_a_process_prints_is_cut_not_a_hang() -> None:
-    async def do(endpoints: Endpoints) -> str:
-        await chat(endpoints)
-        with pytest.raises(ProcessFailed) as error:
-            await process("sh", "-c", "echo out; exit 3")
-        assert (error.value.completed.code, error.value.completed.output) == (3, "out\n")
-        done = await process(sys.executable, "-c", "print('x' * 3_000_000 + '4')", input="y" * 1_000_000, seconds=30)
-        assert len(done.output) == 2**20
-        return done.output.strip()[-1]
-
-    assert one(sampled(do)).score == 1.0
-
-
-def planned(tmp_path: Path, *overrides: str) -> Any:
-    """The dry run of the inventory recipe with an external workflow."""
-    (tmp_path / "outside.py").write_text(OUTSIDE)
-    recipe = Path(__file__).parents[3] / "recipes" / "quickstart" / "inventory.yaml"
-    own = ("marl.workflow.name=outside", f"marl.run.dir={tmp_path}", "marl.agents.holder.reward=returned")
-    return plan_run(recipe, [*own, *overrides], [tmp_path / "outside.py"])
-
-
-OUTSIDE = """
-from marl_verl import hookimpl
-from marl_verl_agents.gateway import ExternalWorkflow
-
-class Outside(ExternalWorkflow):
-    async def run(self, task, endpoints):
-        raise RuntimeError("a dry run starts no process")
-
-@hookimpl
-def marl_register(registry):
-    registry.workflow("outside", Outside)
-"""
-
-
-def test_a_dry_run_starts_nothing_and_refuses_what_replays(tmp_path: Path) -> None:
-    assert planned(tmp_path, "marl.algorithm.name=grpo").team.workflow.name == "outside"
-    why = "workflow 'outside' cannot be replayed: its agents are processes that run by themselves, but"
-    for algorithm in ("at-grpo", "sharp"):
-        with pytest.raises(MarlError, match=why):
-            planned(tmp_path, f"marl.algorithm.name={algorithm}")
-
-
-def test_rewards_come_back_with_the_answer() -> None:
-    turn = Turn(Act("solver", "0", 0, 0, ()), Action("4"), "u", 0, "p")
-    for answer, expected in (({"text": "4", "rewards": {"solver": 0.5}}, 0.5), ({"rewards": {}}, 0.0)):
-        episode = Episode("u", 0, TASK, [turn], answer, True, Journal(()))
-        assert returned(TASK, turn, episode) == expected
-    with pytest.raises(MarlError, match=r"role reward 'returned' needs an answer with a mapping 'rewards', got '4'"):
-        returned(TASK, turn, Episode("u", 0, TASK, [turn], "4", True, Journal(())))
-
-
-def test_the_pages_workflow_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ExternalWorkflow" in block)
-    program = tmp_path / "my-agent"
-    program.write_text(
-        f"#!{sys.executable}\nimport os, urllib.request as u\n"
-        "url, head = os.environ['OPENAI_BASE_URL'] + '/chat/completions', {'content-type': 'application/json'}\n"
-        f"u.urlopen(u.Request(url, {json.dumps({'messages': ASK}).encode()!r}, head)).read()\nprint(4, end='')\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    names: dict[str, Any] = {}
-    exec(code, names)
-    context = ScriptedContext(names["Terminal"](), TASK, ScriptedPolicy({"coder": "4"}), tasks=Whole())
-    assert one(asyncio.run(Independent(1).sample(context))).score == 1.0
-
-
 # Bounds
 
 
@@ -389,14 +293,7 @@ POST = "POST PATH HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n"
 
 @pytest.mark.parametrize(
     ("token", "length", "body", "limits", "status"),
-    [
-        ("A" * 32, 5 * 2**20, "", {}, 410),
-        ("", 5, "", {}, 410),
-        (None, server.BODY + 1, "", {}, 413),
-        (None, 5, "", {"BODY_SECONDS": 0.1}, 408),
-        (None, 5, "", {"REQUESTS": 0}, 429),
-        (None, 5, "xxxx", {"BODIES": 3}, 429),
-    ],
+    [("A" * 32, 5 * 2**20, "", {}, 410), (None, server.BODY + 1, "", {}, 413), (None, 5, "", {"REQUESTS": 0}, 429)],
 )
 def test_a_request_that_may_not_be_is_answered_before_the_end_of_its_body(
     token: str | None, length: int, body: str, limits: dict[str, float], status: int, monkeypatch: pytest.MonkeyPatch
@@ -416,7 +313,7 @@ def test_a_request_that_may_not_be_is_answered_before_the_end_of_its_body(
     one(sampled(do))
 
 
-@pytest.mark.parametrize("begun", ["", "POST /e", "GET / HTTP/1.1\r\n" + "a: b\r\n" * 99, "GET /" + "a" * 2**19])
+@pytest.mark.parametrize("begun", ["", "GET / HTTP/1.1\r\n" + "a: b\r\n" * 99])
 def test_connections_without_a_request_are_few_and_end(begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "most_strangers", lambda: 8)
     monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)

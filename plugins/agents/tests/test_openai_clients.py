@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import gc
 import json
-import pickle
-import re
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from marl_verl_agents import openai_client, openai_client_sync, transport
+from marl_verl_agents.gateway import ExternalWorkflow
 from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import Independent, drive
-from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
+from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.tasks.base import Task
+from plugins.agents.tests.test_client_keys import APIS, LEAST, MESSAGES, RESPONSES, TOOLS, USER
 
 TASK = Task("t", "2 + 2?")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -63,26 +59,6 @@ def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: A
         return found[0]
 
     return asyncio.run(go())
-
-
-class Chats(Workflow):
-    async def run(self, task: Task, team: Any) -> str:
-        asked: Any = [{"role": "user", "content": task.prompt}]
-        whole = await openai_client(team, "solver").chat.completions.create(model="gpt-5", messages=asked)
-        said: Any = [whole.choices[0].message, {"role": "user", "content": "right?"}]
-        judged = await openai_client(team).chat.completions.create(
-            model="judge", messages=[{"role": "developer", "content": "brief"}, *said], max_tokens=3
-        )
-        return f"{whole.choices[0].message.content} {judged.choices[0].message.content}"
-
-
-def test_a_workflow_of_clients_is_replayable() -> None:
-    run = check_workflow(Chats(), TASK, ScriptedPolicy({"solver": "4", "judge": "yes"}), seconds=300)
-    assert run.answer == "4 yes"
-    judged = run.turns[1][0]
-    assert judged.parameters == {"max_tokens": 3}
-    brief, draft = {"role": "system", "content": "brief"}, {"role": "assistant", "content": "4"}
-    assert judged.observation == (brief, draft, {"role": "user", "content": "right?"})
 
 
 def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
@@ -159,47 +135,6 @@ def test_responses_with_calls_and_results() -> None:
     assert second.parameters["max_tokens"] == 9
 
 
-def test_several_choices_are_acts_in_named_slots() -> None:
-    async def do(team: Any) -> Any:
-        found = await openai_client(team, "solver").chat.completions.create(model="m", messages=ASK, n=3)
-        more = await openai_client(team, "solver", slot="b").chat.completions.create(model="m", messages=ASK, n=2)
-        return [choice.message.content for choice in [*found.choices, *more.choices]]
-
-    run = answers(do, lambda act: act.slot)
-    slots = ["choice0", "choice1", "choice2", "b.choice0", "b.choice1"]
-    assert run.answer == slots == [act.slot for act, _ in run.turns]
-
-
-def test_overlapping_requests_need_slots() -> None:
-    async def do(team: Any, *slots: Any) -> Any:
-        clients = [openai_client(team, "solver", slot=slot) for slot in slots]
-        found = await asyncio.gather(*(client.responses.create(model="m", input="q") for client in clients))
-        return [each.output_text for each in found]
-
-    assert answers(lambda team: do(team, "a", "b"), lambda act: act.slot).answer == ["a", "b"]
-    with pytest.raises(WorkflowError, match="acts twice concurrently in slot 'a'"):
-        answers(lambda team: do(team, "a", "a"))
-
-
-def test_invalid_requests_are_errors_in_openais_format() -> None:
-    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]
-
-    async def do(team: Any) -> Any:
-        client = openai_client(team).with_options(max_retries=5)  # an error is not retried
-        with pytest.raises(openai.NotFoundError, match="the team has no agent 'solvr': did you mean 'solver'"):
-            await client.chat.completions.create(model="solvr", messages=ASK)
-        with pytest.raises(openai.BadRequestError, match="contains image, which is not supported") as error:
-            await client.chat.completions.create(model="solver", messages=image)
-        assert error.value.body["type"] == "invalid_request_error"
-        with pytest.raises(openai.BadRequestError, match="'previous_response_id' is not supported"):
-            await client.responses.create(model="solver", input="q", previous_response_id="r")
-        with pytest.raises(openai.NotFoundError, match=r"/embeddings is not supported"):
-            await client.embeddings.create(model="solver", input="q")
-        return (await client.responses.create(model="solver", input="q")).output_text
-
-    assert len(answers(do).turns) == 1
-
-
 class Shortens(Workflow):
     """Adds to a conversation until it is too long, then goes on with its last message; two clients at once."""
 
@@ -240,40 +175,6 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
         asyncio.run(replay(Shortens(), task, policy.agents, Journal(tuple(episode.journal.acts()))))
 
 
-def test_no_request_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The openai package finds the platform in a thread before a client's first request; concurrent first requests
-    would then have no order that a replay could repeat."""
-    monkeypatch.setattr("openai._base_client.get_platform", lambda: pytest.fail("a thread was started"))
-
-    async def do(team: Any) -> Any:
-        return (await openai_client(team, "solver").responses.create(model="m", input="q")).output_text
-
-    assert answers(do).answer == "4"
-
-
-@pytest.mark.parametrize("package", ["httpx", "httpx2"])
-def test_the_transport_serves_any_httpx_client(package: str) -> None:
-    module = pytest.importorskip(package)
-
-    async def do(team: Any) -> Any:
-        async with module.AsyncClient(transport=transport(team, "solver")) as client:
-            found = await client.post("http://any/v1/chat/completions", json={"messages": ASK})
-            wrong = await client.post("http://any/v1/chat/completions", content=b"{")
-        return [found.json()["choices"][0]["message"]["content"], wrong.status_code, wrong.json()["error"]["type"]]
-
-    assert answers(do).answer == ["4", 400, "invalid_request_error"]
-
-
-def test_the_difference_in_the_docs_is_a_workflow() -> None:
-    """The ```diff block of docs/frameworks.md: its new side runs, and is replayable."""
-    page = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text()
-    block = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)[0]
-    code = "\n".join(line[1:] for line in block.splitlines() if not line.startswith("-"))
-    names: dict[str, Any] = {"Workflow": Workflow}
-    exec(code, names)
-    assert answers(lambda team: names["Solve"]().run(TASK, team)).answer == "4"
-
-
 # Synchronous code
 
 
@@ -286,26 +187,6 @@ def talk(client: Any, rounds: int = 2) -> str:
             .message.content
         )
     return said
-
-
-def test_a_synchronous_client_in_the_loop_is_refused() -> None:
-    async def do(team: Any) -> Any:
-        return talk(openai_client_sync(team, "solver"))
-
-    with pytest.raises(WorkflowError, match=r"BadRequestError.*would block the event loop.*openai_client"):
-        answers(do)
-
-
-def test_an_async_client_in_another_loop() -> None:
-    async def do(team: Any) -> Any:
-        client = openai_client(team, "solver")
-
-        async def inside() -> str:
-            return (await client.responses.create(model="m", input="q")).output_text
-
-        return await team.in_thread(lambda: asyncio.run(inside()))
-
-    assert answers(do).answer == "4"
 
 
 def test_a_closed_run_ends_its_thread() -> None:
@@ -336,49 +217,7 @@ def test_a_closed_run_ends_its_thread() -> None:
     assert ended == [asyncio.CancelledError]
 
 
-def test_nothing_of_it_is_imported_unless_used() -> None:
-    code = "import marl_verl.episode, sys; print([m for m in ('openai', 'httpx', 'mcp') if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
-    assert out.strip() == "[]"
-
-
 # Parallel sub-agents in one client, and copies of it
-
-
-def test_parallel_sub_agents_have_slots_of_their_own() -> None:
-    """By where they are created, in any order of arrival: gathered, in a task group, nested, with the same prompts."""
-    run = check_workflow(Fans(), TASK, ScriptedPolicy({"solver": lambda act: f"{act.slot} {len(act.observation)}"}))
-    lanes = {slot: [act.turn for act, _ in run.turns if act.slot.partition("#")[0] == slot] for slot in run.answer}
-    assert lanes == {
-        **{"parallel-1": [0, 1, 2, 3], "parallel-2": [0, 1, 2, 3], "parallel-3": [0, 1]},
-        **{"parallel-1.1": [0, 1], "parallel-1.2": [0, 1], "parallel-2.1": [0, 1], "parallel-2.2": [0, 1]},
-        **{"0": [0], "left": [0], "right": [0]},
-    }
-
-
-class Fans(Workflow):
-    async def run(self, task: Task, team: Any) -> Any:
-        client = openai_client(team, "solver")
-
-        async def ask(question: str, through: Any = client) -> str:
-            reply = await through.chat.completions.create(model="m", messages=[{"role": "user", "content": question}])
-            return reply.choices[0].message.content
-
-        async def sub_agent(question: str) -> str:
-            return await ask(await ask(question))
-
-        async def nested() -> list[str]:
-            return await asyncio.gather(sub_agent("3"), sub_agent("4"))
-
-        texts = await asyncio.gather(*map(sub_agent, ("1", "1", "2")))
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(sub_agent(text)) for text in texts[:2]]
-        texts += [text for pair in await asyncio.gather(nested(), nested()) for text in pair]
-        texts += [await asyncio.create_task(ask("alone")), *(task.result() for task in tasks)]
-        texts += await asyncio.gather(
-            *(ask("5", openai_client(team, "solver", slot=slot)) for slot in ("left", "right"))
-        )
-        return sorted({text.split()[0].partition("#")[0] for text in texts})
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -409,26 +248,151 @@ def test_a_conversation_of_a_parallel_task_goes_on_alone(inside: bool) -> None:
     assert len(acts) == len(turns) == (14 if inside else 7)
 
 
-@pytest.mark.parametrize("sync", [False, True])
-def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
-    """Frameworks copy and pickle the objects that hold it (DSPy, pydantic models)."""
-    pickled = []
+# Requests that a client repeats after a time-out, and replies that it gives back with other white space
 
-    async def do(team: Any) -> str:
-        client = openai_client_sync(team, "solver") if sync else openai_client(team, "solver")
-        through = transport(team, "solver")
-        for value in (client, client._client, through):
-            assert copy.deepcopy({"held": value})["held"] is value
-            assert pickle.loads(pickle.dumps(value)) is value
-        pickled.append(pickle.dumps(through))
-        again = copy.deepcopy(client.with_options(max_retries=3))
 
-        def ask() -> Any:
-            return again.chat.completions.create(model="m", messages=ASK)
+REPLY = {
+    **{"content": " \n so \n", "reasoning_content": "\n hm\n"},
+    "tool_calls": [{"name": "add", "arguments": '{"a":  2} '}],
+}
 
-        return (await team.in_thread(ask) if sync else await ask()).choices[0].message.content
 
-    assert answers(do).answer == "4"
-    gc.collect()
-    with pytest.raises(RuntimeError, match="a pickled TeamTransport of a run works in the process of the run only"):
-        pickle.loads(pickled[0])
+def given_back(path: str, reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of a reply and a tool's result, as a client sends them that strips texts and parses arguments."""
+    if path == RESPONSES:
+        items = []
+        for item in reply["output"]:
+            kept = {key: value for key, value in item.items() if key not in ("id", "status")}
+            for part in kept.get("content", ()):
+                part["text"] = part["text"].strip()
+            if "arguments" in kept:
+                kept["arguments"] = json.dumps(json.loads(kept["arguments"]))
+            items.append(kept)
+        return [*items, {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "4"}]
+    if path == MESSAGES:
+        for block in reply["content"]:
+            block |= {key: block[key].strip() for key in ("text", "thinking") if key in block}
+        result = {"type": "tool_result", "tool_use_id": reply["content"][-1]["id"], "content": "4"}
+        return [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": [result]}]
+    message = reply["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]))
+    message |= {key: message[key].strip() for key in ("content", "reasoning_content")}
+    return [message, {"role": "tool", "tool_call_id": call["id"], "content": "4"}]
+
+
+async def converse(client: Any, base: str, path: str) -> None:
+    key = "input" if path == RESPONSES else "messages"
+    body = LEAST[path] | {"tools": TOOLS[path], key: [USER]}
+    for _ in range(3):
+        reply = (await client.post(f"{base}{path}", json=body)).json()
+        body[key] = [*body[key], *given_back(path, reply)]
+
+
+class Inside(Workflow):
+    path: str
+
+    async def run(self, task: Task, team: Any) -> str:
+        async with httpx.AsyncClient(transport=transport(team, "solver")) as client:
+            await converse(client, "http://any", self.path)
+        return "4"
+
+
+class Outside(ExternalWorkflow):
+    path: str
+
+    async def run(self, task: Task, endpoints: Any) -> str:
+        async with httpx.AsyncClient() as client:
+            await converse(client, endpoints["solver"].anthropic, self.path)
+        return "4"
+
+
+@pytest.mark.parametrize("kind", [Inside, Outside])
+@pytest.mark.parametrize("path", APIS)
+def test_a_reply_with_other_white_space_continues_as_it_was_sampled(path: str, kind: Any) -> None:
+    context = ScriptedContext(kind(path), TASK, ScriptedPolicy({"solver": REPLY}))
+    sample = asyncio.run(Independent(1).sample(context))
+    assert not sample.failures, sample.failures[0].trace
+    turns = sample.episodes[0].turns
+    assert [turn.slot for turn in turns] == ["0", "1", "2"]
+    said = [turn.action.message for turn in turns]
+    assert said[0]["content"] == REPLY["content"]
+    assert [turns[2].observation[at] for at in (1, 3)] == said[:2]
+    assert turns[1].act.former is turns[0].action
+    assert turns[2].act.former is turns[1].action
+
+
+class Slow(ScriptedContext):
+    """Policies that do not answer requests whose number is in `late`."""
+
+    late: tuple[int, ...] = ()
+
+    async def act(self, act: Act, *given: Any, **more: Any) -> Action:
+        action = await super().act(act, *given, **more)
+        if len(self.asked) in self.late:
+            await asyncio.sleep(60)
+        return action
+
+
+class Retries(ExternalWorkflow):
+    """Two turns of a conversation, whose requests it repeats until they are answered."""
+
+    path: str
+    n: int = 1
+
+    async def run(self, task: Task, endpoints: Any) -> str:
+        base, key = endpoints["solver"].anthropic, "input" if self.path == RESPONSES else "messages"
+        body = LEAST[self.path] | {key: [USER]} | ({"n": self.n} if self.n > 1 else {})
+        for _ in range(2):
+            while True:
+                try:
+                    async with httpx.AsyncClient(timeout=0.5) as client:
+                        reply = (await client.post(f"{base}{self.path}", json=body)).json()
+                    break
+                except httpx.ReadTimeout:
+                    continue
+            said = reply["choices"][0]["message"]["content"] if self.n > 1 else "4"
+            body[key] = [*body[key], {"role": "assistant", "content": said}, USER]
+        return "4"
+
+
+@pytest.mark.parametrize("path", APIS)
+def test_a_request_repeated_after_a_timeout_is_the_same_turn(path: str) -> None:
+    context = Slow(Retries(path), TASK, ScriptedPolicy({"solver": "4"}))
+    context.late = (1, 2, 4)
+    sample = asyncio.run(Independent(1).sample(context))
+    assert not sample.failures, sample.failures[0].trace
+    turns = sample.episodes[0].turns
+    assert len(context.asked) >= 5
+    assert [(turn.slot, turn.turn, turn.index) for turn in turns] == [("0", 0, 0), ("1", 1, 1)]
+    assert turns[1].act.former is turns[0].action
+    assert turns[1].observation[1] == turns[0].action.message
+
+
+def test_an_act_that_is_cancelled_takes_no_turn() -> None:
+    """Another act takes its place, and an action that comes late for the cancelled one is not its."""
+
+    class Cancels(Workflow):
+        async def run(self, task: Task, team: Any) -> str:
+            await team["solver"].act("first", slot="x")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await team["solver"].act("second", slot="x")
+            return str((await team["solver"].act("third", slot="x")).text)
+
+    async def go() -> Any:
+        async with Run(Cancels(), TASK, ["solver"]) as run:
+            (first,) = await run.next() or ()
+            run.resolve(first, Action("1"))
+            (late,) = await run.next() or ()
+            (act,) = await run.next() or ()
+            run.resolve(late, Action("late"))
+            run.resolve(act, Action("3"))
+            assert await run.next() is None
+            return run, late, act
+
+    run, late, act = asyncio.run(go())
+    assert late.key == act.key == ("solver", "x#1")
+    assert act.former == Action("1")
+    assert run.answer == "3"
+    assert [(turn.observation[0]["content"], turn.index) for turn, _ in run.turns] == [("first", 0), ("third", 1)]

@@ -12,12 +12,11 @@ import pytest
 from marl_verl_agents import mcp_server, recorded_tool
 from marl_verl_agents.tools import McpError
 from marl_verl_testing import ScriptedPolicy
-from marl_verl_testing.determinism import replayable
 from marl_verl_testing.scripted import ScriptedContext
 from pydantic import BaseModel
 
 from marl_verl.algo.sampling import drive
-from marl_verl.episode import CallRecord, ReplayMismatch, Run, Workflow, replay
+from marl_verl.episode import CallRecord, Run, replay
 from plugins.agents.tests.test_openai_clients import TASK, does
 
 RAN: list[Any] = []
@@ -135,35 +134,3 @@ def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
     assert (tools["description"], sorted(tools["parameters"]["properties"])) == ("Add two numbers.", ["a", "b"])
     assert [call.raised is not None for call in first.journal.calls()] == [False, False, True]
     assert all(isinstance(call, CallRecord) and call.agent == "solver" for call in first.journal.calls())
-
-
-@pytest.mark.slow
-def test_a_framework_s_own_mcp_client_is_named(script: Path) -> None:
-    """Its calls are repeated by every replay. `mcp_server` passes the same check."""
-    workflow = OwnMcpClient.__new__(OwnMcpClient)
-    for own in (True, False):
-        object.__setattr__(workflow, "command", [sys.executable, str(script), str(script.parent / "log")])
-        object.__setattr__(workflow, "own", own)
-        work = replayable(workflow, TASK, ScriptedPolicy({"solver": "4"}), 0, 0)
-        if own:
-            with pytest.raises(ReplayMismatch, match=r"replayed, calls MCP tool 'add' again, .*: use `mcp_server`"):
-                asyncio.run(work)
-        else:
-            assert asyncio.run(work)[0].answer == "5"
-
-
-class OwnMcpClient(Workflow):
-    """A tool of an MCP server after an act."""
-
-    own: bool
-
-    async def run(self, task: Any, team: Any) -> Any:
-        from mcp import Client, StdioServerParameters
-
-        command: list[str] = self.command  # type: ignore[attr-defined]
-        await team["solver"].act("q")
-        if not self.own:
-            async with mcp_server(team, command) as server:
-                return await server.call("add", {"a": 2, "b": 3})
-        async with Client(StdioServerParameters(command=command[0], args=command[1:])) as client:
-            return (await client.call_tool("add", {"a": 2, "b": 3})).content[0].text

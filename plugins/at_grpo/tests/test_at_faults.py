@@ -13,20 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
-from marl_verl_at_grpo.metrics import Chosen, Turns
 from marl_verl_games import log
 from marl_verl_games.board import WORDS, Board
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
 from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import PlannerExecutor
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
+from marl_verl_math.tasks import MathTasks
+from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, shown
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
 
 from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent, Sample, Sampler
-from marl_verl.episode import Act, Episode, Journal, Turn
+from marl_verl.episode import Act, Turn
 
 K = 8
 TASKS = TinyPlanPath()
@@ -122,43 +123,70 @@ def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
     assert not np.allclose(blind.advantage, split.advantage)
 
 
-def test_without_the_tree_a_group_mixes_states_and_with_it_never(problems: list[Task], trees: list[Sample]) -> None:
-    def mixed(samples: list[Sample], name: str) -> bool:
-        turns = [turn for sample in samples for turn in sample.turns]
-        found = algorithm(name, **OPTIONS).compute(table(samples))
-        return any(len({shown_to(turns[other]) for other in found.members(one)}) > 1 for one in range(len(turns)))
-
-    assert mixed([sampled(task, Independent(K)) for task in problems], "at-grpo-sessions")
-    assert not mixed(trees, "at-grpo")
+# AT-GRPO's filter of groups
 
 
-def test_alpha_weighs_the_team_against_the_role() -> None:
-    def mixed(alpha: float) -> list[float]:
-        found = algorithm("at-grpo", **{"alpha": alpha}).compute(table([made()]))
-        return [round(value, 6) for value in found.reward.tolist()]
-
-    assert mixed(1.0) == [1.5, 1.0]
-    assert mixed(0.0) == [0.5, 1.0]
-    assert mixed(2.0) == [2.5, 1.0]
-
-
-def made() -> Sample:
-    """Two candidates of one act: {"team": 1, "role": 0.5} and {"team": 0, "role": 1}."""
-    turns = []
-    for k, rewards in enumerate(({"team": 1.0, "role": 0.5}, {"team": 0.0, "role": 1.0})):
-        act = Act(PLANNER, "0", 0, 0, ({"role": "user", "content": "at a1"},))
-        action = ScriptedPolicy({PLANNER: f"say {k}"}).act(act)
-        turn = Turn(act, action, "q", 0, PLANNER, node=f"0-{k}", index=k)
-        turn.rewards = rewards
-        turns.append(turn)
-    episode = Episode("q", 0, Task("q", ""), turns[:1], "", True, Journal(), off_path_turns=turns[1:])
-    return Sample(episodes=[episode])
+MEANS = {"a": [(0.0, 1.0), (2.0, 4.0), (9.0, 9.0), (5.0, 6.0)], "b": [(50.0, 60.0), (70.0, 71.0)]}
+ROWS = [
+    {
+        "uid": f"q{task}",
+        "session": k,
+        "index": number,
+        "turn": 0,
+        "agent": agent,
+        "length": 1,
+        "rewards": {"team": reward},
+    }
+    for number, (agent, groups) in enumerate(MEANS.items())
+    for task, rewards in enumerate(groups)
+    for k, reward in enumerate(rewards)
+]
 
 
-def test_the_methods_metrics(trees: list[Sample]) -> None:
-    assert Chosen().of_sample(made()) == {"tree/gain/planner": pytest.approx(1.5 - 1.25)}
-    assert Turns().of_sample(made()) == {"team/turns": 1.0}
-    assert (Turns().of_sample(Sample()), Chosen().of_sample(Sample())) == ({}, {})
-    for sample in trees:
-        assert Turns().of_sample(sample)["team/turns"] == len(sample.episodes[0].turns) / 2
-        assert Chosen().of_sample(sample).keys() == {"tree/gain/planner", "tree/gain/executor"}
+def filtered(**options: object) -> list[str]:
+    """The groups with an advantage of 0 in all rows that have another one without the filter."""
+    with_filter, without = (
+        algorithm("at-grpo-sessions", **each).compute(RowTable.from_rows(ROWS)).advantage for each in (options, {})
+    )
+    assert np.all((with_filter == without) | (with_filter == 0))
+    return sorted(
+        {f"{row['agent']}-{row['uid']}" for row, a, b in zip(ROWS, with_filter, without, strict=True) if a != b}
+    )
+
+
+def test_by_default_nothing_is_filtered() -> None:
+    assert filtered() == filtered(filter_method="mean", filter_ratio=0.0) == []
+
+
+def test_the_groups_of_an_agent_with_the_lowest_mean_are_left_out() -> None:
+    assert filtered(filter_method="mean", filter_ratio=0.5) == ["a-q0", "a-q1", "b-q0"]
+
+
+def test_groups_without_spread_are_first_by_std() -> None:
+    assert filtered(filter_method="std", filter_ratio=0.25) == []  # a-q2, whose advantages are 0 anyway
+
+
+# AT-GRPO's tree on mathematics: each candidate has the reward of its own answer
+
+
+TASK = Task("sum", "What is 6 * 7?", {"answer": "42"})
+
+
+def printing(answer: str) -> str:
+    return f"```python\nprint({answer})\n```"
+
+
+def test_each_candidate_is_rewarded_for_its_own_answer() -> None:
+    def program(act: Act, session: int, candidate: Any) -> str:
+        return {"0": printing("42"), "1": printing("40")}.get(str(candidate)[-1], "none")
+
+    def think(act: Act, session: int, candidate: Any) -> str:
+        return rf"{candidate}: \boxed{{4{str(candidate)[-1]}}}"
+
+    policy = ScriptedPolicy({TOOL_USER: program, REASONER: think})
+    rewards = {TOOL_USER: own_answer, REASONER: own_answer}
+    found = check_sampler(GreedyTree(3), ToolUserReasoner(turns=1), TASK, policy, tasks=MathTasks(), rewards=rewards)
+    assert [(turn.rewards["team"], turn.rewards["role"]) for turn in found.turns] == [
+        *[(1.0, 1.0), (0.0, 0.0), (0.0, -0.1)],
+        *[(0.0, 0.0), (0.0, 0.0), (1.0, 1.0)],
+    ]

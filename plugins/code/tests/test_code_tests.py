@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from pathlib import Path
 
 import pytest
 from marl_verl_code.code_tests import CodeWithTests, run_tests
@@ -13,9 +11,7 @@ from marl_verl_sandbox import Limits, Outcome
 from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl import Task
-from marl_verl.tasks import read_tasks
 
-EXAMPLE = Path(__file__).parents[3] / "recipes" / "mars2" / "example_code.jsonl"
 DOUBLE = Task(
     "double",
     "Read a number and print twice that number.",
@@ -39,26 +35,14 @@ def score(code: str, task: Task = DOUBLE) -> tuple[float, float]:
     return asyncio.run(both())
 
 
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [(RIGHT, (1, 1)), (SQUARE, (0, 0.5)), (LITERAL, (0, 1)), ("print(", (0, 0)), ("", (0, 0)), ("input()", (0, 0))],
-)
+@pytest.mark.parametrize(("code", "found"), [(RIGHT, (1, 1)), (SQUARE, (0, 0.5)), ("", (0, 0))])
 def test_the_score_is_1_when_all_tests_pass_and_the_public_score_a_share(code: str, found: tuple[float, float]) -> None:
     assert score(code) == found
 
 
-@pytest.mark.parametrize(("code", "rate"), [(RIGHT, 1), (SQUARE, 1 / 3), (LITERAL, 2 / 3), ("", 0)])
+@pytest.mark.parametrize(("code", "rate"), [(SQUARE, 1 / 3), ("", 0)])
 def test_the_pass_rate_is_the_share_of_all_tests(code: str, rate: float) -> None:
     assert asyncio.run(TASKS.measures(DOUBLE, code)) == {"pass_rate": pytest.approx(rate)}
-
-
-def test_the_pass_rate_of_an_endless_program_is_known_after_three_tests() -> None:
-    tests = [{"input": "0\n", "output": "0\n"}, *({"input": f"{n}\n", "output": ""} for n in range(1, 40))]
-    code = "while int(input()): pass\nprint(0)"
-    begun = time.monotonic()
-    found = asyncio.run(CodeWithTests(seconds=1).measures(Task("t", "p", {"private": tests}), code))
-    assert found == {"pass_rate": 1 / 40}
-    assert time.monotonic() - begun < 20
 
 
 def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
@@ -79,14 +63,6 @@ def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
 
     assert [outcome.verdict for outcome in asyncio.run(go())] == ["passed", "passed"]
     assert ticks >= 5  # 50 on an idle machine; 0 if they blocked it
-
-
-def test_the_example_file_is_made_of_tasks_that_can_be_solved() -> None:
-    tasks = {task.id: task for task in read_tasks(EXAMPLE)}
-    assert len(tasks) >= 3
-    solution = "numbers = list(map(int, open(0).read().split()))\nprint(sum(numbers[1:]))"
-    assert score(solution, tasks["example-sum"]) == (1, 1)
-    assert score("print(6)", tasks["example-sum"])[0] == 0
 
 
 # the workflow
@@ -115,36 +91,12 @@ def test_a_program_that_passes_the_public_tests_ends_it() -> None:
     assert (len(run.turns), run.answer) == (1, LITERAL)
 
 
-def test_an_attempt_without_a_program_is_invalid() -> None:
-    run = check_workflow(
-        RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": "It is easy.", "b": fenced("1 / 0")}), orders=1
-    )
-    assert run.invalid == {("a", "0"): "no code block"}
-    assert "no block between ``` and ``` was found" in run.turns[1][0].observation[0]["content"]
-    assert run.answer == "1 / 0"
-
-
-def test_errors_and_timeouts_are_in_the_feedback() -> None:
-    run = check_workflow(
-        RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": fenced("1 / 0"), "b": fenced(RIGHT)}), orders=1
-    )
-    assert "ZeroDivisionError" in run.turns[1][0].observation[0]["content"]
-    waits = fenced("while True: pass")
-    run = check_workflow(
-        RefineCode(rounds=1, seconds=1), DOUBLE, ScriptedPolicy({"a": waits, "b": fenced(RIGHT)}), orders=1
-    )
-    assert "takes too long and is stopped" in run.turns[1][0].observation[0]["content"]
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("```python\na = 1\n```", "a = 1"),
         ("first\n```\nx\n```\nthen\n```python\ny\n\nz\n```", "y\n\nz"),
         ("```python\nnot closed", ""),
-        ("inline ```x``` only", ""),
         ("```py\nprint('```')\n```", "print('```')"),
-        ("", ""),
     ],
 )
 def test_the_program_is_the_last_closed_block(text: str, code: str) -> None:

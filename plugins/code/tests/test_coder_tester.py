@@ -11,14 +11,12 @@ import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_code import coder_tester
 from marl_verl_code.code_tests import CodeWithTests
-from marl_verl_code.coder_tester import CoderTester, coder_reward, written
-from marl_verl_code.cooperation import Cooperation, patterns
-from marl_verl_code.joint_code import TwoCoders, edits
+from marl_verl_code.coder_tester import CoderTester, coder_reward
+from marl_verl_code.cooperation import patterns
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow
 
-from marl_verl import MarlError, Task
-from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.episode import Episode, Journal, Turn
+from marl_verl import Task
+from marl_verl.algo.sampling import Independent
 
 TASK = Task(
     "double",
@@ -61,15 +59,9 @@ def rewarded(coder: Any, tester: Any, turns: int = 1) -> list[dict[str, float]]:
     ("coder", "tester", "expected"),
     [
         (RIGHT, GOOD, (2.0, 2.0)),
-        (RIGHT, HALF, (2.0, 1.5)),
-        (SQUARE, GOOD, (4 / 3, 1 + 2 / 3)),  # right for 2 and for 0
-        (program("1 / 0"), GOOD, (0.0, 1.0)),
-        ("no code", GOOD, (0.0, 1.0)),
+        (SQUARE, GOOD, (4 / 3, 1 + 2 / 3)),
         (RIGHT, "no tests", (2.0, 1.0)),
-        ("no code", "no tests", (0.0, 0.0)),
-        ("```text\nprint(2 * int(input()))\n```", GOOD, (0.0, 1.0)),
-        (f"{SQUARE}\n{RIGHT}\n```\n4\n```", GOOD, (2.0, 2.0)),  # the last python block
-        (program("print(2 * int(input()), '\\n'); raise SystemExit(3)"), GOOD, (2.0, 2.0)),
+        (f"{SQUARE}\n{RIGHT}\n```\n4\n```", GOOD, (2.0, 2.0)),
         (program("print(2 * int(input()))\nraise ValueError"), GOOD, (0.0, 1.0)),
     ],
 )
@@ -88,24 +80,6 @@ def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
     assert "print(int(input()) ** 2)" in seen
     assert '"printed": "25\\n"' in seen
     assert "-6" not in seen
-
-
-def test_an_act_without_tests_keeps_the_first_term_of_the_act_before() -> None:
-    scores = rewarded([SQUARE, SQUARE, RIGHT], [HALF, "none", GOOD], turns=3)
-    testers = [score["tester"] for score in scores if "tester" in score]
-    assert testers == pytest.approx([0.5 + 2 / 3, 0.5 + 2 / 3, 2.0])
-
-
-def test_the_first_tests_count_and_their_number_is_an_option() -> None:
-    cases = [{"input": f"{n}\n", "output": f"{2 * n}\n"} for n in (2, 0, 3, 4, 5)]
-    task = Task("many", "p", {"public": cases[:1], "private": cases[1:], "solution": "print(2 * int(input()))"})
-    for count, share in ((None, 2 / 4), (5, 2 / 5), (1, 1)):
-        rows = CodeWithTests(**({} if count is None else {"reward_tests": count})).marked([task])
-        assert ("reward_tests" in rows[0].data) == (count is not None)
-        turn = check_workflow(CoderTester(turns=1), rows[0], ScriptedPolicy({"coder": SQUARE, "tester": GOOD})).turns[0]
-        act = Turn(turn[0], turn[1], "u", 0, "coder")
-        episode = Episode("u", 0, rows[0], [act], "", False, Journal(()))
-        assert asyncio.run(coder_reward(rows[0], act, episode)) == pytest.approx(2 * share)
 
 
 CALLS = Task("calls", "p", {"private": [{"entry": "Solution.add", "args": [1, 2], "expected": 3}]})
@@ -142,83 +116,22 @@ def test_a_tree_samples_no_token_that_is_not_a_row() -> None:
     assert len(sample.turns) == 8
 
 
-def test_tests_of_another_form_do_not_count() -> None:
-    assert written(GOOD) == [{"input": "5", "output": "10"}, {"input": "0", "output": "0"}]
-    assert written('```json\n[{"input": 1, "output": "2"}, 3, {"input": "a", "output": "b", "more": 1}]\n```') == [
-        {"input": "a", "output": "b"}
-    ]
-    assert len(written(tests(*[("1", "2")] * 20))) == 8
-    assert written("```json\n" + "[" * 100_000 + "\n```") == []
-
-
 # cooperation
 
 
 @pytest.mark.parametrize(
     ("body", "found"),
     [
-        ("return x", set()),
         ("return aux(x)", {"calls"}),
-        ("y = aux(x)\nreturn y", {"calls"}),
         ("return aux(x) + 1", {"calls", "decorator"}),
-        ("y = aux(x)\nreturn sorted(y)", {"calls", "decorator"}),
         ("try:\n    return aux(x)\nexcept ValueError:\n    return 0", {"calls", "fallback"}),
-        ("try:\n    return 1 / x\nexcept ValueError:\n    return aux(x)", {"calls", "fallback"}),
         ("total = 0\nfor each in x:\n    total += aux(each)\nreturn total", {"calls", "coordinator"}),
-        ("return [aux(each) for each in x]", {"calls", "coordinator", "decorator"}),
         ("if aux(x):\n    return 1\nreturn 2", {"calls", "strategy-filter"}),
-        ("kind = aux(x)\nif kind == 1:\n    return 1\nreturn 2", {"calls", "strategy-filter"}),
-        ("if x:\n    return aux(x)\nreturn 2", {"calls"}),
     ],
 )
 def test_patterns_of_cooperation(body: str, found: set[str]) -> None:
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     assert patterns(f"def solve(x):\n{lines}", "solve") == found
-
-
-def test_the_metric_is_a_share_of_the_answers() -> None:
-    task = Task("t", "p", {"entry": "solve"})
-    answers = [{"helper": "", "main": f"def solve(x): return {value}"} for value in ("aux(x)", "aux(x) + 1", "x", "x")]
-    sample = Sample([Episode("u", n, task, [], answer, True, Journal(())) for n, answer in enumerate(answers)])
-    found = Cooperation().of_sample(sample)
-    assert (found["cooperation/calls"], found["cooperation/decorator"], found["cooperation/fallback"]) == (0.5, 0.25, 0)
-    assert Cooperation().of_sample(Sample([Episode("u", 0, task, [], None, False, Journal(()))])) == {}
-
-
-EDITS = """Add one.
-```python
-import math
-@memoised
-def aux(x):
-    return x + 1
-```
-and
-```
-def solve(x):
-    return aux(x) + 0
-```"""
-
-
-def test_an_expert_reads_both_codes_and_edits_those_of_each_agent() -> None:
-    task = Task("t", "def solve(x): ...", {"entry": "solve", "tests": ["assert solve(1) == 2"]})
-    script = {"helper": "def aux(x): return x", "main": "def solve(x): return aux(x)", "expert": EDITS}
-    run = check_workflow(TwoCoders(feedback="expert"), task, ScriptedPolicy(script))
-    assert [act.agent for act, _ in run.turns] == ["helper", "main", "expert", "helper", "main"]
-    expert = run.turns[2][0].observation[0]["content"]
-    assert "def solve(x): return aux(x)" in expert
-    assert "0 of 1 tests pass." in expert
-    for (act, _), mine, other in zip(run.turns[3:], ("x + 1", "aux(x) + 0"), ("aux(x) + 0", "x + 1"), strict=True):
-        seen = act.observation[0]["content"]
-        assert f"    return {mine}\n```" in seen
-        assert f"return {other}" not in seen
-    assert edits("```\ndef solve(x): return 2\n```", ("aux",)) == "An expert suggests:\nno change of `aux`."
-    both = edits(EDITS, ("aux", "solve"))  # of a team of one
-    assert "x + 1" in both
-    assert "aux(x) + 0" in both
-    for feedback, agents in (("expert", ("helper", "main")), ("levels", ("helper", "main", "expert"))):
-        policy = ScriptedPolicy({agent: script[agent] for agent in agents})
-        with pytest.raises(MarlError, match="two-coders needs the agent 'expert' with feedback expert, and only then"):
-            check_workflow(TwoCoders(feedback=feedback), task, policy)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

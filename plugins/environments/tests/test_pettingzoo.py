@@ -15,8 +15,6 @@ from marl_verl_testing import ScriptedPolicy, check_sampler, check_task, check_w
 from pettingzoo.classic import rps_v2
 
 from marl_verl import Task, plugins
-from marl_verl.errors import MarlError
-from marl_verl.options import build
 
 TICTACTOE = "pettingzoo.classic.tictactoe_v3"
 TASK = Task("t", "t", {"env": TICTACTOE, "arguments": {}, "seed": 3})
@@ -73,16 +71,3 @@ def test_the_kit_accepts_the_task_set_and_samplers_replay_a_game() -> None:
         check_sampler(
             sampler, PettingZoo(moves=3), TASK, ScriptedPolicy({"cross": choose, "nought": choose}), tasks=tasks
         )
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"env": "pettingzoo.classic.tictacto_v3"}, "No module named"),
-        ({"env": "json"}, "neither `env` nor `parallel_env`"),
-        ({"env": TICTACTOE, "arguments": {"size": 4}}, "arguments {'size': 4}"),
-    ],
-)
-def test_an_environment_that_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
-        build(PettingZooTasks, options, "marl.task.options")

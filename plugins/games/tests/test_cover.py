@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow
+from marl_verl_games.text_teams import TextDiscussion, TextSolverVerifier, vote
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent, Sample
@@ -37,16 +37,6 @@ def test_all_agents_see_one_prompt_and_act_together() -> None:
     check_sampler(Independent(episodes=3), CoverTogether(), TASK, policy, tasks=Cover())
 
 
-def test_demonstrations_are_words_and_the_agents_start_alike() -> None:
-    tasks = Cover()
-    one, two = (tasks.demonstrations(agent, 50, 0, 0.5) for agent in ("agent-1", "agent-2"))
-    assert one == two
-    assert {word for seen, answer in one for word in (*seen.split(), answer)} <= set(tasks.vocabulary())
-    assert all(answer in seen.split()[1:] for seen, answer in tasks.demonstrations("agent-1", 50, 0, 1.0))
-    with pytest.raises(MarlError, match="did you mean 'agent-1'"):
-        tasks.demonstrations("agent1", 1, 0, 0.5)
-
-
 def sampled(one: Callable[[int], str], two: Callable[[int], str], episodes: int = 4) -> Sample:
     def script(choose: Callable[[int], str]) -> Callable[..., str]:
         return lambda act, session, candidate: choose(session)
@@ -68,15 +58,31 @@ def test_the_difference_of_roles(one: Callable[[int], str], two: Callable[[int],
     assert RoleDifference().of_sample(sampled(one, two)) == {"team/difference": pytest.approx(found)}
 
 
-def test_a_single_episode_says_nothing() -> None:
-    def choose(_: int) -> str:
-        return "a"
-
-    assert RoleDifference().of_sample(sampled(choose, choose, episodes=1)) == {}
+# Teams for tasks with a text: what each agent sees, and which answer is the team's
 
 
-def test_other_prompts_are_not_compared() -> None:
-    sample = sampled(lambda _: "a", lambda _: "b")
-    for turn in sample.turns:
-        turn.act = dataclasses.replace(turn.act, observation=({"role": "user", "content": turn.agent},))
-    assert RoleDifference().of_sample(sample) == {}
+TEXT = Task("q", "2 + 2?")
+
+
+def test_the_solver_answers_again_until_the_verifier_accepts() -> None:
+    policy = ScriptedPolicy({"solver": ["5", "4", "3"], "verifier": ["No, too much.", "I accept."]})
+    run = check_workflow(TextSolverVerifier(rounds=3), TEXT, policy)
+    assert (run.answer, run.proposals[0]) == ("4", "5")
+    texts = [shown(record.act) for record in run.journal]
+    assert texts[0] == "2 + 2?"
+    assert "Proposed answer:\n5" in texts[1]
+    assert "A verifier says:\nNo, too much." in texts[2]
+    assert len(texts) == 4
+    assert check_workflow(TextSolverVerifier(rounds=1), TEXT, policy).answer == "5"
+
+
+def test_a_discussion_ends_with_a_vote() -> None:
+    policy = ScriptedPolicy({"a": ["1", "1"], "b": ["2", "3"], "c": ["3", "3"]})
+    run = check_workflow(TextDiscussion(), TEXT, policy)
+    assert (run.answer, run.proposals) == ("3", ["1", "3"])
+    assert "Another agent's answer:\n2" in shown(list(run.journal)[3].act)
+
+
+def test_a_vote_compares_tagged_answers_and_prefers_the_first_agent() -> None:
+    assert vote({"a": "so <answer>4</answer>", "b": "5", "c": "4"}) == "so <answer>4</answer>"
+    assert vote({"a": "7", "b": "5"}) == "7"

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from marl_verl_games.game import Played, executed, play
 from marl_verl_games.game_rewards import game as reward_game
-from marl_verl_games.game_rewards import program as reward_program
-from marl_verl_games.game_workflows import EXECUTOR, PLANNER, PLAYER, GamePlannerExecutor, GamePlayer, game_of
+from marl_verl_games.game_workflows import EXECUTOR, PLANNER, GamePlannerExecutor, game_of
 from marl_verl_games.lists import answered, printed
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import Sokoban, SokobanTasks
-from marl_verl_games.sudoku import Sudoku, SudokuTasks
+from marl_verl_games.sudoku import SudokuTasks
 from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import Task, TaskSet
 from marl_verl.episode import Act, Action, Episode, Journal, Turn
-from marl_verl.errors import MarlError
-from marl_verl.options import build
 
 # two boxes on one line: push right (box on goal), then the lower one
 ROWS = ["######", "#....#", "#@BO.#", "#.BO.#", "#....#", "######"]
@@ -67,36 +62,6 @@ def test_every_sudoku_has_its_solution(tasks: SudokuTasks) -> None:
         assert tasks.score(task, f"p moves {moves.rpartition(' ')[0]}") == 0.0
 
 
-def test_a_dead_board_has_no_solution() -> None:
-    assert Sokoban.of(["#####", "#B..#", "#.@.#", "#..O#", "#####"]).shortest() is None
-    assert Sokoban.of(ROWS).shortest() == ["R", "L", "D", "R"]
-
-
-def test_moves_of_sokoban_and_why_they_are_refused() -> None:
-    game = Sokoban.of(ROWS)
-    assert game.legal() == "U, D, R"
-    after = play(Played(game), ["L", "R", "R", "R", "D"])
-    assert after.refused == (("L", "a wall"), ("R", "the box cannot move"))
-    assert after.game.drawn().splitlines()[2:4] == ["#..OB#", "#.B+.#"]
-    assert after.made == 5
-    assert play(Played(game), ["r1c1=1"]).refused == (("r1c1=1", "no move of this game"),)
-    bare = Sokoban.of(["@B", "O."])  # the edge is a wall, too
-    assert play(Played(bare), ["R", "U"]).refused == (("R", "the box cannot move"), ("U", "a wall"))
-
-
-def test_moves_of_sudoku_and_why_they_are_refused() -> None:
-    game = Sudoku.of(GRID.data)
-    assert game.legal() == "r1c4=4, r3c3=4, r4c1=4, r4c4=1|4"
-    after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
-    assert [why for _, why in after.refused] == [
-        "a cell of the puzzle",
-        "3 is already in the row",
-        "outside the 4x4 grid",
-    ]
-    assert after.made == 5
-    assert after.game.drawn().splitlines()[0] == "1 2 3 4"
-
-
 def reward_of(task: Task, answer: str, agent: str = "p", reward: Callable[..., float] = reward_game) -> float:
     own = [line for line in answer.splitlines() if line.startswith(f"{agent} ")]
     turn = len(own) - 1
@@ -117,41 +82,19 @@ WALK = toward(2, 3, 4, 3, 2, 1, 0) - 0.06  # U U R R D D, around the walls
     ("task", "answer", "own", "shared"),
     [
         (BOXES, "p moves U", 0.1 * toward(2, 2) - 0.01, None),
-        (BOXES, "p moves L", 0.1 * toward(2, 2) - 0.05, None),
         (BOXES, "p moves R", 1 - 0.01 + 0.1 * toward(2, 1), None),
-        (BOXES, "p moves R R", 1 - 0.5 - 0.02 + 0.1 * toward(2, 1, 2), None),
-        (BOXES, "p moves R L D R U U", 2 - 0.04 + 10 + 0.1 * toward(2, 1, 1, 1, 0), None),  # not after the end
-        (BOXES, "p moves R\np moves !", 0.1 * toward(1, 1) - 0.05, None),
-        (BOXES, f"p moves {'L ' * 201}", 200 * (0.1 * toward(2, 2) - 0.05) - 5, None),  # the limit
-        (BOXES, f"q moves {'L ' * 150}\np moves {'L ' * 51}", 50 * (0.1 * toward(2, 2) - 0.05) - 5, None),
+        (BOXES, "p moves R L D R U U", 2 - 0.04 + 10 + 0.1 * toward(2, 1, 1, 1, 0), None),
+        (BOXES, f"p moves {'L ' * 201}", 200 * (0.1 * toward(2, 2) - 0.05) - 5, None),
         (GRID, "p moves r1c4=4", 1 / 4, None),
-        (GRID, "p moves r4c4=4 r4c4=1", 1 / 4, None),
-        (GRID, "p moves r1c1=2 r9c9=1 !", -0.3, None),
         (GRID, "p moves r1c4=4 r3c3=4 r4c1=4 r4c4=1", 1 + 1, None),
         (CORRIDOR, "p moves U U R R D D", WALK + 1.5, None),
-        (CORRIDOR, "p moves L U U R R D D", WALK + 1 + toward(2, 2) - 0.1, None),
         (CORRIDOR, "p moves U U\np moves R R D D", toward(4, 3, 2, 1, 0) - 0.04 + 1.5, None),
-        (CORRIDOR, "p moves U U\np moves D", toward(4, 3) - 0.01, None),  # no penalty at the last turn
-        *((task, "p moves ?", -2, 0) for task in (BOXES, GRID, CORRIDOR)),
-        *((task, "p moves []", -2, 0) for task in (BOXES, GRID, CORRIDOR)),
         *((task, "p moves [?]", -1, -1) for task in (BOXES, GRID, CORRIDOR)),
-        # a plan is judged on the state before the team moves, and nobody has moved in a tree
-        (CORRIDOR, "p plans U U R R D D", WALK + 1.5, 0),
         (CORRIDOR, "p plans U\nq moves U U", toward(2, 3) - 0.01, toward(2, 3, 4) - 0.02),
-        (CORRIDOR, "p plans ?\nq moves U", -2, toward(2, 3) - 0.01),
-        (CORRIDOR, "p plans U\nq moves [?]", toward(2, 3) - 0.01, -1),
-        (CORRIDOR, "p plans U\nq moves ?", toward(2, 3) - 0.01, 0),
-        (CORRIDOR, "q plans U\np moves U", toward(2, 3) - 0.01, None),
     ],
 )
 def test_rewards_by_hand(task: Task, answer: str, own: float, shared: float | None) -> None:
     assert reward_of(task, answer) == pytest.approx(own + (own if shared is None else shared))
-
-
-def test_a_program_with_an_empty_list_costs_nothing() -> None:
-    for task in (BOXES, GRID, CORRIDOR):
-        for listed, value in (("?", -2), ("[]", 0), ("[?]", -1)):
-            assert reward_of(task, f"p plans {listed}", reward=reward_program) == value
 
 
 @pytest.mark.parametrize(
@@ -159,18 +102,10 @@ def test_a_program_with_an_empty_list_costs_nothing() -> None:
     [
         ('I go. #### ["U", "R"]', "U R"),
         ('not ["L"], I mean [\'U\', "R"]', "U R"),
-        ('["U"] #### none', "?"),
         ("[U, R]", "U R"),
-        ("up right", "?"),
         ('["U", "up", "x"]', "U ! !"),
-        ("[]", "[]"),
         ("[1, 2]", "[?]"),
-        ('["U", 1]', "[?]"),
-        ("[[1, 2], [3, 4]]", "[?]"),
         ('from [0, 3) go ["D"]', "D"),
-        ("[U, x]", "?"),
-        ("the end]", "?"),
-        ("", "?"),
     ],
 )
 def test_moves_are_the_last_list_of_an_answer(text: str, line: str) -> None:
@@ -181,14 +116,8 @@ def test_moves_are_the_last_list_of_an_answer(text: str, line: str) -> None:
     ("output", "path", "other"),
     [
         ("**Actions List**: ['U', 'D']", "U D", "U D"),
-        ("['U']\n**Actions List**: ['D']\n['L']", "D", "D"),
-        ("['U']\n['D']", "D", "D"),
         ("['U']\nValueError: ['D'] is not in list", "U", "U"),
-        ("ValueError: ['D'] is not in list", "?", "?"),
-        ("**Actions List**: []", "[]", "[]"),
         ("**Actions List**: ['U', 'X']", "?", "U !"),
-        ("**Actions List**: [1]", "?", "[?]"),
-        ("**Actions List**: ['U'", "?", "?"),
     ],
 )
 def test_moves_of_a_program_are_a_printed_list(output: str, path: str, other: str) -> None:
@@ -197,14 +126,6 @@ def test_moves_of_a_program_are_a_printed_list(output: str, path: str, other: st
         f"p plans {path}",
         f"p plans {other}",
     ]
-
-
-def test_a_game_is_over_after_its_moves() -> None:
-    lines = [answered("p", "moves", str(["L"] * 200), game_of(BOXES).move)] * 2
-    over = executed(game_of(BOXES), lines)
-    assert (over.over, over.made) == (True, 200)
-    run = check_workflow(GamePlayer(), BOXES, ScriptedPolicy({PLAYER: str(["L"] * 200)}))
-    assert len(run.turns) == 1
 
 
 MOVES: dict[str, tuple[Task, list[str]]] = {
@@ -229,26 +150,3 @@ def test_a_team_plays_with_feedback(game: str) -> None:
     assert tasks.score(task, run.answer) == 1.0
     refused = {"sokoban": "", "sudoku": "r1c4=3 (3 is already in the row)", "plan-path": "L (a wall or the edge)"}[game]
     assert (f"Refused in the last turn: {refused}." in seen[2]) == bool(refused)
-
-
-@pytest.mark.parametrize("game", MOVES)
-def test_one_agent_plays_alone_and_stops_when_it_is_solved(game: str) -> None:
-    task, moves = MOVES[game]
-    run = check_workflow(GamePlayer(), task, ScriptedPolicy({PLAYER: moves}))
-    assert len(run.turns) == 3
-    assert ((PLAYER, "1") in run.invalid) == (game != "sokoban")
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (SokobanTasks, {"size": 4}, r"size' must be a whole number >= 5 and <= 10, got 4"),
-        (SokobanTasks, {"near": 5, "far": 2}, "near at most far"),
-        (SudokuTasks, {"size": 6}, "size' must be one of 4, 9, got 6"),
-        (SudokuTasks, {"max_empty": 13}, "must be 1 to 12 in this order, got 6 and 13"),
-        (SudokuTasks, {"min_emty": 3}, "did you mean 'min_empty'"),
-    ],
-)
-def test_options_are_checked(kind: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        build(kind, options, "marl.task.options")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_games import log
 from marl_verl_games.board import STEPS, Board, moves_in
-from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPlanPath, around, bee_line
+from marl_verl_games.plan_path import EXECUTOR, PLANNER, PlanPath, TinyPlanPath, around, bee_line
 from marl_verl_games.plan_path_rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
 
 from marl_verl import Task
@@ -29,42 +28,16 @@ def test_a_walk_stops_at_walls_goes_on_from_there_and_ends_at_the_goal() -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("up right", ("U", "R")),
-        ("U, d", ("U", "D")),
-        ('not ["L"], I mean ["U", "R"]', ("U", "R")),
-        ("['down']", ("D",)),
-        ("go up", None),
-        ("the rows are [1, 2]", None),
-        ("[]", None),
-        ("", None),
-    ],
+    ("text", "found"), [("up right", ("U", "R")), ('not ["L"], I mean ["U", "R"]', ("U", "R")), ("go up", None)]
 )
 def test_moves_are_read_from_a_list_or_from_nothing_but_moves(text: str, found: tuple[str, ...] | None) -> None:
     assert moves_in(text) == found
 
 
-@given(lines=st.lists(st.tuples(st.sampled_from([PLANNER, EXECUTOR]), st.none() | moves)))
-def test_what_a_team_did_is_read_back_as_it_was_written(lines: list[tuple[str, list[str] | None]]) -> None:
-    given = [
-        log.Line(who, "plans" if who == PLANNER else "moves", None if steps is None else tuple(steps))
-        for who, steps in lines
-    ]
-    assert log.read(log.written(given)) == given
-
-
-@pytest.mark.parametrize("answer", ["executor", "executor jumps U", "executor moves", "executor moves X", 3])
+@pytest.mark.parametrize("answer", ["executor jumps U", "executor moves X"])
 def test_an_answer_that_is_no_log_is_refused(answer: object) -> None:
     with pytest.raises(MarlError, match=r"a (line of a )?walk is"):
         log.read(answer)
-
-
-def test_a_plan_counts_as_executed_until_the_next_move() -> None:
-    plan, move = log.Line(PLANNER, "plans", ("U", "U")), log.Line(EXECUTOR, "moves", ("U",))
-    assert log.walk(BOARD, [plan]).cell == "a1"
-    assert log.walk(BOARD, [plan, move]).cell == "b1"
-    assert log.executed(BOARD, [plan, move, plan]).cell == "b1"
 
 
 @pytest.mark.parametrize("tasks", [TINY, PlanPath(size=5), PlanPath(size=10)])
@@ -95,25 +68,6 @@ def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
             False,
         ]
         assert 2 <= Board.of(task).left(task.data["start"]) <= 4
-
-
-@pytest.mark.parametrize("agent", [PLANNER, EXECUTOR, SOLO])
-def test_demonstrations_are_words_of_the_vocabulary_and_moves(agent: str) -> None:
-    known = set(TINY.vocabulary())
-    right, careless = (TINY.demonstrations(agent, 80, 0, good) for good in (1.0, 0.0))
-    for seen, answer in right + careless:
-        assert {*seen.split(), *answer.split()} <= known
-        assert moves_in(answer) is not None
-        assert len(answer.split()) <= (2 if agent == PLANNER else 1)
-    assert right != careless
-    assert ("blocked" in right[0][0]) == (agent != PLANNER)
-    assert ("goal" in right[0][0]) == (agent != EXECUTOR)
-
-
-def test_the_careful_executor_keeps_to_the_plan_where_it_can_and_goes_around_where_not() -> None:
-    assert around(BOARD, "c1", ("U", "U")) == "U"
-    assert around(BOARD, "b1", ("R", "U")) == "U"
-    assert around(BOARD, "a2", ("D", "D")) == "L"
 
 
 def acted(turn: int, agent: str, *lines: str, finished: bool = False) -> tuple[Turn, Episode]:
@@ -149,31 +103,15 @@ def test_the_goal_pays_and_a_shortest_walk_there_pays_more() -> None:
     assert reward(1, EXECUTOR, *lost, finished=True) == pytest.approx(-0.2 - 1)
 
 
-def test_only_the_last_mover_gets_the_failure_penalty() -> None:
-    lines = ("planner plans U U", "executor moves U U")
-    assert reward(0, EXECUTOR, *lines, finished=True) == pytest.approx(2 - 0.02 - 1)
-    assert reward(0, PLANNER, *lines, finished=True) == pytest.approx(2 - 0.02)
-    assert reward(0, EXECUTOR, "executor moves U U", "executor moves ?", finished=True) == pytest.approx(2 - 0.02)
-
-
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        (["planner plans R R"], 2 - 0.02 + 1),  # through both walls, to the goal
+        (["planner plans R R"], 2 - 0.02 + 1),
         (["planner plans R U"], 1 - 1 - 0.02),
-        (["planner plans D R"], 1 - 0.01 - 0.1),  # the edge refuses on every board
-        (["planner plans ?"], -0.1),
-        (["executor moves U U", "planner plans D R"], 2 - 0.02),  # from the team's cell
+        (["executor moves U U", "planner plans D R"], 2 - 0.02),
     ],
 )
 def test_a_plan_is_judged_on_the_board_without_walls(lines: list[str], found: float) -> None:
     assert at_bee_line(TASK, *acted(0, PLANNER, *lines)) == pytest.approx(found)
     assert at_bee_line_paid(TASK, *acted(0, PLANNER, *lines)) == pytest.approx(found + PAY)
     assert at_bee_line(TASK, *acted(0, PLANNER, *lines, finished=True)) == pytest.approx(found)
-
-
-@given(plan=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=2))
-def test_no_plan_is_better_than_the_bee_line(plan: list[str]) -> None:
-    best, other = bee_line("c1", BOARD.goal), " ".join(plan)
-    at_best = at_bee_line(TASK, *acted(0, PLANNER, f"planner plans {' '.join(best)}"))
-    assert at_bee_line(TASK, *acted(0, PLANNER, f"planner plans {other}")) <= at_best

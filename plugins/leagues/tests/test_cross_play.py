@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import math
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from marl_verl_leagues.cross_play import chosen_steps, pair, pairing_result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_leagues.cross_play import pair, pairing_result
+from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from marl_verl_leagues.matrix import matrix
 from rich.console import Console
 
@@ -48,23 +52,6 @@ def test_every_step_plays_every_step_on_both_sides() -> None:
     assert {agent: each.policy for agent, each in crossed.first.items()} == crossed.pairings[0].policies
 
 
-def test_a_frozen_opponent_plays_once_and_a_judge_stays() -> None:
-    team = _team(
-        {"one": ("a", "red"), "also": ("a", "red"), "two": ("fixed", "blue"), "judge": ("law", None)}, ("fixed", "law")
-    )
-    crossed = pair(team, (0, 20, 40))
-    assert [(each.row, each.column) for each in crossed.pairings] == [(f"a@{step}", "fixed") for step in (0, 20, 40)]
-    assert crossed.pairings[1].policies == {"one": "a-step-20", "also": "a-step-20", "two": "fixed", "judge": "law"}
-
-
-def test_an_opponent_plays_with_the_policy_itself() -> None:
-    agents = {"one": {"policy": "p", "side": "red"}, "two": {"opponent": {"of": "p"}, "side": "blue"}}
-    parts = {kind: {"name": "x"} for kind in ("task", "workflow", "algorithm")}
-    team = read_team({"agents": agents, "policies": {"p": {"model": {"path": "/m"}}}, **parts})
-    assert [(each.row, each.column) for each in pair(team, (0, 20)).pairings][1] == ("p@0", "p@20")
-    assert set(pair(team, (0, 20)).policies) == {"p-step-0", "p-step-20"}
-
-
 @pytest.mark.parametrize(
     ("agents", "frozen", "message"),
     [
@@ -74,8 +61,6 @@ def test_an_opponent_plays_with_the_policy_itself() -> None:
             (),
             "side 'red' is played by several: 'p' and 'q'",
         ),
-        ({**SELF, "guide": ("g", None)}, (), "agent 'guide' has no side and the trained policy 'g'"),
-        ({"one": ("p", "red"), "two": ("q", "blue")}, ("p", "q"), "the policies of both sides are frozen"),
     ],
 )
 def test_a_team_that_cannot_be_paired_is_refused(
@@ -83,20 +68,6 @@ def test_a_team_that_cannot_be_paired_is_refused(
 ) -> None:
     with pytest.raises(MarlError, match=message):
         pair(_team(agents, frozen), (0, 20))
-
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (None, "at least two steps to compare, but run '.*' has no complete checkpoint"),
-        ("0", "at least two steps to compare, but --steps names step 0 only"),
-        ((0, 0), "--steps 0,0 names a step twice"),
-        ("0,20", "has no complete checkpoint"),
-    ],
-)
-def test_steps_that_cannot_be_compared_are_refused(tmp_path: Path, steps: Any, message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        chosen_steps(tmp_path, steps)
 
 
 GAMES = [[{"red": 2.0, "blue": -2.0}, {"red": 0.0, "blue": 0.0}], [{"red": -1.0, "blue": 1.0}], []]
@@ -162,3 +133,56 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
     for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed, 0 tokens, 3 s in total"):
         assert part in text.getvalue()
+
+
+# Elo ratings: values worked out by hand, the equations of the maximum, and what the games do not determine
+
+
+def test_two_players_differ_by_the_odds_of_their_games() -> None:
+    """a wins 3 of 4: P = 3/4, so 10^(-(R_b - R_a)/400) = 3. The information of n games is n p (1 - p) = 3/4."""
+    found = ratings({("a", "b"): (3, 4)}, prior=0)
+    value, low, high = found.players["b"]
+    assert value == pytest.approx(-400 * math.log10(3))
+    assert (high - low) / 2 == pytest.approx(WIDTH * SCALE / math.sqrt(3 / 4))
+    assert found.players["a"] == (0, 0, 0)
+    assert found.advantage is None
+
+
+def test_draws_are_half_and_the_prior_is_one_drawn_game() -> None:
+    """Two draws and a win of three games are 2 points of 3; with the prior 2.5 of 4."""
+    assert ratings({("a", "b"): (2, 3)}, prior=0).players["b"][0] == pytest.approx(-400 * math.log10(2))
+    assert ratings({("a", "b"): (2, 3)}).players["b"][0] == pytest.approx(-400 * math.log10(2.5 / 1.5))
+    assert ratings({("a", "b"): (4, 4)}).players["b"][0] == pytest.approx(-400 * math.log10(4.5 / 0.5))
+
+
+def test_the_side_and_the_player_are_told_apart() -> None:
+    """The row's odds are 2 for equal players, 6 if a plays the row against b, and 2/3 the other way round: the side is
+    worth a factor of 2, and player a one of 3."""
+    odds = {("a", "a"): 2, ("b", "b"): 2, ("a", "b"): 6, ("b", "a"): 2 / 3}
+    games = {pair: (100 * each / (1 + each), 100) for pair, each in odds.items()}
+    found = ratings(games, prior=0)
+    assert found.players["b"][0] == pytest.approx(-400 * math.log10(3))
+    assert found.advantage is not None
+    assert found.advantage[0] == pytest.approx(400 * math.log10(2))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 5), st.randoms(use_true_random=False))
+def test_at_the_maximum_everyone_has_the_points_that_the_ratings_expect(players: int, random: object) -> None:
+    draw = random.choice  # type: ignore[attr-defined]
+    games = {}
+    for row in map(str, range(players)):
+        for column in map(str, range(players)):
+            count = draw((0, 1, 10, 1000))
+            games[row, column] = (draw((0, count / 2, count)), count)
+    found = ratings(games)
+    assert found.advantage is not None
+    surplus = dict.fromkeys(found.players, 0.0)
+    total = 0.0
+    for (row, column), (points, count) in games.items():
+        logit = (found.players[row][0] - found.players[column][0] + found.advantage[0]) / SCALE
+        more = points + 0.5 - (count + 1) / (1 + np.exp(-logit))
+        surplus[row] += more
+        surplus[column] -= more
+        total += more
+    assert [*surplus.values(), total] == pytest.approx([0] * (players + 1), abs=1e-4)

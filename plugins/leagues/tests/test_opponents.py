@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_leagues.opponent import Opponent
-from marl_verl_leagues.opponents import DECAY, Past, Pool, Results, results
+from marl_verl_leagues.opponents import DECAY, Past, Pool, Results
 from marl_verl_leagues.snapshots import MODEL, SAVED, Snapshots, check, read
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
@@ -21,10 +21,8 @@ from marl_verl.backend.report import Report
 from marl_verl.backend.verl.policy_servers import PastRuntime
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import evaluation_config
-from marl_verl.evaluation.request import Assignment, acting, assign, find_models, newest_snapshots
-from marl_verl.models.sizes import sizes
+from marl_verl.evaluation.request import Assignment, acting, assign
 from marl_verl.run.checkpoint import folders
-from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from marl_verl.team import PolicyConfig, TeamConfig, read_team
 
@@ -73,16 +71,9 @@ def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
     ("path", "value", "message"),
     [
         ("agents__second__opponent__of", "playr", "opponent.of' is the unknown policy 'playr': did you mean 'player'?"),
-        ("agents__second__opponent__off", "player", "unknown key 'marl.agents.second.opponent.off'"),
-        ("agents__second__opponent__size", 0, "opponent.size' must be a whole number >= 1, got 0"),
-        ("agents__second__opponent__every", 0.5, "opponent.every' must be a whole number >= 1, got 0.5"),
-        ("agents__second__opponent__pool", "best", "opponent.pool' must be"),
-        ("agents__second__opponent", "player", "'marl.agents.second.opponent' must be a mapping"),
         ("agents__second__policy", "player", "has both marl.agents.second.policy and marl.agents.second.opponent"),
         ("agents__third", {"opponent": {"of": "player"}}, "make their opponent sections equal"),
-        ("agents__first", {"opponent": {"of": "player"}}, "make their opponent sections equal"),
         ("policies__player__frozen", True, "is policy 'player', which is not trained and has no past versions"),
-        ("policies__player-past", {"frozen": True}, "policy 'player-past' has the name of the policy of"),
     ],
 )
 def test_an_opponent_that_cannot_be_is_refused(path: str, value: Any, message: str) -> None:
@@ -101,22 +92,6 @@ def pool(kind: Any = "uniform", size: int = 3, seed: int = 0, steps: tuple[int, 
     return found
 
 
-def test_a_pool_has_the_newest_snapshots() -> None:
-    assert list(pool(steps=()).results) == [0]
-    assert list(pool().results) == [0, 2, 4]
-    assert list(pool(steps=(2, 4, 6)).results) == [2, 4, 6]
-    assert list(pool(size=1).results) == [4]
-
-
-def test_uniform_draws_depend_on_seed_and_task_only() -> None:
-    uids = [f"s3t{i:05d}" for i in range(3000)]
-    drawn = [pool().choose(uid) for uid in uids]
-    assert drawn == [pool().choose(uid) for uid in uids]
-    assert drawn != [pool(seed=1).choose(uid) for uid in uids]
-    for step in (0, 2, 4):  # 6 standard deviations
-        assert drawn.count(step) / 3000 == pytest.approx(1 / 3, abs=6 * (2 / 9 / 3000) ** 0.5)
-
-
 def test_prioritised_probabilities_are_those_of_the_equation() -> None:
     found = pool("prioritised")
     for result in (1, 1, 0.5):
@@ -132,14 +107,6 @@ def test_prioritised_probabilities_are_those_of_the_equation() -> None:
     assert [drawn[step] / 4000 for step in (0, 2, 4)] == pytest.approx(weights / weights.sum(), abs=0.05)
 
 
-def test_a_snapshot_that_always_loses_is_not_met_and_equal_ones_are() -> None:
-    found = pool("prioritised", size=2, steps=(2,))
-    found.results[2].add(1)
-    assert {found.choose(f"t{i}") for i in range(200)} == {0}
-    found.results[0].add(1)
-    assert found.probabilities() == pytest.approx([0.5, 0.5])
-
-
 def test_a_restored_pool_is_the_pool_to_the_digit() -> None:
     found, other = pool("prioritised"), pool("prioritised", steps=())
     for number in range(40):
@@ -152,12 +119,6 @@ def test_a_restored_pool_is_the_pool_to_the_digit() -> None:
 def report(uid: str, outcomes: list[tuple[float, float]] | None = None, successes: tuple[bool, ...] = ()) -> Report:
     sides = [{"first": first, "second": second} for first, second in outcomes or []]
     return Report(uid, uid, successes=list(successes) or [True] * len(sides), outcomes=sides)
-
-
-def test_a_result_is_of_the_policys_side_against_its_opponents() -> None:
-    assert results(team(), "player", report("a", [(1, -1), (0, 0), (-1, 1)])) == [1, 0.5, 0]
-    swapped = team(agents__first__side="second", agents__second__side="first")
-    assert results(swapped, "player", report("a", [(1, -1), (0, 0), (-1, 1)])) == [0, 0.5, 1]
 
 
 class Loads:
@@ -210,17 +171,6 @@ def test_a_step_is_sampled_in_rounds_by_snapshot(tmp_path: Path) -> None:
         assert values[f"opponent/player/tasks/step_{chosen['player']}"] == len(positions) / 12
         assert values[f"opponent/player/win_rate/step_{chosen['player']}"] == 1
     assert values["opponent/player/snapshots"] == 3
-
-
-def test_results_do_not_depend_on_the_order_in_which_tasks_end(tmp_path: Path) -> None:
-    reports = [report(f"s1t{i:05d}", [(1, -1), (-1, 1)] if i % 3 else [(0, 0)]) for i in range(9)]
-    states = []
-    for order in (reports, reports[::-1]):
-        found = opponents(tmp_path, Server(), "prioritised")
-        found.rounds([each.uid for each in reports])
-        found.record(order)
-        states.append(found.pools["player"].state())
-    assert states[0] == states[1]
 
 
 def test_pools_are_a_part_of_a_checkpoint(tmp_path: Path) -> None:
@@ -372,8 +322,6 @@ RECIPE = Path(__file__).parents[3] / "recipes" / "self_play" / "kuhn_pool_cpu.ya
     [
         ("marl.schedule.mode=async", "'opponent' of an agent needs marl.schedule.mode=sync"),
         ("+actor_rollout_ref.model.lora_adapter_path=/tmp", "whole models in one shard"),
-        ("actor_rollout_ref.rollout.data_parallel_size=2", "whole models in one shard"),
-        ("marl.agents.second.opponent.of=plyer", "did you mean 'player'?"),
     ],
 )
 def test_what_does_not_go_with_opponents_is_refused_in_the_dry_run(override: str, message: str, tmp_path: Path) -> None:
@@ -381,43 +329,3 @@ def test_what_does_not_go_with_opponents_is_refused_in_the_dry_run(override: str
     with pytest.raises(MarlError) as raised:
         plan_run(RECIPE, given)
     assert message in str(raised.value)
-
-
-def test_the_dry_run_counts_the_server_and_the_snapshots(tmp_path: Path) -> None:
-    plan = plan_run(RECIPE, [f"marl.run.dir={tmp_path}"])
-    shown = describe(plan)
-    assert "second acts with one, prioritised by win rates, of at most 4 snapshots of policy player" in shown
-    assert "player-past: 1 slot dedicated" in shown
-    memory, disk = plan.needs
-    assert "processes of player-past's server" in memory.parts
-    model = sizes(plan.resolved.policies["player"].actor_rollout_ref.model, plan.made["player"])
-    assert model is not None
-    assert disk.parts["snapshots of player"] == 4 * 4 * model.parameters  # four snapshots in float32
-    assert plan.made["player"] is plan.made["player-past"]
-    assert plan.resolved.policies["player-past"].actor_rollout_ref.rollout.load_format == "auto"
-
-
-def test_an_evaluation_serves_the_snapshot_or_merges_its_adapter(tmp_path: Path) -> None:
-    model = {"path": "hub/model"}
-    config = {"marl": {}, "policies": {"player": {"actor_rollout_ref": {"model": model}}}, "critics": {}}
-    OmegaConf.save(config, tmp_path / "config.yaml")
-    snapshots = Snapshots(tmp_path, "player", model)
-    snapshots.write(2, saves)
-    snapshots.write(4, saves_adapter)
-    found = opponents(tmp_path, Server())
-    for step in (2, 4):
-        found.pools["player"].add(step)
-        checkpoint = tmp_path / "checkpoints" / f"step_{step}"
-        found.save(checkpoint / "opponents", step)
-        (checkpoint / "team.json").write_text("{}")
-    assert newest_snapshots(tmp_path, team(), 0) == {}
-    models = {}
-    for step in (2, 4):
-        newest = newest_snapshots(tmp_path, team(), step)
-        assert newest == {"player": step}
-        second = {"second": assign(team(), step, newest=newest)["second"]}
-        models[step] = find_models(tmp_path, tmp_path / "evaluation", second, step)
-    assert models[2].paths == {"player-past": str(snapshots.folder(2) / MODEL)}
-    assert not models[2].exports
-    assert models[4].paths == {"player-past": str(tmp_path / "evaluation" / "models" / "player-past")}
-    assert models[4].exports["player-past"].folder == snapshots.folder(4) / SAVED

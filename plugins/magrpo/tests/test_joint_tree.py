@@ -7,38 +7,24 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_magrpo.joint_node import product_of
-from marl_verl_magrpo.joint_tree import JointTree, Size
+from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_code.joint_code import JointCode, TwoCoders
+from marl_verl_magrpo.joint_tree import JointTree
+from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
-from marl_verl_testing.workflows import (
-    TASK,
-    Call,
-    Hashed,
-    Joint,
-    Lanes,
-    Mark,
-    Programmed,
-    Solo,
-    eighth,
-    number,
-    own_words,
-    talkers,
-    workflows,
-)
+from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, eighth, number, talkers, workflows
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.sampling import Sample
-from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
-from marl_verl.errors import MarlError
+from marl_verl.algo.sampling import Independent, Sample, Sampler
+from marl_verl.episode import Act, Action, Episode, Reason, Team, Turn, Workflow
 from marl_verl.options import build
 from marl_verl.tasks.base import Task, TaskSet
 
@@ -130,22 +116,6 @@ def test_aligned_every_joint_action_spawns_a_child() -> None:
     assert not found.extra_tokens
 
 
-def test_a_turn_without_a_new_proposal_earns_nothing() -> None:
-    found, _ = tree(Writers(proposes=False))
-    assert [turn.rewards["team"] for turn in found.turns if turn.parent is None] == [0.0] * 4
-
-    class Once(Writers):
-        async def run(self, task: Task, team: Team) -> str:
-            team.propose("before anything")
-            first = await team["one"].act(task.prompt)
-            team.propose(first.text)
-            await team["two"].act("look at it")
-            return (await team["one"].act("again")).text + "!"
-
-    found, _ = tree(Once(), k=1)
-    assert [turn.rewards["team"] for turn in found.turns] == [worth("a0"), 0.0, worth("a0!")]
-
-
 class Verified(Workflow):
     """A writer and a verifier, until it accepts; at most three rounds."""
 
@@ -184,29 +154,6 @@ def test_an_answer_that_was_proposed_before_counts_once() -> None:
     assert ends == [{"team": 0.0, "role": 1.0}] * len(ends)  # it alone counts anew: a role reward is of the state
 
 
-def test_an_answer_that_no_joint_action_proposed_counts_at_the_end() -> None:
-    found, _ = tree(Verified(first="before anything"), k=1, tasks=None)
-    assert ones(found) == {"0": 1.0}
-
-
-def test_equal_answers_are_one_and_those_that_cannot_be_compared_fail_by_themselves() -> None:
-    found, _ = tree(Verified(listed=True), k=1, tasks=None)
-    assert ones(found) == {"0": 1.0, "0.0": 0.0}
-
-    class Arrays(Verified):
-        async def run(self, task: Task, team: Team) -> Any:
-            draft = np.zeros(2)
-            text = (await team["one"].act("draft")).text
-            team.propose(draft)
-            verdict = (await team["two"].act(text)).text
-            return draft if verdict == "b0" else np.zeros(2)
-
-    found, _ = tree(Arrays(), tasks=None)
-    assert ones(found) == {"0": 1.0, "0.0": 0.0, "1": 1.0, "1.0": 0.0}
-    assert [failure.reason for failure in found.failures] == ["score-error"] * 2
-    assert "type 'ndarray' cannot be compared with the proposal: define '==' for it" in found.failures[0].detail
-
-
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
 def test_partial_value_zero_scores_the_end_and_nothing_else(joint: str) -> None:
     found, _ = tree(Verified(), tasks=None, options={"partial_value": "zero", "joint": joint})
@@ -215,26 +162,6 @@ def test_partial_value_zero_scores_the_end_and_nothing_else(joint: str) -> None:
     assert len(ends) == 2 * (1 + 2 * (1 + 2 * 1))  # the last verdict is one: max_nodes
     assert not magrpo(found, gamma=1.0, joint_mode=joint).advantage.any()  # the length makes no difference
     assert magrpo(tree(Verified(), tasks=None)[0], gamma=1.0).advantage.any()  # where proposals count, it does
-
-
-def test_the_early_stop_looks_at_what_counts() -> None:
-    class Confirmed(Writers):
-        async def run(self, task: Task, team: Team) -> str:
-            draft = (await team["one"].act("draft")).text
-            team.propose(draft)
-            verdict = (await team["two"].act(draft)).text
-            if verdict == "b0":
-                return draft  # earns 0, though its score is 1
-            team.propose(f"{draft} {verdict}")
-            return (await team["one"].act("once more")).text + "!"
-
-    class Verdicts(TaskSet):
-        def score(self, task: Task, answer: Any) -> float:
-            return float(answer != "a0" and answer != "a1") if len(answer) > 2 else 0.6
-
-    options = {"stop_above": 0.7}  # 0.6 at the root; below, (0 + 1) / 2, with the scores (0.6 + 1) / 2
-    found, _ = tree(Confirmed(), tasks=Verdicts(), options=options)
-    assert {name for name in ones(found) if name.startswith("0.1.")} == {"0.1.0", "0.1.1"}
 
 
 def by_hand(found: Sample, gamma: float) -> dict[str, float]:
@@ -309,55 +236,6 @@ def test_crossed_magrpo_is_the_recursion_over_joint_actions() -> None:
         assert result.ret[i] == pytest.approx(sum(ret(name) for name in str(turn.node).split("+")), abs=1e-12)
 
 
-@given(workflow=workflows(proposing=True, acts=4), seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
-def test_one_act_at_a_time_crossed_is_aligned(workflow: Programmed, seed: int) -> None:
-    program = Programmed(tuple(step for step in workflow.program if not isinstance(step, Joint | Lanes)))
-    program = Programmed((*program.program, Solo("solver")))
-    aligned, _ = tree(program, talkers(seed), task=TASK)
-    cross, _ = tree(program, talkers(seed), task=TASK, options={"joint": "cross"})
-    key = ("node", "parent", "agent", "turn", "observation", "action", "rewards")
-    assert sorted(repr([getattr(t, name) for name in key]) for t in aligned.turns) == sorted(
-        repr([getattr(t, name) for name in key]) for t in cross.turns
-    )
-
-
-def test_lanes_are_a_joint_node_and_no_lane_sees_another() -> None:
-    program = Programmed((Lanes("solver", (1, 2)), Solo("critic")))
-    found, _ = tree(program, talkers(), task=TASK)
-    first = [turn for turn in found.turns if turn.parent is None]
-    assert [(turn.slot, turn.node) for turn in first] == [(f"lane1at{i}", str(j)) for j in range(2) for i in range(2)]
-    second = [turn for turn in found.turns if turn.parent == "0"]
-    assert [turn.slot for turn in second] == ["lane1at1#1"] * 2  # the other lane has ended
-    assert {turn.agent for turn in found.turns if str(turn.node).count(".") == 2} == {"critic"}
-
-
-def test_role_rewards_are_of_each_joint_action_and_sum_where_crossed() -> None:
-    def reward(task: Task, turn: Turn, episode: Episode) -> float:
-        mate = next(t for t in episode.turns if t.agent != turn.agent)
-        return float(turn.action.text[1] + mate.action.text[1])
-
-    found, _ = tree(Writers(turns=1), rewards={"two": reward})
-    assert [turn.rewards.get("role") for turn in found.turns] == [None, 0, None, 11]
-    found, _ = tree(Writers(turns=1), rewards={"two": reward}, options={"joint": "cross"})
-    assert [turn.rewards.get("role") for turn in found.turns] == [None, None, 0 + 1, 10 + 11]
-
-
-def test_an_action_is_of_no_use_where_it_was_in_all_its_joint_actions() -> None:
-    class Strict(Writers):
-        async def run(self, task: Task, team: Team) -> str:
-            parts = await team.act({"one": "1", "two": "2"})
-            if parts["one"].text == "a0":
-                team.invalid(parts["one"], "no a0")
-                team.invalid(parts["two"], "not beside a0")
-            return parts["one"].text
-
-    found, _ = tree(Strict(), options={"joint": "cross"})
-    assert [turn.invalid for turn in found.turns] == ["no a0", None, None, None]
-    found, _ = tree(Strict())
-    assert [turn.invalid for turn in found.turns] == ["no a0", "not beside a0", None, None]
-
-
 # stopping
 
 
@@ -377,26 +255,8 @@ def test_a_branch_stops_where_its_node_is_good_enough_on_average(above: float | 
         ]
 
 
-def test_every_branch_stops_by_itself() -> None:
-    class Deep(TaskSet):
-        def score(self, task: Task, answer: Any) -> float:
-            return float(answer.startswith("write: [a1 b1] ["))
-
-    found, _ = tree(Writers(turns=3), options={"stop_above": 0.9}, tasks=Deep())
-    names = {str(turn.node) for turn in found.turns}
-    assert {name for name in names if name.startswith("1")} == {"1", "1.0", "1.1"}  # all good below 1: leaves
-    assert len([name for name in names if name.startswith("0")]) == 1 + 2 + 4
-
-
 @pytest.mark.parametrize(
-    ("limit", "cross", "widths"),
-    [
-        (64, False, [3, 9, 27, 27]),  # 3 + 9 + 27 = 39; 27 * 1 is left, 27 * 2 is not
-        (20, False, [3, 9, 9, 9]),  # nothing is left after 3 + 9 = 12 but 8: unbranched
-        (1, False, [1, 1, 1, 1]),
-        (64, True, [9, 36, 36, 36]),  # 9 * 4 <= 55
-        (8, True, [4, 4, 4, 4]),
-    ],
+    ("limit", "cross", "widths"), [(64, False, [3, 9, 27, 27]), (20, False, [3, 9, 9, 9]), (64, True, [9, 36, 36, 36])]
 )
 def test_a_tree_has_no_more_joint_actions_than_it_may_and_every_path_goes_on(
     limit: int, cross: bool, widths: list[int]
@@ -406,13 +266,6 @@ def test_a_tree_has_no_more_joint_actions_than_it_may_and_every_path_goes_on(
     nodes = {name for turn in found.turns for name in str(turn.node).split("+")}
     assert [sum(name.count(".") == depth for name in nodes) for depth in range(4)] == widths
     assert all(episode.finished for episode in found.episodes)
-
-
-@given(most=st.integers(1, 9), power=st.integers(1, 4), limit=st.integers(1, 200), width=st.integers(1, 50))
-def test_the_branching_is_the_largest_that_fits(most: int, power: int, limit: int, width: int) -> None:
-    k = Size(width, 0).branching(most, power, limit)
-    fits = [n for n in range(1, most + 1) if width * n**power <= limit]
-    assert k == (max(fits) if fits else 1)
 
 
 # what fails, and when
@@ -445,102 +298,6 @@ def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> Non
     joint = {f"{3 * i + j}": worth(f"write: [a{i} b{j}]") for i in range(3) for j in range(3)}
     assert found.turns[0].rewards == {"team": joint["0"] + joint["2"]}
     magrpo(found, joint_mode="cross")  # what is left is a tree
-
-
-class Picky(Writers):
-    """Cannot continue after some joint moves, each given as "a b" with a space at its end."""
-
-    cannot: tuple[str, ...] = ()
-
-    async def run(self, task: Task, team: Team) -> str:
-        history = ""
-        for _ in range(self.turns):
-            parts = await team.act({"one": f"one {history}", "two": f"two {history}"})
-            history += f"{parts['one'].text}{parts['two'].text} "
-            if history in self.cannot:
-                raise ValueError("cannot be read")
-        return history
-
-
-def test_crossed_a_product_is_left_where_a_joint_action_fails() -> None:
-    cross = {"joint": "cross"}
-    found, _ = tree(Picky(turns=1, cannot=("a0b0 ",)), tasks=None, options=cross)
-    assert [row_of(turn) for turn in found.turns] == [
-        (0, "2+3", None, "one", 0, "a1"),
-        (1, "2", None, "two", 0, "b0"),
-        (2, "3", None, "two", 0, "b1"),
-    ]
-    assert [turn.rewards["team"] for turn in found.turns] == [2.0, 1.0, 1.0]
-    assert [(e.id, e.leaf, e.answer) for e in found.episodes] == [("q_0_2", None, "a1b0 "), ("q_0_3", None, "a1b1 ")]
-    assert [failure.reason for failure in found.failures] == ["workflow-error"]
-    assert not magrpo(found, joint_mode="cross").advantage.any()
-    found, _ = tree(Picky(turns=1, cannot=("a0b1 ", "a1b1 ")), options=cross)  # b1 has both: one completion is enough
-    assert [turn.node for turn in found.turns] == ["0", "2", "0+2"]
-    found, _ = tree(Picky(turns=1, cannot=("a0b1 ", "a1b0 ", "a1b1 ")), k=3, options=cross)
-    assert [turn.action.text for turn in found.turns] == ["a0", "a2", "b0", "b2"]  # a1, then b1, in fewer than a0
-
-
-@given(
-    acts=st.integers(1, 3),
-    k=st.integers(1, 3),
-    share=st.floats(0, 1),
-    random=st.randoms(use_true_random=False),
-)
-@settings(max_examples=40, deadline=None)
-def test_what_is_left_is_a_product_of_what_came(acts: int, k: int, share: float, random: Random) -> None:
-    tried = list(itertools.product(range(k), repeat=acts))
-    came = [choice for choice in tried if random.random() >= share]
-    left = product_of(came, tried)
-    assert set(left) <= set(came)
-    completions = [sorted({choice[act] for choice in left}) for act in range(acts)]
-    assert left == list(itertools.product(*completions))
-    assert left == tried or len(came) < len(tried)
-    assert product_of(reversed(came), tried) == left
-
-
-@pytest.mark.parametrize("turns", [2, 3])
-@pytest.mark.parametrize("joint", ["aligned", "cross"])
-def test_a_node_below_which_all_fail_came_to_nothing_itself(joint: str, turns: int) -> None:
-    moves = [f"a{i}b{j} " for i in range(2) for j in range(2)]
-    below = tuple("".join(["a0b0 ", *rest]) for rest in itertools.product(moves, repeat=turns - 1))
-    found, _ = tree(Picky(turns=turns, cannot=below), tasks=None, options={"joint": joint})
-    names = {name for turn in found.turns for name in str(turn.node).split("+")}
-    left, width = ({"1"}, 2) if joint == "aligned" else ({"2", "3"}, 4)
-    assert {name for name in names if "." not in name} == left
-    assert {name for name in names if name.count(".") == 1} == {f"{i}.{j}" for i in left for j in range(width)}
-    assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
-    assert {(episode.finished, episode.score) for episode in found.episodes} == {(True, 1.0)}
-    assert len(found.failures) == {"aligned": [2, 4], "cross": [4, 4]}[joint][turns - 2]  # crossed, the third is one
-    assert not magrpo(found, gamma=1.0, joint_mode=joint).advantage.any()
-
-
-def test_where_everything_below_fails_nothing_is_left() -> None:
-    class Later(Broken):
-        fails = staticmethod(lambda act, name: name.startswith("1.") or name == "0.1")
-
-    found, _ = tree(Writers(), context=Later)
-    assert [turn.node for turn in found.turns] == ["0", "0", "0.0", "0.0"]
-    assert [(e.id, e.finished) for e in found.episodes] == [("q_0_0.0", True)]
-    assert [" act one:1" in failure.detail for failure in found.failures] == [True, False] + [True] * 2 + [False] * 2
-
-    class Deep(Broken):
-        fails = staticmethod(lambda act, name: name.count(".") == 2)
-
-    for joint, failures in (("aligned", 4 * 4), ("cross", 16 * 2)):  # two acts, each asked for twice, crossed for once
-        found, _ = tree(Writers(turns=3), context=Deep, options={"joint": joint})
-        assert (found.episodes, found.turns) == ([], [])  # nothing of two levels that had come
-        assert len(found.failures) == failures
-
-    class NoActions(Broken):
-        fails = staticmethod(lambda act, name: True)
-
-    found, _ = tree(Writers(), context=NoActions)
-    assert (found.episodes, len(found.failures)) == ([], 4)
-
-
-def test_what_was_stopped_is_a_leaf_though_nothing_is_below() -> None:
-    found, _ = tree(Writers(), tasks=None, options={"stop_above": 0.5})
-    assert [(episode.id, episode.finished) for episode in found.episodes] == [("q_0_0", False), ("q_0_1", False)]
 
 
 class Flaky(Broken):
@@ -619,83 +376,196 @@ def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programm
     check_sampler(sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1)
 
 
-def test_a_workflow_that_cannot_begin_fails_every_joint_action() -> None:
-    class Stillborn(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            raise ValueError("nothing to do")
-
-    found, _ = tree(Stillborn(), k=3)
-    assert [failure.reason for failure in found.failures] == ["workflow-error"] * 3
+# Acts of agents that are not trained, in every sampler: without candidates, groups or a discount
 
 
-@pytest.mark.parametrize("joint", ["aligned", "cross"])
-def test_an_action_that_times_out_is_reported_once(joint: str) -> None:
-    class Slow(ScriptedContext):
-        async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-            if (act.agent, candidate) == ("two", "1"):
-                await asyncio.sleep(60)
-            return await super().act(act, session, candidate, agent)
+class Edited(Workflow):
+    """Two writers act jointly; an expert reads both parts and says what to change, between turns or also at the end."""
 
-    limits = Limits(episode_seconds=0.5)
-    found, _ = tree(Writers(turns=1), context=Slow, limits=limits, options={"joint": joint})
-    assert [failure.reason for failure in found.failures] == ["timeout"]
-    assert len(found.episodes) == {"aligned": 1, "cross": 2}[joint]
+    turns: int = 2
+    proposes: bool = True
+    last: bool = False
+    first: bool = False
 
-
-def test_no_branch_waits_for_another() -> None:
-    finished: list[str] = []
-
-    class Watched(ScriptedContext):
-        """Branch 0's second move is never reached before branch 1 is done with everything."""
-
-        done: asyncio.Event
-
-        async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-            if candidate == "0":
-                await asyncio.wait_for(self.done.wait(), 30)
-            return await super().act(act, session, candidate, agent)
-
-        async def state(self, run: Any, session: int, turns: Any, answer: Any) -> Episode:
-            finished.append(str(turns[-1].node))
-            if set(finished) >= {
-                "1",
-                *(f"1.{i}" for i in range(2)),
-                *(f"1.{i}.{j}" for i in range(2) for j in range(2)),
-            }:
-                self.done.set()
-            return await super().state(run, session, turns, answer)
-
-    context = Watched(Writers(turns=3), Q, TALKERS, tasks=Hashed())
-
-    async def go() -> Sample:
-        context.done = asyncio.Event()
-        return await JointTree(2).sample(context)
-
-    found = asyncio.run(go())
-    assert len(found.episodes) == 8
-    assert not found.failures
-    assert finished.index("0") == 7
+    async def run(self, task: Task, team: Team) -> str:
+        text = task.prompt
+        if self.first:
+            text += f" <{(await team['expert'].act(text)).text}>"
+        for turn in range(self.turns):
+            parts = await team.act({"one": f"{text} (one)", "two": f"{text} (two)"})
+            text += f" [{parts['one'].text} {parts['two'].text}]"
+            if self.proposes:
+                team.propose(text)
+            if turn + 1 < self.turns or self.last:
+                text += f" <{(await team['expert'].act(text)).text}>"
+        return text
 
 
-def test_names_of_ten_and_more_are_in_the_order_of_numbers() -> None:
-    found, _ = tree(Writers(turns=1), TALKERS, k=12)
-    assert [turn.node for turn in found.turns] == [str(j) for j in range(12) for _ in range(2)]
-    assert [episode.id for episode in found.episodes] == [f"q_0_{j}" for j in range(12)]
+class Mixed(Workflow):
+    """A trained and two untrained agents act in one joint move, twice."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        text = task.prompt
+        for _ in range(2):
+            parts = await team.act({"expert": f"{text} e", "one": f"{text} 1", "two": f"{text} 2"})
+            text += f" [{' '.join(action.text for action in parts.values())}]"
+            team.propose(text)
+        return text
 
 
-def test_calls_and_marks_on_the_way() -> None:
-    program = Programmed((Joint(("solver", "critic")), Call("solver"), Mark("propose"), Solo("solver")))
-    found, context = tree(program, talkers(), task=TASK, rewards={"solver": own_words})
-    assert len(found.turns) == 2 * 2 + 4
-    assert len(context.asked) == 8
+class Alternating(Workflow):
+    """A solver and an untrained critic in turn."""
+
+    proposes: bool = True
+
+    async def run(self, task: Task, team: Team) -> str:
+        text = task.prompt
+        for _ in range(2):
+            text += (await team["one"].act(text)).text
+            if self.proposes:
+                team.propose(text)
+            text += (await team["expert"].act(text)).text
+        return text
 
 
-def test_options_are_checked() -> None:
-    with pytest.raises(MarlError, match="'max_nodes' must be at least 1, got 0"):
-        build(JointTree, {"max_nodes": 0}, "sampler")
-    with pytest.raises(MarlError, match=r"'sampler.joint' must be one of 'aligned', 'cross'.*did you mean 'cross'"):
-        build(JointTree, {"joint": "crossed"}, "sampler")
-    assert build(JointTree, {"stop_above": 1}, "sampler").stop_above == 1
-    with pytest.raises(MarlError, match="'stop_above' needs scores, but 'partial_value' is 'zero': leave it"):
-        build(JointTree, {"stop_above": 1, "partial_value": "zero"}, "sampler")
-    assert build(JointTree, {"partial_value": "zero"}, "sampler").stop_above is None
+def said(act: Act, session: int, candidate: Any) -> str:
+    return f"{act.agent}.{session}.{candidate}"
+
+
+def team(*agents: str) -> ScriptedPolicy:
+    return ScriptedPolicy(dict.fromkeys(agents, said))
+
+
+WRITERS = team("one", "two", "expert")
+
+
+def sampled(
+    sampler: Sampler, workflow: Workflow, policy: ScriptedPolicy = WRITERS, tasks: TaskSet | None = None, **how: Any
+) -> tuple[Sample, int]:
+    """(the sample, how often the untrained agent was asked), of a checked sampler."""
+    how = {"untrained": ["expert"], **how}
+    check_sampler(sampler, workflow, Q, policy, tasks=tasks or Hashed(), orders=1, **how)
+    context = ScriptedContext(workflow, Q, policy, tasks=tasks or Hashed(), **how)
+    sample = asyncio.run(sampler.sample(context))
+    assert not sample.failures
+    return sample, sum(act.agent in how["untrained"] for _, act, _ in context.asked)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "workflow", "asked", "rows"),
+    [
+        (JointTree(4), Edited(), 4, 2 * (4 + 16)),
+        (JointTree(2), Edited(last=True), 2 + 4, 2 * (2 + 4)),
+        (JointTree(2, joint="cross"), Edited(), 4, 4 + 16),
+        (GreedyTree(4), Alternating(), 2, 2 * 4),
+        (TreeSearch(6), Alternating(), 6, 6),
+        (Independent(3), Alternating(), 3 * 2, 3 * 4),
+    ],
+)
+def test_an_untrained_agent_is_asked_once_for_each_state(
+    sampler: Sampler, workflow: Workflow, asked: int, rows: int
+) -> None:
+    policy = WRITERS if isinstance(workflow, Edited) else team("one", "expert")
+    sample, times = sampled(sampler, workflow, policy)
+    assert (times, len(sample.turns)) == (asked, rows)
+
+
+class Levels(TaskSet):
+    """1 for the text of one joint move, 4 for that of two."""
+
+    quick = True
+
+    def score(self, task: Task, answer: Any) -> float:
+        return {1: 1.0, 2: 4.0}[str(answer).count("[")]
+
+
+def test_an_expert_discounts_nothing_and_is_in_no_group() -> None:
+    sample, _ = sampled(JointTree(4), Edited(), tasks=Levels())
+    result = algorithm("magrpo", **{"gamma": 0.9}).compute(RowTable.from_rows([row(t) for t in sample.turns]))
+    assert {
+        round(float(ret), 9) for ret, turn in zip(result.ret, sample.turns, strict=True) if turn.parent is None
+    } == {4.6}
+    assert set(np.bincount(result.group).tolist()) == {4}
+    episode = sample.episodes[0]
+    assert [turn.agent for turn in episode.turns] == ["one", "two", "expert", "one", "two"]
+    assert "expert" in {record.act.agent for record in episode.journal.acts()}
+    assert sample.extra_tokens == {"untrained": sum(len(f"expert.0.{node}") for node in range(4))}
+
+
+@pytest.mark.parametrize(("joint", "asked", "rows"), [("aligned", 2 + 4, 6), ("cross", 2 + 4, 6)])
+def test_untrained_agents_of_a_joint_move_act_once_for_each_joint_action(joint: Any, asked: int, rows: int) -> None:
+    untrained = ["expert", "two"]
+    sample, times = sampled(JointTree(2, joint=joint), Mixed(), untrained=untrained)
+    assert (times, len(sample.turns)) == (2 * asked, rows)
+    sample, times = sampled(GreedyTree(3), Mixed(), untrained=untrained)
+    assert (times, len(sample.turns)) == (2 * 2 * 3, 2 * 3)  # proposed after the move: each candidate's value needs it
+
+
+@pytest.mark.parametrize("sampler", [JointTree(2), JointTree(2, joint="cross")])
+def test_a_transition_that_fails_loses_its_joint_action_only(sampler: Sampler) -> None:
+    def fails(act: Act, session: int, candidate: Any) -> str:
+        if str(candidate) in ("1", "0-0", "0-1"):
+            raise ValueError("no expert")
+        return said(act, session, candidate)
+
+    policy = ScriptedPolicy({"one": said, "two": said, "expert": fails})
+    workflow = Edited() if isinstance(sampler, JointTree) else Alternating()
+    sample = asyncio.run(sampler.sample(ScriptedContext(workflow, Q, policy, tasks=Hashed(), untrained=["expert"])))
+    assert [failure.reason for failure in sample.failures] == ["policy-error"]
+    assert sample.turns
+    assert all(turn.node != "1" for turn in sample.turns if isinstance(sampler, JointTree))
+
+
+def test_turns_of_an_untrained_opponent_are_compared_with_none() -> None:
+    context = ScriptedContext(
+        Alternating(), Q, team("one", "expert"), tasks=Sided(), untrained=["expert"], sides={"one": "x", "expert": "y"}
+    )
+    sample = asyncio.run(Independent(3).sample(context))
+    rows = [{**row(turn), "untrained": turn.agent == "expert"} for turn in sample.turns]
+    table = RowTable.from_rows(rows)
+    result = algorithm("grpo").compute(table)
+    sizes = {table.agent.value(at): len(result.members(at)) for at in range(len(table))}
+    assert sizes == {"one": 6, "expert": 1}
+    assert {float(r) for r, turn in zip(result.reward, sample.turns, strict=True) if turn.agent == "expert"} == {-1.0}
+
+
+class Sided(TaskSet):
+    """Side x always wins."""
+
+    quick = True
+
+    def score(self, task: Task, answer: Any) -> dict[str, float]:
+        return {"x": 1.0, "y": -1.0}
+
+
+# Joint code under the joint tree: the shift, the stop rule, and an expert between the turns
+
+
+HELPER = "def aux(x):\n    return x + 1\n"
+MAIN = "def solve(x):\n    y = aux(x)\n    return y * 2\n"
+POOR = "def solve(x):\n    return 0\n"
+CODE_TASK = Task(
+    "t",
+    'def solve(x):\n    """Twice the number after x."""\n',
+    {"entry": "solve", "tests": ["assert candidate(1) == 4", "assert solve(0) == 2"]},
+)
+
+
+def test_a_nearly_perfect_node_is_not_continued() -> None:
+    for main, turns, reward in ((MAIN, 4, 0.0), (POOR, 4 + 8, -2.5)):
+        sampler = JointTree(2, stop_above=-0.2)
+        policy = _distinct({"helper": HELPER, "main": main})
+        sample = check_sampler(sampler, TwoCoders(), CODE_TASK, policy, tasks=JointCode(), orders=1)
+        assert len(sample.turns) == turns
+        assert {turn.rewards["team"] for turn in sample.turns} == {reward}
+        assert {episode.score for episode in sample.episodes} == {reward + 4}
+
+
+def _distinct(codes: dict[str, str]) -> ScriptedPolicy:
+    """The same code in every candidate, with another comment."""
+    return ScriptedPolicy(
+        {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}
+    )
+
+
+# MAGRPO's joint tree on joint writing

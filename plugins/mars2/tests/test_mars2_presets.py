@@ -6,27 +6,22 @@ import asyncio
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_mars2 import plugin, symbols
+from marl_verl_code.code_tests import CodeWithTests
+from marl_verl_code.refine_code import RefineCode
+from marl_verl_mars2.algorithm import Shaped, shaped
 from marl_verl_mars2.refine import RefineSymbols
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import Rows, algorithm, row, trees
 
-from marl_verl.algo.advantage import RowTable
-from marl_verl.errors import MarlError
-from marl_verl.plugins import assemble
-
-
-def test_the_plugin_registers_its_names_and_they_are_what_they_say() -> None:
-    known = assemble({"mars2": plugin})
-    assert known.get("tasks", "symbol-tests") is SymbolTests
-    for name in ("mars2", "mars2-plus"):
-        metrics = [metric.name for metric in known.get("algorithms", name).metrics]
-        assert metrics == ["semantic-diversity", "algorithmic-diversity", "style-diversity", "refinement"]
+from marl_verl import Task
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.sampling import Candidate
+from marl_verl.episode import Act
 
 
 def test_the_plus_is_three_changes() -> None:
@@ -74,34 +69,64 @@ def test_a_single_agent_makes_all_nodes_and_two_share_them() -> None:
     assert min(both["shifter", "shifter"], both["flipper", "flipper"]) >= 3
 
 
-def test_without_arms_the_agents_take_turns_along_a_path() -> None:
-    task = SymbolTests().generate("train", 1, 0)[0]
-    policy = ScriptedPolicy({"shifter": "0 0 0", "flipper": "1 1 1"})
-    context = ScriptedContext(RefineSymbols(), task, policy, tasks=SymbolTests())
-    for turn in asyncio.run(TreeSearch(16).sample(context)).turns:
-        depth = len(turn.observation[0]["content"].split()) > 7
-        assert turn.called is None
-        assert depth or turn.agent == "shifter"
+# MARS2's shaping against the paper's formula, and MARS2+'s penalty
 
 
-@given(st.integers(0, 20))
-@settings(max_examples=5, deadline=None)
-def test_twice_the_same_model_has_the_demonstrations_of_one_half(seed: int) -> None:
-    """The baseline's second policy is trained as the first: no agent of the team is good at flips."""
-    pairs = SymbolTests().demonstrations("shifter", 400, seed, 0.7)
-    flips = [
-        word == symbols.wanted(kind, digit)
-        for seen, answer in pairs
-        if "attempt" not in seen
-        for kind, digit, word in zip(seen.split()[1::2], seen.split()[2::2], answer.split(), strict=True)
-        if kind in symbols.FLIPS
-    ]
-    assert np.mean(flips) < 0.2
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
+    return method.compute(RowTable.from_rows(rows))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"), [({"gamma": -1.0}, "gamma' must be a number >= 0"), ({"lam": 2.0}, "lam' must")]
+def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
+    return compute(method, rows).advantage
+
+
+@given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))
+@settings(deadline=None, max_examples=20)
+def test_shaping_is_the_papers_formula(rows: Rows, gamma: float, lam: float) -> None:
+    table = RowTable.from_rows(rows)
+    found = Shaped(gamma=gamma, lam=lam).compute(table, table.rewards["team"])
+    np.testing.assert_allclose(found, shaped(rows, gamma, lam), atol=1e-12)
+
+
+def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping() -> None:
+    lengths = [1, 12, 13, 16, 20, 25]
+    rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "length": n} for i, n in enumerate(lengths)]
+    result = compute(algorithm("mars2-plus", overlong={"L": 20, "C": 8}), rows)
+    penalty = np.array([0, 0, -1 / 8, -4 / 8, -1, -1])
+    np.testing.assert_allclose(result.ret, 1.0 + penalty)
+    assert [name for name, _ in result.stages] == ["returns: shaped", "overlong"]
+    np.testing.assert_allclose(result.stages[0][1], 1.0)  # all equal: shaping finds nothing to compare
+
+
+# A tree of programs: code tasks under `tree-search`
+
+
+DOUBLE = Task(
+    "double",
+    "Read a number and print twice that number.",
+    {
+        "public": [{"input": "2\n", "output": "4\n"}, {"input": "5\n", "output": "10\n"}],
+        "private": [{"input": "-3\n", "output": "-6\n"}],
+    },
 )
-def test_shaping_that_makes_no_sense_is_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        algorithm("mars2", **options)
+RIGHT = "print(2 * int(input()))"
+SQUARE = "print(int(input()) ** 2)"  # passes the first public test only
+TASKS = CodeWithTests(seconds=20)
+
+
+def fenced(code: str) -> str:
+    return f"I think this does it.\n```python\n{code}\n```\nIt reads and prints."
+
+
+def test_a_tree_of_programs_is_searched_and_scored() -> None:
+    def fixes(act: Act, session: int, candidate: Candidate) -> str:
+        return fenced(RIGHT if "An attempt at this problem" in act.observation[0]["content"] else SQUARE)
+
+    policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fixes})
+    context = ScriptedContext(RefineCode(rounds=2), DOUBLE, policy, tasks=TASKS)
+    found = asyncio.run(TreeSearch(8, arms=["a", "b"]).sample(context))
+    assert len(found.turns) == 8
+    refined = [turn for turn in found.turns if turn.agent == "b" and turn.parent is not None]
+    assert refined
+    assert {turn.rewards["team"] for turn in refined} == {1.0}
+    assert {turn.rewards["team"] for turn in found.turns if turn not in refined} == {0.0}

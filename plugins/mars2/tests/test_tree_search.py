@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
@@ -12,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2 import tree_search
-from marl_verl_mars2.bandit import Bandit, Stack, Strategy
-from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior
+from marl_verl_mars2.bandit import STRATEGIES, Arms, Bandit, Stack, Strategy
+from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior, posterior, thompson
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.sampler import check_sampler
@@ -21,9 +23,7 @@ from marl_verl_testing.workflows import (
     AGENTS,
     TASK,
     Hashed,
-    Mark,
     Programmed,
-    cancelled_cleanly,
     number,
     own_words,
     talkers,
@@ -31,9 +31,7 @@ from marl_verl_testing.workflows import (
 )
 
 from marl_verl.algo.sampling import Candidate, Sample
-from marl_verl.episode import Act, Action, Limits, Team, Workflow, replay
-from marl_verl.errors import MarlError
-from marl_verl.options import build
+from marl_verl.episode import Act, Action, Team, Workflow, replay
 from marl_verl.tasks.base import Task, TaskSet
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
@@ -306,30 +304,7 @@ def test_it_keeps_what_every_sampler_promises(
     check_sampler(sampler, workflow, TASK, talkers(seed), **how, may_fail=True)
 
 
-@given(workflows(), st.integers(0, 5), STRATEGY, ARMS)
-@settings(max_examples=15, deadline=None)
-def test_nothing_is_asked_for_to_score_states_by_their_latest_proposal(
-    workflow: Programmed, seed: int, strategy: Strategy, arms: list[str]
-) -> None:
-    sampler = TreeSearch(6, strategy=strategy, arms=arms, partial_value="latest")
-    proposing = Programmed((Mark("propose"), *workflow.program))
-    check_sampler(sampler, proposing, TASK, talkers(seed), tasks=Hashed(), seed=seed, asked=6)
-
-
 # where the search goes
-
-
-@BOTH_PRIORS
-@BOTH_STRATEGIES
-def test_the_better_of_three_agents_gets_most_of_the_nodes(strategy: Strategy, prior: Prior) -> None:
-    def worth(mean: float) -> Callable[[Act, int, Candidate], str]:
-        return lambda act, session, candidate: str(mean + 0.2 * noise(candidate, act.observation))
-
-    for seed in range(3):
-        context = refining({"a": worth(0.1), "b": worth(0.7), "c": worth(0.1)}, seed=seed)
-        found = sample(context, 40, strategy=strategy, prior=prior, arms=["a", "b", "c"])
-        made = Counter(turn.agent for turn in found.turns)
-        assert made["b"] >= 24  # 13 by chance
 
 
 def depths(found: Sample) -> list[int]:
@@ -359,57 +334,7 @@ def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: 
     assert wide.count(1) >= 130  # of 160: a new draft is always better
 
 
-def test_where_attempts_fail_the_search_goes_elsewhere() -> None:
-    def say(act: Act, session: int, candidate: Candidate) -> str:
-        if act.turn:
-            raise ConnectionError("the prompt is too long")
-        return "0.9"
-
-    found = sample(refining({"a": say}), 40)
-    assert len(found.turns) + len(found.failures) == 40
-    assert len(found.failures) <= 12
-
-
 # ends
-
-
-def test_workflows_that_end_after_one_act_are_only_ever_sampled_at_the_root() -> None:
-    found = sample(refining({"a": by_node([f"end {n / 8}" for n in range(8)])}), 8)
-    assert [turn.parent for turn in found.turns] == [None] * 8
-    assert [episode.score for episode in found.episodes] == [n / 8 for n in range(8)]
-    assert all(episode.finished for episode in found.episodes)
-
-
-@BOTH_STRATEGIES
-def test_a_finished_node_is_not_continued_even_if_it_is_by_far_the_best(strategy: Strategy) -> None:
-    def say(act: Act, session: int, candidate: Candidate) -> str:
-        return "end 50" if number(candidate) % 2 else "0.1"
-
-    found = sample(refining({"a": say}), 30, strategy=strategy)
-    ended = {turn.node for turn in found.turns if turn.action.text == "end 50"}
-    assert ended
-    assert {turn.node for turn in found.turns} - ended
-    assert not ended & {turn.parent for turn in found.turns}
-
-
-def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Both(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            first = await team.act({"a": "x", "b": "y"})
-            lanes = await asyncio.gather(team["a"].act("l", slot="left"), team["a"].act("r", slot="right"))
-            return " ".join(each.text for each in (*first.values(), *lanes))
-
-    def say(act: Act, session: int, candidate: Candidate) -> str:
-        return f"{act.slot}:{candidate}"
-
-    scripted(monkeypatch, [([], "a"), ([0], "b"), ([0, 0], "a"), ([0, 0], "a"), ([0, 0, 1], "a")])
-    found = sample(ScriptedContext(Both(), QUESTION, ScriptedPolicy({"a": say, "b": say})), 5)
-    keys = [("a", "0"), ("b", "0"), ("a", "left"), ("a", "left"), ("a", "right")]
-    assert [turn.key for turn in found.turns] == keys
-    assert [turn.parent for turn in found.turns] == [None, "0", "1", "1", "3"]
-    one, two = found.episodes
-    assert (one.finished, [turn.node for turn in one.turns]) == (False, ["0", "1", "2"])
-    assert (two.finished, two.answer) == (True, "0:0 0:1 left:3 right:4")
 
 
 # agents that take each other's acts
@@ -433,30 +358,6 @@ def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays(
         again = asyncio.run(replay(Refine(2), QUESTION, ("a", "b"), episode.journal))
         assert again.answer == episode.answer
         assert again.journal == episode.journal
-
-
-def test_agents_outside_the_arms_take_their_own_acts() -> None:
-    class Checked(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            text = (await team["a"].act(task.prompt)).text
-            return (await team["judge"].act(text)).text
-
-    replies = dict.fromkeys(("a", "b", "judge"), "0.5")
-    found = sample(ScriptedContext(Checked(), QUESTION, ScriptedPolicy(replies)), 30, arms=["a", "b"])
-    by = Counter((turn.key[0], turn.agent) for turn in found.turns)
-    assert set(by) == {("a", "a"), ("a", "b"), ("judge", "judge")}
-
-
-def test_arms_are_checked_against_the_team() -> None:
-    TreeSearch(arms=["solver", "critic"]).check(["solver", "critic", "judge"])
-    with pytest.raises(MarlError, match="unknown agent 'solvr': did you mean 'solver'"):
-        TreeSearch(arms=["critic", "solvr"]).check(["solver", "critic"])
-    with pytest.raises(MarlError, match="'critic' is named twice"):
-        TreeSearch(arms=["critic", "critic"]).check(["solver", "critic"])
-    with pytest.raises(MarlError, match=r"'sampler.strategy' must be one of 'bandit', 'stack', got 'stak'"):
-        build(TreeSearch, {"strategy": "stak"}, "sampler")
-    with pytest.raises(MarlError, match=r"'sampler.arms' must be a list"):
-        build(TreeSearch, {"arms": "solver"}, "sampler")
 
 
 # scores
@@ -489,15 +390,6 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(Refine(2), "zero")[1] == [0.0, 0.75]
 
 
-@pytest.mark.parametrize("score", ["nan", "inf"])
-def test_a_score_that_is_no_number_is_a_failure(score: str) -> None:
-    found = sample(refining({"a": by_node(["0.5", score, "0.5"])}), 3)
-    assert [turn.node for turn in found.turns] == ["0", "2"]
-    (failure,) = found.failures
-    assert failure.reason == "score-error"
-    assert "workflow 'Refine' on task 't1', scoring" in failure.detail
-
-
 # choosing by public score
 
 
@@ -514,16 +406,6 @@ def test_guided_by_public_score_the_best_path_is_the_only_episode(monkeypatch: p
     assert_saw(tops[0].arms.generate["a"], [0.1, 0.8])
     assert_saw(tops[0].arms.children[0].posterior, [0.1, 0.8, 0.7])
     assert [turn.rewards["team"] for turn in found.turns] == [1.0, 0.0, 0.5, 1.0, 1.0]  # rewards stay the task's
-
-
-def test_guided_by_public_score_an_end_may_be_best_and_no_answer_counts_nothing() -> None:
-    def say(act: Act, session: int, candidate: Candidate) -> str:
-        return "end 1/0.5" if act.turn == 1 else "1/0.9"
-
-    found = sample(refining({"a": say}), 12, guide="public", partial_value="zero")
-    (episode,) = found.episodes
-    assert episode.finished
-    assert [turn.turn for turn in episode.turns] == [0, 1]
 
 
 @given(workflows(), st.integers(0, 5), STRATEGY)
@@ -562,80 +444,160 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
 
     runs = []
     for shuffle in range(3):
-        context = ScriptedContext(
-            workflow,
-            TASK,
-            talkers(),
-            tasks=Hashed(),
-            seed=seed,
-            delay=delays(shuffle),
-        )
+        context = ScriptedContext(workflow, TASK, talkers(), tasks=Hashed(), seed=seed, delay=delays(shuffle))
         runs.append(comparable(sample(context, 8, strategy=strategy, prior=prior, arms=list(AGENTS))))
     assert runs[0] == runs[1] == runs[2]
 
 
-def test_other_seeds_and_other_tasks_search_otherwise() -> None:
-    say = dict.fromkeys(("a", "b"), "0.5")
-
-    def shape(seed: int, task: str) -> tuple[Any, ...]:
-        context = ScriptedContext(Refine(), Task(task, "0"), ScriptedPolicy(say), tasks=Worth(), seed=seed)
-        return tuple((turn.parent, turn.agent) for turn in sample(context, 20, arms=["a", "b"]).turns)
-
-    assert len({shape(seed, task) for seed in range(3) for task in ("t1", "t2")}) == 6
+# Posteriors of tree search against textbook formulas, and the choices of one node's bandit
 
 
-def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason() -> None:
-    class Broken(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            raise KeyError("gone")
-
-    found = sample(ScriptedContext(Broken(), QUESTION, ScriptedPolicy({"a": "x"})), 5)
-    assert not found.episodes
-    assert found.attempts == len(found.failures) == 5
-    assert {failure.reason for failure in found.failures} == {"workflow-error"}
-    assert "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'" in found.failures[0].detail
+DRAWS = 20_000
+STATED = [0.3, 0.9, 0.5, 0.45, 0.7, 0.8]
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_where_every_attempt_fails_there_is_no_episode(guide: Any) -> None:
-    context = refining({"a": "0.5/0.5"})
-    context.broken = lambda name: True
-    found = sample(context, 4, guide=guide)
-    assert not found.episodes
-    assert [failure.reason for failure in found.failures] == ["policy-error"] * 4
-    assert "act a:0: ConnectionError: no server for 0" in found.failures[0].detail
+def seen(prior: Prior, scores: list[float]) -> Posterior:
+    found = posterior(prior)
+    for score in scores:
+        found.observe(score)
+    return found
 
 
-def test_an_act_that_takes_too_long_fails_alone() -> None:
-    context = refining(
-        {"a": lambda act: f"end {act.turn}" if act.turn else "0.5"},
-        delay=lambda act, _: 10**9 if act.turn == 1 else 0,
-        limits=Limits(episode_seconds=0.5),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        scripted(patch, [([], "a"), ([0], "a"), ([], "a")])
-        found = sample(context, 3)
-    assert [turn.node for turn in found.turns] == ["0", "2"]
-    assert [failure.reason for failure in found.failures] == ["timeout"]
+@BOTH_PRIORS
+@given(scores=st.lists(st.floats(-20, 20), max_size=30))
+@settings(max_examples=40, deadline=None)
+def test_score_by_score_comes_to_the_formula_for_all_scores_at_once(prior: Prior, scores: list[float]) -> None:
+    assert_saw(seen(prior, scores), scores)
 
 
-def test_cancellation_propagates_and_leaves_nothing_running() -> None:
-    async def go() -> None:
-        await cancelled_cleanly(TreeSearch(5).sample(refining({"a": "0.5"}, delay=lambda act, _: 10**9)))
+def test_a_worked_example_by_hand() -> None:
+    found = Normal()
+    found.observe(1.0)  # tau2: (1 * 0.1 + 1/2 * 1^2) / 2
+    assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx((0.5, 2, 2, 0.3))
+    found.observe(0.0)  # (2 * 0.3 + 2/3 * 0.25) / 3
+    assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx((1 / 3, 3, 3, 0.6 / 3 + 1 / 18))
 
-    asyncio.run(go())
+
+def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -> None:
+    m, kappa, nu, tau2 = normal_of(STATED)
+    assert nu == 7
+    rng, found = Random(1), seen("normal", STATED)
+    draws = [found.draw(rng) for _ in range(DRAWS)]
+    # var t(7) = 7/5; of a draw of the next score it would be (kappa + 1) = 8 times as much
+    variance = tau2 / kappa * nu / (nu - 2)
+    assert statistics.mean(draws) == pytest.approx(m, abs=5 * math.sqrt(variance / DRAWS))
+    assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)
+    scale = math.sqrt(tau2 / kappa)
+    for quantile, below in ((-1.895, 0.05), (-0.711, 0.25), (0.0, 0.5), (0.711, 0.75), (1.895, 0.95)):  # of t(7)
+        share = sum(draw < m + scale * quantile for draw in draws) / DRAWS
+        assert share == pytest.approx(below, abs=0.015)
 
 
-def test_nodes_are_made_one_after_the_other() -> None:
-    busy: list[int] = []
+def test_before_any_score_a_normal_draw_is_cauchy() -> None:
+    rng, scale = Random(2), math.sqrt(0.1)
+    draws = [posterior("normal").draw(rng) for _ in range(DRAWS)]
+    for quantile, below in ((-1.0, 0.25), (0.0, 0.5), (1.0, 0.75), (6.314, 0.95)):
+        assert sum(draw < scale * quantile for draw in draws) / DRAWS == pytest.approx(below, abs=0.015)
 
-    class Watched(ScriptedContext):
-        async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-            busy.append(1)
-            assert sum(busy) == 1
-            try:
-                return await super().act(act, session, candidate, agent)
-            finally:
-                busy.append(-1)
 
-    assert len(sample(Watched(Refine(), QUESTION, ScriptedPolicy({"a": "1"}), delay=lambda *_: 3), 9).turns) == 9
+def test_beta_draws_have_the_moments_of_the_mean() -> None:
+    a, b = beta_of(STATED)
+    rng, found = Random(3), seen("beta", STATED)
+    draws = [found.draw(rng) for _ in range(DRAWS)]
+    variance = a * b / ((a + b) ** 2 * (a + b + 1))
+    assert statistics.mean(draws) == pytest.approx(a / (a + b), abs=5 * math.sqrt(variance / DRAWS))
+    assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)
+    assert all(0 <= draw <= 1 for draw in draws)
+
+
+def test_beta_clips_scores_outside_its_range() -> None:
+    assert_saw(seen("beta", [-5.0, 7.0, 0.25]), [0.0, 1.0, 0.25])
+
+
+class Fixed:
+    """Always draws the same."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def observe(self, score: float) -> None:
+        raise AssertionError("nothing is to be observed")
+
+    def draw(self, rng: Random) -> float:
+        return self.value
+
+
+@BOTH_PRIORS
+def test_thompson_takes_each_arm_as_often_as_it_is_the_best(prior: Prior) -> None:
+    rng = Random(4)
+    equal = [(arm, seen(prior, STATED)) for arm in "abc"]
+    counts = Counter(thompson(rng, equal) for _ in range(3000))
+    assert all(count == pytest.approx(1000, abs=130) for count in counts.values())
+    better = [("a", seen(prior, [0.1] * 8)), ("b", seen(prior, [0.9] * 8))]
+    assert Counter(thompson(rng, better) for _ in range(1000))["b"] > 950
+
+
+def grown(strategy: Strategy, prior: Prior) -> Arms:
+    """Children 0 (of a, 0.2), 1 (of b, 0.7), 2 (of a, 0.4), and scores below: 0.6 and 0.1 in 0, 0.9 in 1."""
+    arms = STRATEGIES[strategy](["a", "b"], prior)
+    arms.made("a", 0.2, open=True)
+    arms.made("b", 0.7, open=True)
+    arms.below(0, 0.6)
+    arms.made("a", 0.4, open=False)
+    arms.below(1, 0.9)
+    arms.below(0, 0.1)
+    return arms
+
+
+@BOTH_PRIORS
+@BOTH_STRATEGIES
+def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: Strategy, prior: Prior) -> None:
+    rng, arms = Random(5), grown(strategy, prior)
+    assert {arms.choose(rng) for _ in range(2000)} == {"a", "b", 0, 1}
+    closed = STRATEGIES[strategy](["a"], prior)
+    closed.made("a", 1.0, open=False)
+    assert {closed.choose(rng) for _ in range(200)} == {"a"}
+
+
+def fix(arms: Arms, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
+    """Make every draw certain."""
+    arms.generate = {agent: Fixed(value) for agent, value in generate.items()}
+    for child, value in zip(arms.children, children, strict=True):
+        child.posterior = Fixed(value)
+    if isinstance(arms, Bandit):
+        assert isinstance(continuation, float)
+        arms.continuation = Fixed(continuation)
+    else:
+        assert isinstance(arms, Stack)
+        assert isinstance(continuation, dict)
+        arms.continuation = {agent: Fixed(value) for agent, value in continuation.items()}
+
+
+def test_bandit_decides_agent_and_depth_in_one_draw_and_then_among_all_children() -> None:
+    rng, arms = Random(0), grown("bandit", "normal")
+    fix(arms, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], 0.4)
+    assert arms.choose(rng) == "b"
+    fix(arms, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], 0.6)
+    assert arms.choose(rng) == 1  # the best child, 2, is closed
+
+
+def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> None:
+    rng, arms = Random(0), grown("stack", "normal")
+    assert isinstance(arms, Stack)
+    arms.agent = {"a": Fixed(1.0), "b": Fixed(0.0)}
+    fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.2, "b": 9.0})
+    assert arms.choose(rng) == "a"
+    fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.4, "b": -9.0})
+    assert arms.choose(rng) == 0  # 1 is b's, 2 is closed
+
+
+@BOTH_STRATEGIES
+def test_decay_turns_a_wide_node_deeper(strategy: Strategy) -> None:
+    def wider(decay: float, children: int) -> int:
+        arms = STRATEGIES[strategy](["a"], "normal", decay)
+        for _ in range(children):
+            arms.made("a", 0.5, open=True)
+        return sum(isinstance(arms.choose(Random(seed)), str) for seed in range(400))
+
+    assert wider(1.0, 0) == wider(0.5, 0) == 400  # a node without a child can only be widened
+    assert wider(1.0, 12) > wider(0.98, 12) > wider(0.9, 12) > wider(0.5, 12)

@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from marl_verl_math.boxed_sums import BoxedSums, TinySolverVerifier
 from marl_verl_math.solver_verifier import SolverVerifier, solution_right, verdict_right
 from marl_verl_math.tasks import MathTasks
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
+from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
-from marl_verl import Task
+from marl_verl import MarlError, Task
 from marl_verl.algo.sampling import Independent
 
 TASKS = MathTasks()
@@ -48,26 +50,6 @@ def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: A
     assert run.invalid == {("verifier", "0"): "no verdict"}
 
 
-def test_a_solution_without_a_box_is_marked() -> None:
-    run = check_workflow(SolverVerifier(), TASK, ScriptedPolicy({"solver": ["5/6", RIGHT], "verifier": REJECT}))
-    assert run.invalid == {("solver", "0"): "no boxed answer"}
-
-
-def test_long_texts_are_shown_in_part() -> None:
-    long = "step. " * 1000 + RIGHT
-    policy = ScriptedPolicy({"solver": long, "verifier": "thought. " * 1000 + REJECT})
-    run = check_workflow(SolverVerifier(kept=200), TASK, policy)
-    assert all(len(shown(act)) < 1000 for act, _ in run.turns)
-    assert RIGHT in shown(run.turns[1][0])  # answer and verdict stand at the end
-    assert REJECT in shown(run.turns[2][0])
-    assert run.answer == long
-
-
-def test_a_single_agent_is_one_round() -> None:
-    run = check_workflow(SolverVerifier(rounds=1), TASK, ScriptedPolicy({"solver": RIGHT}))
-    assert [act.agent for act, _ in run.turns] == ["solver"]
-
-
 def test_the_sampler_keeps_its_promises_on_it() -> None:
     policy = ScriptedPolicy(
         {
@@ -99,3 +81,87 @@ def test_role_rewards_by_hand() -> None:
         context = ScriptedContext(SolverVerifier(), TASK, policy, tasks=TASKS, rewards=rewards)
         sample = asyncio.run(Independent(1).sample(context))
         assert [turn.rewards["role"] for turn in sample.turns] == wanted, solutions
+
+
+# Boxed sums, for tiny models
+
+
+SUMS = BoxedSums(largest=9)
+
+
+def test_tasks_are_reproducible_and_splits_disjoint() -> None:
+    train, test = SUMS.generate("train", 60, 1), SUMS.generate("test", 5, 1)
+    assert train == SUMS.generate("train", 60, 1)
+    assert not {task.id for task in train} & {task.id for task in test}
+    with pytest.raises(MarlError, match=r"Set marl\.task\.test_size to at most"):
+        SUMS.generate("test", 100, 1)
+
+
+def test_the_tiny_workflow() -> None:
+    (task,) = SUMS.generate("train", 1, 3)
+    right = f"\\boxed{{{task.data['answer']}}}"
+    policy = ScriptedPolicy({"solver": ["sum 3", right], "verifier": "<verify>reject</verify>"})
+    run = check_workflow(TinySolverVerifier(), task, policy)
+    assert [shown(act) for act, _ in run.turns] == [
+        task.prompt,
+        f"{task.prompt} solution none",
+        f"{task.prompt} rejected none",
+    ]
+    assert asyncio.run(SUMS.score(task, run.answer)) == 1.0
+
+
+def test_the_kit_checks_the_tiny_tasks() -> None:
+    check_task(
+        BoxedSums(largest=9), lambda task: [f"\\boxed{{{task.data['answer']}}}", "\\boxed{-1}", "7", ""], count=4
+    )
+
+
+# The tool user and the reasoner: when they stop, what they are shown, and the reward of each act
+
+
+SUM = Task("sum", "What is 6 * 7?", {"answer": "42"})
+SCORES = MathTasks()
+
+
+def score_tools(task: Task, answer: Any) -> float:
+    return asyncio.run(SCORES.score(task, answer))
+
+
+def printing(answer: str) -> str:
+    return f"```python\nprint({answer})\n```"
+
+
+def test_it_is_over_as_soon_as_program_and_reasoner_agree() -> None:
+    policy = ScriptedPolicy({TOOL_USER: [printing("41"), printing("84 / 2")], REASONER: r"I say \boxed{42}"})
+    run = check_workflow(ToolUserReasoner(), SUM, policy)
+    assert run.answer == [[TOOL_USER, "41"], [REASONER, "42"], [TOOL_USER, "42.0"], [REASONER, "42"]]
+    seen = [shown(act) for act, _ in run.turns]
+    assert "printed:\n41\n" in seen[1]
+    assert "a program answered 41, and the reasoner 42" in seen[2]
+    assert score_tools(SUM, run.answer) == 1.0
+
+
+def test_a_team_that_never_agrees_answers_after_the_last_turn() -> None:
+    policy = ScriptedPolicy({TOOL_USER: "I have no program", REASONER: r"\boxed{41}"})
+    run = check_workflow(ToolUserReasoner(turns=2), SUM, policy)
+    assert run.answer == [[TOOL_USER, None], [REASONER, "41"]] * 2
+    assert set(run.invalid.values()) == {"no program that prints an answer"}
+    assert score_tools(SUM, run.answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("program", "answer", "rewards"),
+    [
+        (printing("42"), r"\boxed{42}", [1.0, 1.0]),
+        (printing("41"), r"\boxed{42}", [0.0, 1.0]),
+        (printing("42"), "no idea", [1.0, -0.1]),
+        ("```python\n1 / 0\n```", r"\boxed{\frac{84}{2}}", [-0.1, 1.0]),
+        (printing("1, 42"), r"\boxed{-42}", [1.0, 0.0]),
+    ],
+)
+def test_each_act_is_rewarded_for_its_own_answer(program: str, answer: str, rewards: list[float]) -> None:
+    policy = ScriptedPolicy({TOOL_USER: program, REASONER: answer})
+    given = {TOOL_USER: own_answer, REASONER: own_answer}
+    context = ScriptedContext(ToolUserReasoner(turns=1), SUM, policy, tasks=SCORES, rewards=given)
+    sample = asyncio.run(Independent(1).sample(context))
+    assert [turn.rewards["role"] for turn in sample.turns] == rewards

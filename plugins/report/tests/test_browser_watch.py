@@ -61,18 +61,3 @@ def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
         page.wait(f"{STATUS}.startsWith('Live')")
         (folder / "summary.json").write_text("{}")
         page.wait(f"{STATUS} === 'The run has finished.'")
-
-
-def test_a_damaged_file_is_named_until_it_is_whole(page: Page, tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "run", steps=3)
-    with locked(folder), watched(page, folder, READY):
-        for name, content, message in (
-            ("metrics.jsonl", '{"step": Infinity}\n', "metrics.jsonl' is damaged in line 1: its step is not finite"),
-            ("config.yaml", "marl: x", "config.yaml' is damaged"),
-            ("starts.json", '[{"machine": 1}]', "starts.json' is damaged"),
-        ):
-            good = (folder / name).read_bytes()
-            (folder / name).write_text(content)
-            page.wait(f"{STATUS}.includes({json.dumps(message)})")
-            (folder / name).write_bytes(good)
-            page.wait(f"{STATUS}.startsWith('Live')")

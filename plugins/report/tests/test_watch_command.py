@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -85,23 +84,6 @@ def test_an_event_follows_each_change(server: Server) -> None:
         while not event(stream)[1][0]["done"]:
             pass
     assert "holds no stored episodes" in json.loads(got(f"{server.address}step?kind=train&step=3")[1])["error"]
-
-
-def test_what_cannot_be_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_folder(Path("run"), steps=1)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        for words, message in (
-            (["rum"], "no run in 'rum': did you mean 'run'?"),
-            (["run", "--port", str(taken.getsockname()[1])], "cannot be used"),
-            (["run", "--port", "70000"], "port 70000 of 127.0.0.1 cannot be used"),
-        ):
-            assert main(["watch", *words]) == 2
-            assert message in capsys.readouterr().err
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import marl_verl_sandbox as sandbox
 import pytest
 from marl_verl_sandbox import Limits, Sandbox, SandboxError, runs, unavailable, values
+from marl_verl_sandbox.verl_programs import _with, score_program
+from verl.utils.reward_score import sandbox_fusion
+from verl.utils.reward_score.sandbox_fusion import utils
 
-from marl_verl.algo.sampling import Sample
-from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.cli.main import main
-from marl_verl.episode import Episode, Journal
 from marl_verl.errors import MarlError
-from marl_verl.extensions import check_run_options, use_run_options, used_run_options
-from marl_verl.tasks import Task
 
 LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
 QUICK = Limits(seconds=20.0, megabytes=256)
@@ -161,14 +158,6 @@ def test_output_of_threads_and_exit_functions_is_there(tier: str) -> None:
     assert Sandbox(tier).run(random, "", QUICK) != Sandbox(tier).run(random, "", QUICK)
 
 
-def test_words_of_the_output_are_compared(box: Sandbox) -> None:
-    program = "print(1, int(input()))\nprint(3)"
-    assert box.prints(program, "2\n", "1 2\n\n3  ", QUICK).passed
-    assert box.prints(program, "2\n", "1 2 3.0", QUICK).verdict == "wrong"
-    assert box.prints(program, "a\n", "1 2 3", QUICK).verdict == "error"
-    assert box.prints("while True: pass", "", "", Limits(0.5)).verdict == "timeout"
-
-
 def test_what_a_function_returns_is_compared(box: Sandbox) -> None:
     program = (
         "print('noise')\nclass A:\n    def g(self, x, y=1): return [x, y]\ndef f(x): return A().g(x) if x else 1 / x"
@@ -200,44 +189,7 @@ def test_assertions_see_plain_values(box: Sandbox) -> None:
     assert box.holds("f = 1 / 0", "f", "", "assert True", QUICK).error.startswith("ZeroDivisionError")
 
 
-def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(code, {})
-    assert capsys.readouterr().out.startswith("True passed ")
-
-
 # tiers and the command
-
-
-def test_a_recipe_with_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def config(tier: Any) -> Any:
-        return {"sandbox": tier}
-
-    check_run_options({})
-    for tier in ("auto", *LOCAL, "external:http://127.0.0.1:1/"):
-        check_run_options(config(tier))
-    with pytest.raises(MarlError, match=r"unknown sandbox tier 'isolate': did you mean 'isolated'"):
-        Sandbox("isolate")
-    monkeypatch.setattr(runs, "unavailable", lambda tier: f"tier '{tier}' is not available: forbidden")
-    check_run_options(config("auto"))
-    with pytest.raises(MarlError, match=r"'marl.run.sandbox': tier 'isolated' is not available: forbidden"):
-        check_run_options(config("isolated"))
-    with pytest.raises(MarlError, match=r"'marl.run.sandbox': unknown sandbox tier 'True'"):
-        check_run_options(config(True))
-
-
-def test_a_stored_episode_names_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_current", [])
-    monkeypatch.setattr(runs, "_tier", "auto")
-    sample = Sample([Episode("u", 0, Task("t", "p"), [], "a", True, Journal(()))])
-    use_run_options({})
-    assert used_run_options() == {}
-    use_run_options({"sandbox": LOCAL[0]})
-    assert (used_run_options(), runs.current().tier) == ({"sandbox": LOCAL[0]}, LOCAL[0])
-    # a sample is the same in a process that has run programs: only the caller knows whether these episodes did
-    assert "sandbox" not in json.loads(sample_lines(sample, "u", "t", False)[0])
-    assert json.loads(sample_lines(sample, "u", "t", False, used_run_options())[0])["sandbox"] == LOCAL[0]
 
 
 @pytest.mark.slow
@@ -258,46 +210,6 @@ def check(tmp_path: Path, tests: Any, *options: str, program: str = "def add(a, 
     return main(["sandbox", "check", str(tmp_path / "program.py"), "--tests", str(tmp_path / "tests.json"), *options])
 
 
-@pytest.mark.parametrize(
-    ("tests", "message"),
-    [
-        ("[", "cannot be read as JSON"),
-        ([], "must be a mapping of options, got []"),
-        ({}, "there must be one case or more"),
-        ({"entry": "f", "cases": [{"args": [], "expect": 1}]}, "cases 1.expect': did you mean 'expected'?"),
-        ({"entry": "f", "cases": [{"args": [deep(300)], "expected": 1}]}, "nested more than 200"),
-        ({"stdin_cases": [{"stdin": 1, "stdout": ""}]}, "stdin_cases 1.stdin' must be text, got 1"),
-        ({"stdin_cases": [{"stdin": "", "stdout": ""}], "timeout": 0}, "timeout' must be a number > 0"),
-    ],
-)
-def test_a_wrong_test_file_is_one_line(
-    tests: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(tmp_path, tests) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert str(tmp_path / "tests.json") in error
-    assert error.count("\n") == 1
-    os.mkfifo(tmp_path / "fifo")
-    assert main(["sandbox", "check", str(tmp_path / "fifo"), "--tests", str(tmp_path / "tests.json")]) == 2
-
-
-@pytest.mark.parametrize("tier", LOCAL)
-def test_the_command_scores_a_program(tier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tests = {
-        "entry": "add",
-        "cases": [{"args": [1, 2], "expected": 3}, {"args": [1, 2], "expected": 3.0}],
-        "timeout": 9,
-    }
-    assert check(tmp_path, tests, "--tier", tier, "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["passed"], found["total"], found["tier"]) == (1, 2, tier)
-    assert [case["reason"] for case in found["cases"]] == ["", "returned 3"]
-    streams = {"stdin_cases": [{"stdin": "1 2\n", "stdout": "3\n"}]}
-    assert check(tmp_path, streams, "--tier", tier, program="print(sum(map(int, input().split())))") == 0
-    assert capsys.readouterr().out == f"case 1: passed\n1 of 1 passed, tier {tier}\n"
-
-
 @pytest.mark.parametrize("tier", LOCAL)
 def test_values_of_many_levels_are_compared(tier: str) -> None:
     value: Any = 1
@@ -309,3 +221,57 @@ def test_values_of_many_levels_are_compared(tier: str) -> None:
         Sandbox(tier).returns("def f(x): return x", "f", [deep(300)], 1, QUICK)
     with pytest.raises(MarlError, match="must be at most 64 MiB"):
         Sandbox(tier).run("1" * (1 << 26))
+
+
+# verl's code rows: scored in our sandbox as verl scores them with a Sandbox Fusion server
+
+
+STREAMS = {"inputs": ["1 2\n", "3 4\n", "0 0\n", "5 5\n"], "outputs": ["3\n", "7\n", "0\n", "10\n"]}
+CALLS = {"fn_name": "plus", "inputs": ["1\n2", "[1]\n[2]", '"a"\n"b"'], "outputs": ["3", "[1, 2]", "ab"]}
+METHOD = {"fn_name": "plus", "inputs": ["1\n2"], "outputs": ["3"]}
+
+
+def fenced(code: str) -> str:
+    return f"So:\n```python\n{code}\n```"
+
+
+ADD = "a, b = map(int, input().split())\nprint(a + b)"
+
+
+@pytest.mark.parametrize(
+    ("text", "tests", "expected"),
+    [
+        (fenced(ADD), STREAMS, 1.0),
+        (fenced("a, b = map(int, input().split())\nprint(a * b if a == 0 else 3)"), STREAMS, 0.5),
+        (fenced(ADD.replace("print(a + b)", "print(a + b, '')")), STREAMS, 0.0),
+        (fenced(f"{ADD}\nraise SystemExit(1)"), STREAMS, 0.0),
+        (f"{fenced('print(1)')} no: {fenced(ADD)}", STREAMS, 1.0),
+        (fenced("def plus(a, b): return a + b"), CALLS, 1.0),
+        (fenced("def plus(a: List[int], b): return plus2(a, b)\ndef plus2(a, b): return b + a"), CALLS, 1 / 3),
+        (fenced("class Solution:\n    def plus(self, a, b): return a + b"), METHOD, 1.0),
+        (fenced("import os\nprint(3, flush=True)\nos._exit(0)"), CALLS, 1 / 3),
+    ],
+)
+def test_a_score_by_hand(text: str, tests: dict[str, Any], expected: float) -> None:
+    assert score_program(text, json.dumps(tests), 512) == pytest.approx(expected)
+    assert sandbox.used()
+
+
+def test_a_sandbox_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise SandboxError("no room")
+
+    monkeypatch.setattr(sandbox.current(), "run", broken)
+    with pytest.raises(SandboxError, match="no room"):
+        score_program(fenced(ADD), STREAMS, 512)
+
+
+def test_verls_functions_are_where_they_were() -> None:
+    """verl's code score has moved or changed if this fails: adapt `verl_programs.py`."""
+    before = utils._process_single_case.__globals__["call_sandbox_api"]
+    _with(utils._process_single_case, call_sandbox_api=print)
+    _with(utils.check_correctness, _process_single_case=print)
+    _with(sandbox_fusion.compute_score, check_correctness=print)
+    assert utils.call_sandbox_api is before  # verl itself is not changed
+    with pytest.raises(ImportError, match=r"verl's .*sandbox_fusion has no check_it: its code score has changed"):
+        _with(sandbox_fusion.compute_score, check_it=print)

@@ -19,12 +19,10 @@ from marl_verl_search.html_text import page_text
 from marl_verl_search.pages import PASSAGE, WEB, public, read_page
 from marl_verl_search.planner import PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
+from marl_verl_testing import ScriptedPolicy, check_workflow, shown
 
-from marl_verl import MarlError, Task
-from marl_verl.algo.sampling import Independent
+from marl_verl import Task
 from marl_verl.episode import Act
-from marl_verl.options import build
 
 HTML = """<!doctype html><html><head><title>Norrvik</title><script>var x = "hidden";</script></head><body>
 <nav><a href="/">Home</a> <a href="/venue#map">The <b>venue</b></a> <a href="mailto:a@b.c">Mail</a></nav>
@@ -46,24 +44,16 @@ def test_text_and_links_of_a_page() -> None:
 @pytest.mark.parametrize(
     ("html", "text"),
     [
-        ("1 < 2 &lt; 3", "1 < 2 < 3"),
         ("a<!-- b > c --><P>d", "a\nd"),
         ("<SCRIPT>if (a < b) '</p>'</Script>c<style>d", "c"),
         ('<div class="x">a</div\n>b<td>1', "a\nb | 1"),
-        ("a <!-- b", "a"),
-        ("<![CDATA[x]]>y</>z<?php ?>", "yz"),
     ],
 )
 def test_texts_of_other_html(html: str, text: str) -> None:
     assert page_text(html, "https://a.org")[0] == text
 
 
-def test_links_of_other_html() -> None:
-    html = "<a class='b' HREF='?q=1&amp;r'>One</a><a data-href=/no>No</a><a href=//b.org/x#y>Two<a href='http://[x'>Bad"
-    assert page_text(html, "https://a.org/p/")[1] == [("One", "https://a.org/p/?q=1&r"), ("Two", "https://b.org/x")]
-
-
-@pytest.mark.parametrize("piece", ["<", "<a ", "<!--", "</", "<a href='", "&", "&#1", "<svg>", "<?", "<a href=x>y"])
+@pytest.mark.parametrize("piece", ["<a ", "<a href='", "<a href=x>y"])
 def test_a_page_takes_time_linear_in_its_length(piece: str) -> None:
     begin = time.process_time()
     page_text(piece * ((1 << 20) // len(piece)), "https://a.org")
@@ -212,25 +202,3 @@ def test_a_worker_searches_and_reads_by_recorded_calls(tmp_path: Path) -> None:
     assert observations[3].endswith(
         "No uses of tools left. To report what you found: <report>one or two sentences</report>"
     )
-
-
-def test_a_program_is_a_recorded_call_and_an_error_if_it_fails() -> None:
-    steps = ["<python>print(1 / 0)</python>", "<python>\nprint('<search>', 24 // 12)\n</python>", "<answer>2</answer>"]
-    team = PlannerAndSearchers(alone=True, python=True)
-    task = Task("q", "?", {"answers": ["2"], "paragraphs": [PAGE]})
-    context = ScriptedContext(team, task, ScriptedPolicy({"planner": lambda act: steps[act.turn]}), tasks=SearchTasks())
-    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
-    assert episode.score == 1.0
-    assert [call.raised is None for call in episode.journal.calls()] == [False, True]
-    first, second = (turn.observation[-1]["content"] for turn in episode.turns[1:])
-    assert first.startswith("Error: ZeroDivisionError")
-    assert second.startswith("<search> 2\n\n")
-
-
-def test_a_tool_that_the_team_does_not_have_is_no_use(tmp_path: Path) -> None:
-    task = Task("q", "?", {"answers": ["1"], "paragraphs": [PAGE]})
-    policy = ScriptedPolicy({"planner": "<python>print(1)</python>"})
-    run = check_workflow(PlannerAndSearchers(alone=True), task, policy)
-    assert (run.answer, run.journal.calls()) == ("", [])
-    with pytest.raises(MarlError, match=r"no file or folder of pages '/nowhere/pages\.jsonl'"):
-        build(PlannerAndSearchers, {"pages": "/nowhere/pages.jsonl"}, "o")

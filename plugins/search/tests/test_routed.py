@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from marl_verl_search.look_up import LookUpTasks, TinySearchTeam
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
+from marl_verl_search.source import ask
 from marl_verl_search.tasks import SearchTasks
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
@@ -48,14 +54,6 @@ def test_the_verifier_routes_to_a_search_until_it_is_enough() -> None:
     assert TASKS.score(TASK, run.answer) == 1.0
 
 
-def test_in_the_last_step_there_is_an_answer() -> None:
-    policy = ScriptedPolicy({"verifier": NO, "searcher": queries, "answerer": ANSWER})
-    agents = [act.agent for act, _ in check_workflow(SearchTeam(steps=3), TASK, policy).turns]
-    assert agents == ["verifier", "searcher"] * 2 + ["answerer"]
-    only = check_workflow(SearchTeam(steps=1), TASK, policy, may_not_act=("verifier", "searcher"))
-    assert [act.agent for act, _ in only.turns] == ["answerer"]
-
-
 @pytest.mark.parametrize(
     ("unparseable", "agents"),
     [("answer", ["verifier", "answerer"]), ("search", ["verifier", "searcher", "verifier", "searcher", "answerer"])],
@@ -66,23 +64,6 @@ def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: A
     assert [act.agent for act, _ in run.turns] == agents
     assert set(run.invalid.values()) == {"no verdict"}
     assert len(run.invalid) == agents.count("verifier")
-
-
-def test_a_query_and_an_answer_that_there_is_not_are_marked() -> None:
-    policy = ScriptedPolicy({"verifier": NO, "searcher": "Mondrian", "answerer": "Amersfoort"})
-    run = check_workflow(SearchTeam(steps=2), TASK, policy)
-    assert run.invalid == {("searcher", "0"): "no query", ("answerer", "0"): "no answer"}
-    assert run.answer == ""
-    assert not list(run.journal.calls())
-
-
-def test_a_search_without_a_hit_and_long_paragraphs() -> None:
-    policy = ScriptedPolicy({"verifier": NO, "searcher": "<search>zebra</search>", "answerer": ANSWER})
-    run = check_workflow(SearchTeam(steps=2), TASK, policy)
-    assert "<information>Nothing was found.</information>" in shown(run.turns[-1][0])
-    long = [{"title": "zebra", "text": "stripe " * 500}]
-    cut = check_workflow(SearchTeam(steps=2, kept=100), Task("l", "?", {**TASK.data, "paragraphs": long}), policy)
-    assert len(shown(cut.turns[-1][0])) < 500
 
 
 def test_a_single_agent_searches_and_answers_by_itself() -> None:
@@ -128,3 +109,73 @@ def test_role_rewards_by_hand() -> None:
         (episode,) = asyncio.run(Independent(1).sample(context)).episodes
         found = [turn.rewards["role"] for turn in episode.turns if turn.agent != "answerer"]
         assert found == wanted, (verdicts, searches)
+
+
+# Where a workflow searches: a server in Search-R1's protocol, a function, a corpus; and their failures
+
+
+QUESTION = Task("q", "When?", {"answers": ["1912"]})
+POLICY = ScriptedPolicy({"verifier": "<verify>no</verify>", "searcher": "<search>town</search>", "answerer": "?"})
+
+
+class Handler(BaseHTTPRequestHandler):
+    replies: list[Any] = []
+    seen: list[Any] = []
+
+    def do_POST(self) -> None:
+        self.seen.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+        reply = self.replies[min(len(self.seen), len(self.replies)) - 1]
+        self.send_response(500 if reply is None else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(reply).encode() if reply is not None else b"")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    Handler.seen = []
+    monkeypatch.setenv("no_proxy", "*")
+    found = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{found.server_port}/retrieve"
+    found.shutdown()
+    found.server_close()
+
+
+DOCUMENTS = [
+    {"document": {"id": "0", "contents": '"Norrvik"\nA town.'}, "score": 0.9},
+    {"document": {"title": "Sundby", "text": "A bridge."}, "score": 0.5},
+    {"id": "2", "contents": "No title"},
+]
+
+
+def test_a_retrieval_server(server: str) -> None:
+    Handler.replies = [{"result": [DOCUMENTS]}]
+    assert asyncio.run(ask(server, "town", 3)) == ["Norrvik: A town.", "Sundby: A bridge.", "No title"]
+    assert Handler.seen == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})]
+    run = check_workflow(SearchTeam(source=server, steps=2, found=1), QUESTION, POLICY)
+    assert "<information>Norrvik: A town.</information>" in shown(run.turns[-1][0])
+
+
+def teller(told: dict[str, str]) -> Any:
+    return lambda act: told[shown(act)]
+
+
+def test_look_up_for_tiny_models() -> None:
+    tasks = LookUpTasks()
+    train, test = tasks.generate("train", 300, 1), tasks.generate("test", 30, 1)
+    assert not {task.id for task in train} & {task.id for task in test}
+    words = set(tasks.vocabulary())
+    for agent in ("verifier", "searcher", "answerer"):
+        assert all(set(f"{seen} {said}".split()) <= words for seen, said in tasks.demonstrations(agent, 200, 0, 0.5))
+    right = {agent: dict(tasks.demonstrations(agent, 9000, 0, 1.0)) for agent in ("verifier", "searcher", "answerer")}
+    policy = ScriptedPolicy({agent: teller(told) for agent, told in right.items()})
+    run = check_workflow(TinySearchTeam(), train[0], policy)
+    assert [act.agent for act, _ in run.turns] == ["verifier", "searcher", "verifier", "answerer"]
+    assert tasks.score(train[0], run.answer) == 1.0
+
+
+def test_the_kit_checks_the_tiny_tasks() -> None:
+    check_task(LookUpTasks(), lambda task: [task.data["answers"][0], "pink", ""])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from marl_verl_search import index
+from marl_verl_search.answers import exact_match, f1, gaia, normalised
+from marl_verl_search.index import Index, corpus
 from marl_verl_search.tasks import SearchTasks
 
-from marl_verl import MarlError
-from marl_verl.errors import MarlWarning
+from marl_verl import MarlError, Task
 
 ADA = [{"title": "Ada", "text": "Ada is. She was."}, {"title": "B", "text": "b"}]
 HOTPOT = {
@@ -123,9 +128,7 @@ def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data:
     ("name", "row", "message"),
     [
         ("nq", {"question": "?"}, "row 1 has no field 'golden_answers' or 'answer'"),
-        ("hotpotqa", {**HOTPOT, "context": [["title only"]]}, "field 'context' must have pairs of a title and a list"),
         ("hotpotqa", {**HUB, "context": {"title": ["a"], "sentences": []}}, "has 1 titles and 0 lists of sentences"),
-        ("musique", {**MUSIQUE, "paragraphs": [{"title": "t"}]}, "row 1, paragraph 0 has no field 'paragraph_text'"),
     ],
 )
 def test_a_row_of_another_form(tmp_path: Path, name: str, row: dict[str, Any], message: str) -> None:
@@ -137,23 +140,87 @@ def test_a_row_of_another_form(tmp_path: Path, name: str, row: dict[str, Any], m
     assert message in str(error.value)
 
 
+# Exact match, F1, numbers, the rule of GAIA; scores by hand; the index
+
+
+TASK = Task("q", "?", {"answers": ["The Cello", "violoncello"]})
+
+
 @pytest.mark.parametrize(
-    ("name", "rows", "message"),
+    ("answer", "em", "f"),
+    [("  THE (cello)! ", 1, 1), ("cello and viola", 0, 0.5), ("cello cello", 0, 2 / 3), ("yes", 0, 0)],
+)
+def test_scores_by_hand(answer: str, em: float, f: float) -> None:
+    assert SearchTasks().score(TASK, answer) == em
+    assert SearchTasks(metric="f1").score(TASK, answer) == pytest.approx(f)
+    assert SearchTasks(metric="f1").success(TASK, answer) == bool(em)
+    assert SearchTasks().public_score(TASK, answer) == float(bool(normalised(answer)))
+
+
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
     [
-        (
-            "musique",
-            [MUSIQUE, {**MUSIQUE, "question": "No?", "answerable": False}, MUSIQUE],
-            "1 unanswerable, 1 repeated",
-        ),
-        (
-            "gaia",
-            [GAIA, {**GAIA, "Question": "In it?", "file_name": "x"}, {**GAIA, "Question": "?", "Final answer": "?"}],
-            "1 with a file, 1 without a public answer",
-        ),
+        ("1234", ("1,234", "$1234", " 1234.0 ", "1234%"), ("1235", "about 1234", "", "1234, 5", "nan")),
+        ("Sea gull", ("seagull", "SEA GULL.", "sea-gull"), ("sea gulls", "the sea gull", "")),
+        ("b, e", ("B,E", "b ;e"), ("b, e, f", "e, b", "b", "b e", "b., e")),
+        ("inf", ("Inf.",), ("many", "nan")),
     ],
 )
-def test_rows_that_are_left_out_are_counted(tmp_path: Path, name: str, rows: list[Any], message: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.warns(MarlWarning, match=f"1 tasks; rows left out: {message}"):
-        assert len(SearchTasks(train=name, test=name).read(path, "test")) == 1
+def test_the_rule_of_gaia(truth: str, right: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+    """Expected values follow from the paper's rule: a number, a list or a text, as the truth is."""
+    assert [gaia(answer, truth) for answer in right] == [1.0] * len(right)
+    assert [gaia(answer, truth) for answer in wrong] == [0.0] * len(wrong)
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_laws_of_the_metrics(one: str, other: str) -> None:
+    assert f1(one, other) == f1(other, one)
+    assert exact_match(one, other) <= f1(one, other) <= 1.0
+    assert exact_match(one, one) == float(bool(one.strip()))
+
+
+# the index
+
+
+def test_bm25_is_its_formula() -> None:
+    texts = ["red mill red", "red lake", "a city far away"]
+    searched = Index(texts)
+    assert searched.search("mill", 3) == texts[:1]
+    assert searched.search("red", 3) == texts[:2]
+    assert searched.search("LAKE, red!", 3) == [texts[1], texts[0]]
+    assert searched.search("red", 1) == texts[:1]
+    # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2 (k1 1.5, b 0.75)
+    idf = math.log(1 + 1.5 / 2.5)
+    wanted = [idf * 2 / (2 + 1.5), idf / (1 + 1.5 * (0.25 + 0.75 * 2 / 3)), 0]
+    assert searched._scorer.get_scores(["red"]) == pytest.approx(wanted)
+    assert Index(["red", "blue", "RED"]).search("Red", 3) == ["red", "RED"]
+
+
+@pytest.mark.parametrize(("query", "error"), [(" ?!", ValueError), ("zebra", LookupError)])
+@pytest.mark.parametrize("texts", [[], ["?"], ["a b"]])
+def test_a_search_that_finds_nothing_is_an_error(texts: list[str], query: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Index(texts).search(query, 3)
+
+
+def test_a_corpus_is_indexed_once_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = tmp_path / "wiki.jsonl", tmp_path / "index"
+    file.write_text(
+        '{"id": "0", "contents": "\\"Norrvik\\"\\nA town."}\n{"title": "Sundby", "text": "A bridge, 1887."}\n'
+    )
+    assert index.main([str(file), str(folder)]) == 0
+    for place in (file, folder):
+        assert corpus(place).search("town in norrvik", 2) == ["Norrvik: A town."]
+        assert corpus(place).search("1887 bridge", 1) == ["Sundby: A bridge, 1887."]
+    file.with_name("bad.jsonl").write_text('{"title": "x"}')
+    file.with_name("empty.jsonl").write_text("")
+    for name, message in (
+        ("bad.jsonl", "row 1 has no field 'text'"),
+        ("empty.jsonl", "is empty"),
+        ("wiky.jsonl", "did you mean"),
+        ("index", "is a folder"),
+    ):
+        assert index.main([str(tmp_path / name), str(tmp_path / "other")]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(MarlError, match="is no index"):
+        corpus(tmp_path)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from marl_verl_self_play import arithmetic
-from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGame, debater_sees, majority
+from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGame
 from marl_verl_self_play.proposer_solver import (
     ProposedArithmetic,
     ProposerSolver,
@@ -19,14 +23,27 @@ from marl_verl_self_play.proposer_solver import (
     solver_correct,
     uncertainty,
 )
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
+from marl_verl_testing import (
+    ScriptedContext,
+    ScriptedPolicy,
+    check_sampler,
+    check_task,
+    check_workflow,
+    shown,
+)
+from marl_verl_testing.rows import row
 
 from marl_verl import Episode, MarlError, Task, TaskSet, Workflow, plugins
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Independent
+from marl_verl.inspect.explain import derive
+from marl_verl.trainer.memory import AdvantageMemory
 
 RECIPES = Path(__file__).parents[3] / "recipes" / "self_play"
 BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})
-GIVEN = Task("g", "3 + 4", {"problem": "3 + 4", "terms": 3, "largest": 8})
 SHOWN = Task("d", "which", {"letters": ["A", "B", "A", "B", "A"], "claim": "A"})
 RIVALS = {"proposer": "proposer", "solver": "solver"}
 
@@ -59,10 +76,7 @@ def test_problems_are_parsed_and_computed() -> None:
         arithmetic.drawn(rng, 2, 1, True)
 
 
-@pytest.mark.parametrize(
-    ("solved", "learnable", "uncertain"),
-    [(0.0, 0.0, 0.0), (0.25, 0.75, 0.5), (0.5, 0.5, 1.0), (0.75, 0.25, 0.5), (1.0, 0.0, 0.0), (None, 0.0, 0.0)],
-)
+@pytest.mark.parametrize(("solved", "learnable", "uncertain"), [(0.25, 0.75, 0.5), (0.5, 0.5, 1.0), (None, 0.0, 0.0)])
 def test_the_rewards_of_a_proposer(solved: float | None, learnable: float, uncertain: float) -> None:
     assert (learnability(solved), uncertainty(solved)) == (learnable, uncertain)
 
@@ -82,16 +96,7 @@ def test_one_of_four_attempts_is_right(brief: bool, seen: str) -> None:
         assert [turn.rewards["role"] for turn in episode.turns] == [expected, 1.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("hello", "not digits joined by + or -"),
-        ("4 + 3", "must begin with 3"),
-        ("3 + 1 + 1 + 1", "more than 3 digits"),
-        ("3 + 9", "a digit above 8"),
-        ("3 + 2", "a problem of the test split"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [("4 + 3", "must begin with 3"), ("3 + 2", "a problem of the test split")])
 def test_an_invalid_proposal_is_not_attempted(text: str, why: str) -> None:
     policy = ScriptedPolicy({"proposer": text, "solver": "7"})
     run = check_workflow(ProposerSolver(), BEGINS, policy, may_not_act=["solver"])
@@ -103,14 +108,6 @@ def test_an_invalid_proposal_is_not_attempted(text: str, why: str) -> None:
     )
     assert (episode.outcomes, episode.success) == ({"proposer": 0.0, "solver": 0.0}, False)
     assert episode.turns[0].rewards["role"] == 0.0
-
-
-def test_a_problem_of_the_test_split_is_for_the_solver_alone() -> None:
-    policy = ScriptedPolicy({"proposer": "", "solver": "7"})
-    run = check_workflow(ProposerSolver(), GIVEN, policy, may_not_act=["proposer"])
-    assert (run.answer["correct"], len(run.turns)) == ([True], 1)
-    assert ProposedArithmetic().score(GIVEN, run.answer) == {"proposer": 0.0, "solver": 1.0}
-    assert ProposedArithmetic().success(GIVEN, run.answer)
 
 
 def test_the_kit_accepts_the_task_of_proposers() -> None:
@@ -156,7 +153,7 @@ def test_the_judge_sees_what_was_quoted_and_decides() -> None:
     assert not tasks.success(SHOWN, {"verdict": "B"})
 
 
-@pytest.mark.parametrize("pro", ["5 5", "0", "6", "1 2 3", ""])
+@pytest.mark.parametrize("pro", ["5 5", "1 2 3"])
 def test_debaters_cannot_forge_evidence_and_no_verdict_is_a_draw(pro: str) -> None:
     policy = ScriptedPolicy({"pro": pro, "con": "B B B", "judge": "A or B"})
     run = check_workflow(MajorityDebateGame(quotes=2), SHOWN, policy)
@@ -166,42 +163,10 @@ def test_debaters_cannot_forge_evidence_and_no_verdict_is_a_draw(pro: str) -> No
     assert MajorityDebate().score(SHOWN, run.answer) == {"pro": 0.0, "con": 0.0}
 
 
-def test_in_later_rounds_debaters_see_the_quotes() -> None:
-    policy = ScriptedPolicy({"pro": ["1", "3"], "con": ["2", "4"], "judge": "A"})
-    run = check_workflow(MajorityDebateGame(brief=True, rounds=2, quotes=1), SHOWN, policy)
-    assert [shown(act) for act, _ in run.turns if act.turn == 1] == [
-        f"claim {letter} 1 A 2 B 3 A 4 B 5 A quoted 1 2" for letter in "AB"
-    ]
-    assert run.answer["text"] == "A B A B ?: A"
-
-
 def test_outcomes_of_debaters_add_up_to_zero_and_the_judge_gets_their_mean() -> None:
     policy = ScriptedPolicy({"pro": "1", "con": "2", "judge": "B"})
     episode = played(MajorityDebateGame(), SHOWN, MajorityDebate(), policy, sides={"pro": "pro", "con": "con"})
     assert {turn.agent: turn.team_reward for turn in episode.turns} == {"pro": -1.0, "con": 1.0, "judge": 0.0}
-
-
-def test_the_kit_accepts_the_task_of_debaters() -> None:
-    tasks = MajorityDebate()
-    check_task(tasks, lambda task: [{"text": "", "verdict": "A"}], count=12, scores=(-1, 1))
-    train, test = (
-        {tuple(task.data["letters"]) for task in tasks.generate(split, 300, 1)} for split in ("train", "test")
-    )
-    assert not train & test
-    words = set(tasks.vocabulary())
-    for agent in ("pro", "con", "judge"):
-        assert {w for pair in tasks.demonstrations(agent, 200, 0, 0.5) for w in " ".join(pair).split()} <= words
-    for seen, text in tasks.demonstrations("pro", 100, 0, 1.0):
-        letters, claim = seen.split()[3::2], seen.split()[1]
-        own = [str(at) for at, letter in enumerate(letters, 1) if letter == claim]
-        assert text.split() == (own[:4] or ["1", "2", "3", "4"])
-    assert {text for _, text in tasks.demonstrations("con", 100, 0, 0.0)} == {"1 2 3 4"}
-    for seen, text in tasks.demonstrations("judge", 100, 0, 1.0):  # where the evidence is proof
-        assert max("AB", key=seen.split().count) == text or seen.split().count("?")
-    assert debater_sees(["A", "B"], "A", {1}, True, 1) == "claim A 1 A 2 B quoted 2"
-    assert majority(["A", "B", "B"]) == "B"
-    with pytest.raises(MarlError, match="length must be 3, 5, 7 or 9, got 4"):
-        MajorityDebate(length=4)
 
 
 # Samplers
@@ -229,3 +194,103 @@ def test_every_sampler_works_or_is_refused_for_sides(sampler: str, name: str) ->
 
     policy = ScriptedPolicy(dict.fromkeys((*sides, *(["judge"] if "pro" in sides else [])), says))
     check_sampler(made, workflow, task, policy, tasks=tasks, sides=sides)
+
+
+# Role-conditioned advantages: the recurrence, what survives a checkpoint, and what zero-sum games imply
+
+
+RAE = Algorithm(advantage=RoleConditioned())
+Games = list[list[tuple[str, float]]]  # of a step: the turns of each game, as (role, outcome of the role)
+
+
+def rows(games: Games) -> list[dict[str, Any]]:
+    return [
+        {**row("q", session, index, index, role), "team_reward": outcome}
+        for session, turns in enumerate(games)
+        for index, (role, outcome) in enumerate(turns)
+    ]
+
+
+def table(games: Games) -> RowTable:
+    return RowTable.from_rows(rows(games))
+
+
+def advantages(memory: AdvantageMemory, games: Games) -> list[float]:
+    return [float(each) for each in memory.algorithm.compute(memory.recall(table(games))).advantage]
+
+
+FIRST: Games = [[("one", 1.0), ("two", -1.0)], [("one", -2.0), ("two", 2.0), ("one", -2.0)]]
+SECOND: Games = [[("one", 1.0), ("two", -1.0), ("one", 1.0)]]
+
+
+def test_the_baseline_is_updated_before_it_is_subtracted() -> None:
+    memory = AdvantageMemory(RAE)
+    b1 = 0.05 * 1.0
+    b2 = 0.95 * b1 + 0.05 * -2.0
+    b3 = 0.95 * b2 + 0.05 * 1.0
+    first = [1 - b1, -1 + b1, -2 - b2, 2 + b2, -2 - b2]
+    assert advantages(memory, FIRST) == pytest.approx(first, abs=1e-12)
+    assert advantages(memory, SECOND) == pytest.approx([1 - b3, -1 + b3, 1 - b3], abs=1e-12)
+    assert memory.values == pytest.approx({"one": b3, "two": -b3}, abs=1e-12)
+    assert advantages(AdvantageMemory(RAE), SECOND) == pytest.approx([0.95, -0.95, 0.95], abs=1e-12)
+
+
+def test_a_resumed_run_has_the_same_advantages_to_the_digit(tmp_path: Path) -> None:
+    whole, before, after = (AdvantageMemory(RAE) for _ in range(3))
+    advantages(whole, FIRST)
+    advantages(before, FIRST)
+    before.save(tmp_path / "advantage", 1)
+    after.load(tmp_path / "advantage")
+    assert json.loads((tmp_path / "advantage" / "memory.json").read_text())["advantage"] == "role-conditioned"
+    assert advantages(after, SECOND) == advantages(whole, SECOND)
+    assert after.values == whole.values
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(-5, 5), st.lists(st.integers(0, 2), max_size=4)), min_size=1, max_size=5),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_the_advantages_of_a_zero_sum_game_add_up_to_zero(steps: list[list[tuple[float, list[int]]]]) -> None:
+    """Three roles, each of which acts at least once; the advantage of a role is that of any of its turns."""
+    memory, roles = AdvantageMemory(RAE), ("a", "b", "c")
+    for step in steps:
+        games: Games = []
+        for value, more in step:
+            outcome = {"a": value, "b": value / 3, "c": -value - value / 3}
+            games.append([(role, outcome[role]) for role in (*roles, *(roles[i] for i in more))])
+        found, first = advantages(memory, games), 0
+        for turns in games:
+            own = {role: found[first + i] for i, (role, _) in enumerate(turns)}
+            assert sum(own.values()) == pytest.approx(0, abs=1e-12)
+            for i, (role, _) in enumerate(turns):
+                assert found[first + i] == own[role]
+            first += len(turns)
+
+
+def test_looking_ahead_and_rows_in_another_order_change_nothing() -> None:
+    memory = AdvantageMemory(RAE)
+    memory.recall(table(FIRST), keep=False)
+    assert memory.values == {}
+    plain = AdvantageMemory(Algorithm())
+    assert plain.recall(given_table := table(FIRST)) is given_table
+    order = [4, 2, 0, 3, 1]
+    mixed = RowTable.from_rows([rows(FIRST)[i] for i in order])
+    found, after = RAE.recall(mixed, {})
+    assert after == RAE.recall(table(FIRST), {})[1]
+    one = RAE.recall(table(FIRST), {})[0].numbers[BASELINE]
+    assert np.array_equal(found.numbers[BASELINE], one[order])
+
+
+def test_explain_recomputes_a_stored_step_with_its_baselines() -> None:
+    memory = AdvantageMemory(RAE)
+    advantages(memory, FIRST)
+    now = memory.recall(table(SECOND))
+    result = RAE.compute(now)
+    document = json.loads(json.dumps(step_document("grpo", RAE, now, result, 2)))
+    explained = derive(document)
+    assert [record["advantage"] for record in explained.records()] == result.advantage.tolist()
+    assert explained.records()[0]["columns"][BASELINE] == explained.records()[0]["baseline"]

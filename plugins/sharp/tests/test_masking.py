@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_sharp.masking import Masked, Mode, masked_value
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
-from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, Solo, number, talkers, workflows
+from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, talkers, workflows
 
-from marl_verl.algo.sampling import AttemptFailed, Independent, gather_all
+from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, Run, Team, Workflow
 from marl_verl.episode.codec import encode_journal
-from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -102,23 +101,6 @@ def test_every_act_of_a_masked_run_follows_the_mode(
     assert encode_journal(episode.journal) == before
 
 
-@given(workflow=workflows(sequential=True), seed=st.integers(0, 99), data=st.data())
-@settings(deadline=None, max_examples=20)
-def test_full_samples_everything_after_the_first_masked_act(
-    workflow: Programmed, seed: int, data: st.DataObject
-) -> None:
-    context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    episode = episode_of(context)
-    who = agents_or_acts(data, episode)
-    first = next((turn.index for turn in episode.turns if turn.agent in who or turn.key in who), len(episode.turns))
-    masked(context, episode, who, "full")
-    records = context.runs[-1].journal.acts()
-    after = [record.act.key for record in records if record.act.index > first and not hidden(record, who)]
-    assert [act.key for _, act, _ in context.asked] == after
-    kept = [record.action for record in records[:first]]
-    assert all(a is turn.action for a, turn in zip(kept, episode.turns[:first], strict=True))
-
-
 @each_mode
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=15)
@@ -160,18 +142,10 @@ ECHO = ScriptedPolicy(dict.fromkeys(("planner", "left", "right", "worker"), lamb
 @pytest.mark.parametrize(
     ("who", "mode", "wanted"),
     [
-        # one of a joint move: the other's move, its lane and the line beside them stay
         ({"right"}, "regenerate", ["worker:b", "worker:b#1", "planner:1"]),
-        # left acts in the joint move and beside the lanes
-        ({"left"}, "regenerate", ["worker:a", "worker:a#1", "planner:1"]),
         ({("left", "1")}, "regenerate", ["planner:1"]),
-        ({("worker", "a#1")}, "regenerate", ["planner:1"]),
         ({("worker", "a")}, "regenerate", ["worker:a#1", "planner:1"]),
-        # nothing of a joint move goes on before all have moved
         ({"right"}, "full", ["worker:a", "worker:b", "left:1", "worker:a#1", "worker:b#1", "planner:1"]),
-        # lanes beside a masked act do not come after it
-        ({("worker", "a")}, "full", ["worker:a#1", "planner:1"]),
-        ({("left", "1"), ("worker", "b")}, "full", ["worker:b#1", "planner:1"]),
         ({"planner"}, "full", ["left:0", "right:0", "worker:a", "worker:b", "left:1", "worker:a#1", "worker:b#1"]),
         ({"planner"}, "rescore", []),
     ],
@@ -182,30 +156,6 @@ def test_acts_sampled_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, 
     _, tokens = masked(context, episode, who, mode)
     assert sorted(asked(context)) == sorted(wanted)
     assert (tokens > 0) == bool(wanted)
-
-
-def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -> None:
-    class Deep(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            async def below(depth: int) -> str:
-                (text,) = await asyncio.gather(below(depth - 1)) if depth else (task.prompt,)
-                return (await team["worker"].act(text, slot="deep")).text
-
-            plan, deep = await asyncio.gather(team["planner"].act(task.prompt), below(3))
-            return (await team["planner"].act(plan.text + deep)).text
-
-    context = ScriptedContext(Deep(), TASK, ECHO)
-    episode = episode_of(context)
-    masked(context, episode, {("planner", "0")}, "full")
-    assert asked(context) == ["planner:1"]
-
-
-def test_requests_differ_from_the_episodes_and_have_its_session() -> None:
-    context = ScriptedContext(Mixed(), TASK, ECHO)
-    episode = asyncio.run(Independent(3).sample(context)).episodes[2]
-    context.asked.clear()
-    masked(context, episode, {"right", ("left", "1")})
-    assert {(session, candidate) for session, _, candidate in context.asked} == {(2, "without left:1, right")}
 
 
 performed: list[str] = []
@@ -310,10 +260,7 @@ class Unplugged(ScriptedContext):
             "policy-error",
             "replay with a masked: workflow 'Sums' on task 'q1', act adder:0: ConnectionError: no server",
         ),
-        ({"a", "b"}, lambda: TimeoutError("60 s"), "timeout", "replay with a, b masked: .* TimeoutError: 60 s"),
-        ({("b", "0")}, lambda: MarlError("too long"), "policy-error", "replay with b:0 masked: .* too long"),
         ({"adder"}, None, "workflow-error", "replay with adder masked: workflow 'Sums' on task 'q1', .*ValueError"),
-        ({"a"}, None, "score-error", "replay with a masked: workflow 'Sums' on task 'q1', scoring: KeyError: 4"),
     ],
 )
 def test_a_failed_replay_names_the_mask_and_the_cause(
@@ -326,20 +273,6 @@ def test_a_failed_replay_names_the_mask_and_the_cause(
         masked(context, episode, who)
     assert raised.value.reason == reason
     assert raised.value.__cause__ is not None
-
-
-def test_a_replay_keeps_to_the_limits() -> None:
-    class Forever(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            while (await team["judge"].act(task.prompt)).text != "done":
-                await team["writer"].act(task.prompt)
-            return "done"
-
-    policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
-    context = ScriptedContext(Forever(), TASK, policy, limits=Limits(acts=10))
-    with pytest.raises(AttemptFailed, match=r"replay with judge masked: .*exceeded 10 acts") as raised:
-        masked(context, episode_of(context), {"judge"})
-    assert raised.value.reason == "workflow-error"
 
 
 @pytest.mark.parametrize(("proposes", "worth"), [(False, 0.0), (True, 0.5)])
@@ -365,30 +298,6 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
     assert 0 < tokens <= 40 + len("words")
 
 
-def test_of_several_failures_the_first_in_order_is_raised_after_all_end() -> None:
-    ended: list[str] = []
-
-    async def work(name: str, rounds: int, fails: bool) -> str:
-        for _ in range(rounds):
-            await asyncio.sleep(0)
-        ended.append(name)
-        if fails:
-            raise AttemptFailed("timeout", name)
-        return name
-
-    async def go(*rounds: int) -> None:
-        with pytest.raises(AttemptFailed, match="b"):
-            await gather_all([work("a", rounds[0], False), work("b", rounds[1], True), work("c", rounds[2], True)])
-        assert len(asyncio.all_tasks()) == 1
-        assert await gather_all([work("a", 5, False), work("b", 1, False)]) == ["a", "b"]
-        assert await gather_all([]) == []
-
-    for rounds in ((1, 2, 3), (3, 2, 1), (1, 9, 1)):
-        ended.clear()
-        asyncio.run(go(*rounds))
-        assert sorted(ended[:3]) == ["a", "b", "c"]
-
-
 @each_mode
 def test_a_cancelled_replay_leaves_nothing_running(mode: Mode) -> None:
     context = ScriptedContext(Mixed(), TASK, ECHO)
@@ -405,10 +314,3 @@ def test_a_cancelled_replay_leaves_nothing_running(mode: Mode) -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(go())
-
-
-def test_one_agent_alone_can_be_masked() -> None:
-    context = ScriptedContext(Programmed((Solo("solver"),)), TASK, talkers(), tasks=Hashed())
-    episode = episode_of(context)
-    score, tokens = masked(context, episode, {"solver"})
-    assert (score, tokens) == (Hashed().score(TASK, f"question\nsolver: {HOLE}"), 0)

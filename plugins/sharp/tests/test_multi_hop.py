@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from marl_verl_search.planner import NOTHING, PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
+from marl_verl_testing.rows import Rows, algorithm, row
 
 from marl_verl import Episode, MarlError, Task
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
-from marl_verl.tasks import read_tasks
 
 TASKS = SearchTasks()
 PARAGRAPHS = [
@@ -28,7 +32,6 @@ PARAGRAPHS = [
 TASK = Task(
     "q", "When was the bridge at the birthplace of Ada Lindqvist opened?", {"answer": "1912", "paragraphs": PARAGRAPHS}
 )
-TEAM = ("planner", "one", "two", "three")
 
 
 # The team
@@ -133,67 +136,52 @@ def test_a_search_that_fails_costs_tool_reward_and_goes_on() -> None:
     assert "Error: no paragraph has a word of the query" in str(episode.turns[2].observation)
 
 
-@pytest.mark.parametrize(
-    ("says", "options", "acts", "why"),
-    [
-        ("I do not know.", {}, {"planner": 1}, "neither an answer nor a sub-question"),
-        ('<ask to="four">?</ask>', {}, {"planner": 1}, "neither an answer nor a sub-question"),
-        ('<ask to="one">?</ask>', {"rounds": 2}, {"planner": 3, "one": 2}, "no answer"),
-        ("<search>bridge</search>", {"alone": True, "rounds": 2, "searches": 2}, {"planner": 5}, "no answer"),
-        ("hm", {"alone": True}, {"planner": 1}, "no search and no answer"),
-    ],
-)
-def test_without_an_answer_the_episode_ends_with_an_invalid_act(
-    says: str, options: dict[str, Any], acts: dict[str, int], why: str
-) -> None:
-    episode, _ = played({**dict.fromkeys(TEAM, "hm"), "planner": says}, **options)
-    assert (episode.answer, episode.score) == ("", 0.0)
-    agents = [turn.agent for turn in episode.turns]
-    assert {name: agents.count(name) for name in set(agents)} == acts
-    assert [turn.invalid for turn in episode.turns if turn.agent == "planner"][-1] == why
+# SHARP's three rewards as one
 
 
-def test_a_worker_that_does_not_report_has_no_answer_and_one_that_only_searches_is_stopped() -> None:
-    def required(act: Act) -> str:
-        return '<ask to="one">a</ask><ask to="two">b</ask>' if act.turn == 0 else f"<answer>{shown(act)}</answer>"
-
-    episode, _ = played(
-        {**TALK, "planner": required, "one": "<search>bridge</search>", "two": "hm"}, rounds=1, searches=2
-    )
-    assert f"one reports: {NOTHING}\n\ntwo reports: {NOTHING}" in episode.answer
-    assert "No rounds of questions left." in episode.answer
-    assert [turn.agent for turn in episode.turns].count("one") == 3
+GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 
 
-def test_the_single_agent_searches_by_itself() -> None:
-    def alone(act: Act) -> str:
-        steps = ["<search>Ada Lindqvist</search>", "<search>Norrvik bridge</search>", "<answer>1912</answer>"]
-        return steps[act.turn]
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
+    return method.compute(RowTable.from_rows(rows))
 
-    run = check_workflow(
-        PlannerAndSearchers(alone=True), TASK, ScriptedPolicy({**TALK, "planner": alone}), may_not_act=TEAM[1:]
-    )
-    assert run.answer == "1912"
-    assert [call.agent for call in run.journal.calls()] == ["planner"] * 2
+
+def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
+    return compute(method, rows).advantage
+
+
+def test_the_planner_earns_a_share_of_what_its_workers_add() -> None:
+    rows = [
+        row("q", 0, 0, 0, "planner", broadcast=1.0),
+        row("q", 0, 1, 0, "search", broadcast=1.0, mc=0.5, tool=1.0),
+        row("q", 0, 2, 1, "search", broadcast=1.0, mc=0.1, tool=0.0),  # on average 0.3
+        row("q", 0, 3, 0, "code", broadcast=1.0, mc=-1.0),  # harmful: counts as 0 for the planner, as -1 for itself
+        row("q", 1, 0, 0, "planner", broadcast=0.0),  # no worker was called
+    ]
+    reward = compute(algorithm("sharp", lam=2.0), rows).reward
+    planner = 0.9 + 0.9 * 2.0 * (0.3 + 0.0) / 2
+    np.testing.assert_allclose(reward, [planner, 0.9 + 0.45 + 0.1, 0.9 + 0.09, 0.9 - 0.9, 0.0])
 
 
 @pytest.mark.parametrize(
-    ("task", "options", "agents", "reply"),
+    ("change", "message"),
     [
-        (Task("x", "?", {}), {}, TEAM, "the data of task 'x' has no 'paragraphs'"),
-        (Task("x", "?", {"paragraphs": [{"title": "t"}]}), {}, TEAM, "the data of task 'x' has no 'paragraphs'"),
-        (TASK, {"planner": "boss"}, TEAM, "unknown agent 'boss'"),
-        (TASK, {}, ("planner",), "the team has no worker besides 'planner'"),
+        ({"planner": "planer"}, r"unknown agent 'planer': did you mean 'planner'"),
+        ({}, r"row 'q_0_1' of worker 'search' lacks reward 'mc'"),
     ],
 )
-def test_an_invalid_row_or_team_raises(
-    task: Task, options: dict[str, Any], agents: tuple[str, ...], reply: str
-) -> None:
-    with pytest.raises(MarlError, match=reply):
-        check_workflow(PlannerAndSearchers(**options), task, ScriptedPolicy(dict.fromkeys(agents, "hm")))
+def test_what_sharp_cannot_do_without(change: dict[str, Any], message: str) -> None:
+    rows = [row("q", 0, 0, 0, "planner", broadcast=1.0), row("q", 0, 1, 0, "search", broadcast=1.0)]
+    with pytest.raises(MarlError, match=message):
+        advantage(algorithm("sharp", **change), rows)
 
 
-def test_the_example_of_the_recipe_is_of_that_form() -> None:
-    for task in read_tasks(Path(__file__).parents[3] / "recipes" / "sharp" / "example_multi_hop.jsonl"):
-        assert TASKS.score(task, task.data["answer"]) == 1.0
-        check_workflow(PlannerAndSearchers(), task, ScriptedPolicy(dict.fromkeys(TEAM, "hm")), may_not_act=TEAM[1:])
+SESSIONS = json.loads((GOLDEN / "sharp_session_mean.json").read_text())
+
+
+@pytest.mark.parametrize("case", SESSIONS["cases"], ids=lambda case: case["name"])
+def test_an_agent_counts_once_in_a_session(case: dict[str, Any]) -> None:
+    result = compute(algorithm("sharp"), case["rows"])
+    assert case["expected"]["rewards"] == pytest.approx(list(result.reward), rel=SESSIONS["rtol"])
+    near = {"rtol": SESSIONS["rtol"], "atol": SESSIONS["atol"]}
+    np.testing.assert_allclose(result.advantage, case["expected"]["advantages"], **near)

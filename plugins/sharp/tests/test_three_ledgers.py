@@ -11,20 +11,8 @@ import pytest
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.ledger_team import PlannerAndWorkers
-from marl_verl_sharp.ledgers import (
-    DIGITS,
-    EVERYTHING,
-    GOSSIP,
-    IDLER,
-    NOTHING,
-    PLANNER,
-    READER,
-    WORKERS,
-    ThreeLedgers,
-    look_up,
-)
+from marl_verl_sharp.ledgers import DIGITS, EVERYTHING, GOSSIP, IDLER, NOTHING, PLANNER, READER, WORKERS, ThreeLedgers
 from marl_verl_sharp.sampled_shapley import SampledShapley
-from marl_verl_sharp.worker_calls import WorkerCalls
 from marl_verl_testing import (
     ScriptedContext,
     ScriptedPolicy,
@@ -36,7 +24,7 @@ from marl_verl_testing import (
 )
 from marl_verl_testing.rows import algorithm
 
-from marl_verl import Episode, MarlError, Task
+from marl_verl import Episode
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import ReplayCredit
@@ -98,17 +86,6 @@ def credits(credit: ReplayCredit, policy: ScriptedPolicy) -> dict[str, float]:
 # The task
 
 
-def test_a_question_is_in_one_split_only() -> None:
-    def question(task: Task) -> tuple[Any, ...]:
-        return task.data["item"], *task.data["ledgers"][READER].values()
-
-    train = [task for seed in range(3) for task in TASKS.generate("train", 2000, seed)]
-    test = [task for seed in range(3) for task in TASKS.generate("test", 300, seed)]
-    assert not {question(task) for task in train} & {question(task) for task in test}
-    assert len({task.id for task in train[:2000]}) == 2000
-    assert TASKS.generate("test", 300, 1) == test[300:600]
-
-
 def test_only_the_readers_number_is_right() -> None:
     assert RIGHT != WRONG
     assert [TASKS.score(TASK, each) for each in (f" {RIGHT} ", WRONG, LEDGERS[IDLER], "", f"{RIGHT} {RIGHT}")] == [
@@ -157,36 +134,6 @@ def test_the_right_habits_solve_every_task_and_the_careless_ones_some_by_luck() 
     assert sum(played(0.0, tasks=100)) < 25  # the old number of another item is right one time in ten
 
 
-@pytest.mark.parametrize("agent", [PLANNER, *WORKERS])
-def test_demonstrations_are_words_and_show_what_each_sees(agent: str) -> None:
-    good = TASKS.demonstrations(agent, 400, 0, 1.0)
-    careless = TASKS.demonstrations(agent, 400, 0, 0.0)
-    assert {word for seen, answer in good + careless for word in f"{seen} {answer}".split()} <= set(TASKS.vocabulary())
-    assert {seen.split()[0] for seen, _ in good} == {agent}  # the role prompt
-    assert len({seen.split()[1] if agent != PLANNER else "beside" in seen for seen, _ in good}) == 2  # both of its acts
-    assert any(NOTHING in seen.split() for seen, _ in good)  # as in a masked run
-    for seen, answer in good:
-        words = seen.split()
-        if words[1] == "found":
-            assert answer == (NOTHING if agent == GOSSIP else words[2])
-        if words[1] == "asked":
-            assert answer == words[2]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ThreeLedgers(items=1), "three-ledgers: items must be 2 to 6, got 1"),
-        (lambda: ThreeLedgers(items=2).generate("test", 1000, 0), "found only .* of 1000 different test tasks"),
-        (lambda: TASKS.score(TASK, 7), "three-ledgers scores a number as text, got int"),
-        (lambda: TASKS.demonstrations("reeder", 1, 0, 1.0), "unknown agent of three-ledgers 'reeder': did you mean"),
-    ],
-)
-def test_invalid_arguments_raise(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        make()
-
-
 # The team
 
 
@@ -196,15 +143,6 @@ def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
     alone = check_workflow(PlannerAndWorkers(alone=True), TASK, team(WISE), may_not_act=WORKERS)
     assert (alone.answer, len(alone.turns)) == (RIGHT, 2)
     assert [call.agent for call in alone.journal.calls()] == [PLANNER] * 3
-
-
-def test_the_workflow_ends_for_any_texts() -> None:
-    run = check_workflow(PlannerAndWorkers(), TASK, ScriptedPolicy(dict.fromkeys((PLANNER, *WORKERS), "7 x")))
-    assert {agent for agent, _ in run.invalid} == {PLANNER, *WORKERS}
-    assert all(call.raised for call in run.journal.calls())
-    assert look_up({"red": "7"}, "red") == "7"
-    with pytest.raises(LookupError, match="no page 'all'"):
-        look_up({"red": "7"}, EVERYTHING)
 
 
 def test_independent_sampling_of_it_keeps_what_samplers_promise() -> None:
@@ -235,21 +173,6 @@ def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     silent = team(CREDULOUS, gossip=NOTHING)
     assert credits(SHARP.credit[0], silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
     assert credits(SHARP.credit[0], team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
-
-
-def test_a_masked_run_samples_only_the_planner_again() -> None:
-    context = ScriptedContext(PlannerAndWorkers(), TASK, team(WISE), tasks=TASKS, mix=SHARP.rewards)
-
-    async def go() -> int:
-        (episode,) = (await Independent(1).sample(context)).episodes
-        context.asked.clear()
-        return await SHARP.replay_credits[0].assign(context, episode)
-
-    tokens = asyncio.run(go())
-    assert sorted((act.agent, act.slot, who) for _, act, who in context.asked) == [
-        (PLANNER, "1", f"without {name}") for name in sorted(WORKERS)
-    ]
-    assert tokens == sum(len(action.response_ids) for action in context.given[-3:])
 
 
 SHAPLEY = {"name": "shapley", "component": "mc", "without": [PLANNER]}
@@ -330,30 +253,3 @@ def test_broadcast_only_cannot_tell_the_gossips_fault_from_the_readers() -> None
     assert gossip[1] < gossip[2] - 0.5  # SHARP blames it for its own session only
     alike = by_session(result.advantage, agents, GOSSIP)
     assert alike[1] == alike[2]
-
-
-def test_groups_of_sharp_of_turns_and_of_grpo() -> None:
-    rows, _ = table(SHARP, *SESSIONS)
-    sizes = {
-        name: {len(result.members(place)) for place in range(len(rows))}
-        for name, result in (
-            ("agent", SHARP.compute(rows)),
-            ("turn", algorithm("sharp", group="turn").compute(rows)),
-            ("task", algorithm("grpo").compute(rows)),
-        )
-    }
-    assert sizes == {"agent": {8}, "turn": {4}, "task": {32}}
-
-
-def test_the_share_of_useful_idle_and_harmful_calls() -> None:
-    rows, _ = table(SHARP, *SESSIONS)
-    found = WorkerCalls().of_rows(rows, SHARP.compute(rows))
-    assert found == {  # 12 calls: the reader was of use in two sessions, the gossip did harm in one
-        "worker_calls/useful": 2 / 12,
-        "worker_calls/idle": 9 / 12,
-        "worker_calls/harmful": 1 / 12,
-        "worker_calls/credit": 1 / 12,
-    }
-    method = algorithm("sharp", w_marginal=0.0, credit=[])
-    rows, _ = table(method, *SESSIONS)
-    assert WorkerCalls().of_rows(rows, method.compute(rows)) == {}

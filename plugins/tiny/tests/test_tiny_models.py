@@ -59,14 +59,6 @@ def test_a_word_is_a_token_and_text_comes_back(words):
     assert len({words.pad_token_id, words.eos_token_id, words.unk_token_id}) == 3
 
 
-def test_the_chat_template_costs_five_tokens_and_knows_system_messages(words):
-    asked = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
-    assert words.decode(asked) == "<|im_start|> user digits 3 1 4 1 <|im_end|> <|im_start|> assistant"
-    both = [{"role": "system", "content": "index"}, *chat("3")]
-    plain = words.apply_chat_template(both, add_generation_prompt=False, return_dict=False)
-    assert words.decode(plain) == "<|im_start|> system index <|im_end|> <|im_start|> user 3 <|im_end|>"
-
-
 def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
     for text in ("message 3 1 4 1 index third", " two  spaces\n", "Grüße, 世界", "<s> is special"):
         assert pieces.decode(pieces.encode(text, add_special_tokens=False)) == text
@@ -75,13 +67,6 @@ def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
     assert len(usual) < len(letters)
     assert pieces.decode(letters) == "message"  # as it may have been sampled: encoding the text anew would change it
     assert not set(BPE_ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
-
-
-@pytest.mark.parametrize("make", [make_tokenizer, make_bpe_tokenizer])
-@pytest.mark.parametrize("vocabulary", [["a", "a"], ["a b"], [""], ["<|im_end|>"]], ids=str)
-def test_words_that_cannot_be_tokens_are_refused(vocabulary, make):
-    with pytest.raises(MarlError, match="vocabulary"):
-        make(vocabulary)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
@@ -115,12 +100,6 @@ def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
     assert progress[-1] == 1.0
 
 
-def test_a_llama_learns_as_well(pieces):
-    pairs = Inventory().demonstrations("holder", 60 * 16, 0, 0.0)
-    model = make_model(Shape(family="llama"), pieces, 0)
-    assert warm_up(model, pieces, pairs, 16, 3e-3) < 1.0
-
-
 @pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", BPE_END)])
 def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
     progress: list[float] = []
@@ -152,43 +131,15 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
 
-def test_caches_that_were_filled_before_there_were_families_stay_right(tmp_path):
-    spec = tiny.TinyModel("inventory", ["holder"], steps=200, good=0.2)
-    assert tiny.folder_of(spec, tmp_path).name == "inventory-holder-f341d8f52dd6a2f4"
-
-
-def test_looking_a_model_up_imports_no_torch():
-    code = (
-        "import sys; from marl_verl_tiny import model as tiny;"
-        "tiny.folder_of(tiny.TinyModel('inventory', ['holder'])); sys.exit('torch' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [
-        ({"task": "inventry"}, "did you mean 'inventory'"),
-        ({"agents": ["holde"]}, "did you mean 'holder'"),
-        ({"task_options": {"lenght": 4}}, "did you mean 'length'"),
-        ({"agents": []}, "at least one agent"),
-        ({"family": "lama"}, "did you mean 'llama'"),
-    ],
+    [({"task": "inventry"}, "did you mean 'inventory'"), ({"task_options": {"lenght": 4}}, "did you mean 'length'")],
     ids=str,
 )
 def test_an_invalid_description_is_rejected_before_any_work(tmp_path, wrong, message):
     with pytest.raises(MarlError, match=message):
         tiny.ensure_all([replace(HOLDER, **wrong)], tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def fail(fraction: float) -> None:
-        raise RuntimeError("stop here")
-
-    with pytest.raises(RuntimeError, match="stop here"):
-        tiny.ensure(HOLDER, tmp_path, fail)
-    assert not list((tmp_path / "tiny").iterdir())
 
 
 @pytest.mark.slow

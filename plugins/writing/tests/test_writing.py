@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, levels
-from marl_verl_writing.two_writers import JointWriting, TwoWriters, divided, length, tldr_length
+from marl_verl_writing.two_writers import JointWriting, TwoWriters, length, tldr_length
 from marl_verl_writing.word_writing import WordWriters, WordWriting
 
 from marl_verl import MarlError, Task
@@ -51,19 +51,6 @@ def test_every_text_has_a_reward_in_range(one: str, two: str, kind: str) -> None
     assert 0 <= sum(levels(one, two, BANDS[kind]).values()) <= BEST
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "rewards"),
-    [
-        ("cat " * 10, "kiwi " * 10, [0.5, 0.3, 0.0]),  # 50 to 40 characters: 0.15 of 0.5
-        ("cat " * 9 + "cat", "kiwi" * 8, [0.0]),  # one word
-        ("-- " * 8, "-- " * 16, [0.5, 1.0, 0.0]),  # 8 words without a letter
-        ("pig " * 8 + " " * 18, "cow " * 8 + "kid " * 8 + " " * 16, [0.5, 1.0, 0.5, 0.0]),  # blanks count: 80 to 50
-    ],
-)
-def test_characters_and_words(one: str, two: str, rewards: list[float]) -> None:
-    assert list(levels(one, two, TLDR).values()) == pytest.approx(rewards)
-
-
 def test_the_task_set_scores_by_its_bands() -> None:
     answer = {"one": words(10), "two": f"however, {words(22)}"}
     assert JointWriting().score(POST, answer) == pytest.approx(2.78)
@@ -71,12 +58,6 @@ def test_the_task_set_scores_by_its_bands() -> None:
     assert not JointWriting(enough=2.9).success(POST, answer)
     assert JointWriting(bands="arxiv").score(POST, answer) == 0.0
     assert JointWriting().public_score(POST, answer) == 1.0
-
-
-@pytest.mark.parametrize("answer", ["text", {"one": "a"}, {"one": "a", "two": 2}, None])
-def test_another_answer_is_a_mistake(answer: Any) -> None:
-    with pytest.raises(MarlError, match="joint-writing scores two parts"):
-        JointWriting().score(POST, answer)
 
 
 def test_both_write_at_once_and_neither_sees_the_other() -> None:
@@ -88,36 +69,6 @@ def test_both_write_at_once_and_neither_sees_the_other() -> None:
         assert POST.prompt in act.observation[-1]["content"]
         assert "Cold." not in act.observation[-1]["content"]
     assert first.observation != second.observation
-
-
-def test_with_more_turns_each_sees_both_parts() -> None:
-    run = check_workflow(
-        TwoWriters(turns=2, kind="arxiv"), POST, ScriptedPolicy({"one": ["A", "C"], "two": ["B", "D"]})
-    )
-    assert run.answer == {"one": "C", "two": "D"}
-    assert "Part one: A\nPart two: B" in run.turns[2][0].observation[-1]["content"]
-
-
-def test_in_sequence_the_second_writer_sees_part_one() -> None:
-    run = check_workflow(TwoWriters(order="sequential"), POST, ScriptedPolicy({"one": "Cold.", "two": "Very cold."}))
-    assert run.answer == {"one": "Cold.", "two": "Very cold."}
-    first, second = (act.observation[-1]["content"] for act, _ in run.turns)
-    assert ("Cold." in first, "Part one, by another writer: Cold." in second) == (False, True)
-
-
-def test_a_single_writer_divides_its_answer() -> None:
-    run = check_workflow(TwoWriters(), POST, ScriptedPolicy({"writer": "Cold.\n\n---\nVery cold."}))
-    assert run.answer == {"one": "Cold.", "two": "Very cold."}
-    assert not run.invalid
-    run = check_workflow(TwoWriters(), POST, ScriptedPolicy({"writer": "Cold. Very cold."}))
-    assert run.answer == {"one": "Cold. Very cold.", "two": ""}
-    assert list(run.invalid) == [("writer", "0")]
-    assert divided("a\n-----\nb\n---\nc") == ("a", True, "b\n---\nc")
-
-
-def test_other_teams_raise() -> None:
-    with pytest.raises(MarlError, match="two-writers needs the agents 'one' and 'two', or 'writer': got one"):
-        check_workflow(TwoWriters(), POST, ScriptedPolicy({"one": "x"}))
 
 
 def test_the_length_reward_by_hand() -> None:
