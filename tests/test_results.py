@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_report import decide
+from marl_verl_report.seeds import quantile
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Act, Action, Turn
+from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results import cells, page
-from tests.benchmarks.results.claim import Arm, Claim, Comparison
+from tests.benchmarks.results.claim import FEWEST, Arm, Claim, Comparison
 from tests.benchmarks.results.claims import CLAIMS
 from tests.benchmarks.results.gradients import advantages, ratios
 from tests.benchmarks.results.marginal import correlations, truths
@@ -32,7 +31,7 @@ CLAIM = Claim(
     title="Toy: it works",
     claim="a beats b.",
     setting="A toy.",
-    arms=[Arm("a", ["a.sh"]), Arm("b", ["b.sh", "x=1"])],
+    arms=[Arm("a", ["a.yaml"]), Arm("b", ["b.yaml", "x=1"])],
     measures=[GREEDY, Measure("norm", "norm", last("norm"))],
     comparisons=[
         Comparison("a is better", "success", "a", "b"),
@@ -64,23 +63,27 @@ def test_the_page_is_generated_from_the_stored_cells() -> None:
 
 def test_every_stored_cell_has_what_a_reader_needs_to_repeat_it() -> None:
     for claim in CLAIMS:
-        for each in cells.stored(claim):
-            (arm,) = [arm for arm in claim.arms if arm.name == each["arm"]]
-            assert each["command"] == claim.command(arm, each["seed"])
-            assert {measure.key for measure in claim.measures} == set(each["metrics"])
-            assert all(map(math.isfinite, each["metrics"].values()))
-            assert len(each["curve"]["step"]) == len(each["curve"]["greedy"]) == len(each["curve"]["sampled"]) <= 8
-            assert all(each[name] for name in ("seconds", "commit", "machine", "packages", "version"))
-            assert (ROOT / arm.command[0]).is_file() or arm.command[0] == "marl-verl"
+        for stored in cells.stored(claim):
+            (arm,) = [arm for arm in claim.arms if arm.name == stored["arm"]]
+            assert stored["command"] == claim.command(arm, stored["seed"])
+            assert {measure.key for measure in claim.measures} == set(stored["metrics"])
+            assert all(map(math.isfinite, stored["metrics"].values()))
+            curve = stored["curve"]
+            assert len(curve["step"]) == len(curve["greedy"]) == len(curve["sampled"]) <= 8
+            assert all(stored[name] for name in ("seconds", "commit", "machine", "packages", "version"))
+            assert (ROOT / arm.words[0]).is_file()
+        seeds = [{cell["seed"] for cell in cells.stored(claim) if cell["arm"] == arm.name} for arm in claim.arms]
+        assert all(have == set(range(len(have))) for have in seeds), "a seed is left out"
     assert {path.stem for path in cells.STORED.glob("*")} <= {claim.name for claim in CLAIMS}
 
 
 @pytest.mark.parametrize(
     ("first", "second", "word"),
     [
-        ([0.9, 0.8, 0.9, 0.8, 0.9], [0.5, 0.4, 0.5, 0.5, 0.4], "replicates"),
-        ([0.5, 0.4, 0.5, 0.5, 0.4], [0.9, 0.8, 0.9, 0.8, 0.9], "the opposite"),
-        ([0.9, 0.1, 0.9, 0.1, 0.5], [0.5, 0.5, 0.5, 0.5, 0.5], "no difference found"),
+        ([0.9, 0.8, 0.9, 0.8] * 5, [0.5, 0.4, 0.5, 0.5] * 5, "replicates"),
+        ([0.5, 0.4, 0.5, 0.5] * 5, [0.9, 0.8, 0.9, 0.8] * 5, "does not replicate"),
+        ([0.51, 0.5, 0.49, 0.5] * 5, [0.5] * 20, "no effect larger than 5.0 points"),
+        ([0.9, 0.1, 0.9, 0.1] * 5, [0.5, 0.49] * 10, "undecided: about 469 seeds would decide"),
         ([0.9, 0.8, 0.9], [0.5, 0.4, 0.5], "replicates, with 3 seeds only"),
         ([0.9], [0.5], "not measured"),
     ],
@@ -98,7 +101,22 @@ def test_pairs_have_the_same_seed_and_lower_may_be_the_claim() -> None:
     assert word == "replicates, with 4 seeds only"
     assert "-2.00 (-2.00 to -2.00)" in why
     word, why = page.verdict(CLAIM, [cell("a", seed, 0.5, 1.5 + seed % 2) for seed in range(5)], CLAIM.comparisons[2])
-    assert (word, why) == ("replicates", " (*norm* 1.90 (1.22 to 2.58), against 1.00)")  # 2.77645 * sqrt(0.3 / 5)
+    half = quantile(4, 1 - 0.05 / 3) * math.sqrt(0.3 / 5)
+    assert word == "undecided: about 6 seeds would decide, with 5 seeds only"
+    assert why == f" (*norm* 1.90 ({1.9 - half:.2f} to {1.9 + half:.2f}), against 1.00)"
+
+
+def test_two_equal_arms_are_seldom_called_different() -> None:
+    """Both arms get runs of one arm, drawn from the stored ones, 200 times for each experiment."""
+    drawn, wrong, count = random.Random(0), 0, 0
+    for claim in CLAIMS:
+        arm, key = claim.arms[0].name, claim.measures[0].key
+        values = [cell["metrics"][key] for cell in cells.stored(claim) if cell["arm"] == arm]
+        for _ in range(200 if len(values) >= FEWEST else 0):
+            pairs = [[drawn.choice(values) for _ in range(claim.most)] for _ in range(2)]
+            wrong += decide.stops(*pairs, None)[1] is not None
+            count += 1
+    assert wrong <= 0.05 * count
 
 
 def test_the_page_of_a_claim(tmp_path: Path) -> None:
@@ -111,9 +129,11 @@ def test_the_page_of_a_claim(tmp_path: Path) -> None:
     shown = page.text([CLAIM], tmp_path)
     assert "| | a | b |\n|---|---|---|\n| seeds | 2 | 2 |\n" in shown
     assert "| success, greedy | 62.5% (-414.0% to 539.0%) | 25.0% (25.0% to 25.0%) |" in shown  # 12.70620 * 0.375
-    assert "| b | 0% (0% to 0%) | 25% (25% to 25%) |" in shown
-    assert "b.sh x=1 $settings   # b" in shown
-    assert 'settings="steps=2 marl.run.seed=0"' in shown
+    assert "marl-verl train b.yaml x=1 $settings   # b" in shown
+    assert 'settings="steps=2 marl.run.backend=local marl.run.seed=0"' in shown
+    page.write([CLAIM], tmp_path / "page.md", tmp_path)
+    assert (tmp_path / "page.md").read_text() == shown
+    assert "held-out success, greedy" in (tmp_path / "toy.svg").read_text()
     assert "(#toy-it-works)" in shown
     assert "Not measured yet." in page.text([CLAIM], tmp_path / "empty")
 
@@ -139,7 +159,7 @@ def test_measures_of_a_run(tmp_path: Path) -> None:
     assert gain("validation/success")(run) == pytest.approx(0.5)
     assert last("validation/success")(run) == 0.6
     assert area(run) == pytest.approx(0.45)
-    with pytest.raises(KeyError, match="no metric 'absent'"):
+    with pytest.raises(MarlError, match="unknown metric 'absent'"):
         last("absent")(run)
 
 
@@ -167,31 +187,6 @@ def test_the_true_contribution_of_a_worker_and_how_rewards_agree_with_it() -> No
     # truth (0.8, 0, -0.1, 0, 0, 0), credit (1, 0, -1, 0, 0, 0), score (1, 1, 1, 0, 0, 0)
     assert credit == pytest.approx(0.9 / math.sqrt(2 * (0.65 - 6 * (0.7 / 6) ** 2)))
     assert broadcast == pytest.approx(0.35 / math.sqrt(1.5 * (0.65 - 6 * (0.7 / 6) ** 2)))
-
-
-def test_an_interruption_ends_the_run_and_waits_for_it(tmp_path: Path) -> None:
-    run = """
-import signal, sys, time, pathlib
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
-pathlib.Path("begun").touch()
-try:
-    time.sleep(60)
-finally:
-    time.sleep(0.3)
-    pathlib.Path("ended").write_text("cleanly")
-"""
-    script = (
-        "import sys; from tests.benchmarks.results import cells; from pathlib import Path; cells.ROOT = Path.cwd(); "
-    )
-    script += f"cells.train([sys.executable, '-c', {run!r}], Path('run.log'))"
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
-        while not (tmp_path / "begun").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) != 0
-    assert (tmp_path / "ended").read_text() == "cleanly"
 
 
 def test_gradients_of_both_normalisations_on_the_same_rows() -> None:

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -72,10 +72,13 @@ class Cell:
         return Run(self.folder).summary is not None
 
 
-def trained(cells: Sequence[Cell], jobs: int, plugin_files: Sequence[Path] = ()) -> Iterator[Cell]:
+def trained(
+    cells: Sequence[Cell], jobs: int, plugin_files: Sequence[Path] = (), then: Callable[[Cell], object] = Cell.complete
+) -> Iterator[Cell]:
     """Train cells that are not complete, at most `jobs` at a time; yields each when it is complete, in any order.
 
-    Each run is a forked child, so that verl is imported once. An exception, Ctrl-C included, ends all of them.
+    Each run is a forked child, so that verl is imported once, which then calls `then`. An exception, Ctrl-C included,
+    ends all of them.
 
     Raises:
         RunError: a run failed; the reason is the last line of its log.
@@ -89,7 +92,7 @@ def trained(cells: Sequence[Cell], jobs: int, plugin_files: Sequence[Path] = ())
         while waiting or running:
             while waiting and len(running) < jobs:
                 cell = waiting.pop(0)
-                child = context.Process(target=_train, args=(cell, plugin_files), name=cell.folder.name)
+                child = context.Process(target=_train, args=(cell, plugin_files, then), name=cell.folder.name)
                 child.start()
                 running[child.sentinel] = child, cell
             for ended in connection.wait(list(running)):
@@ -114,7 +117,7 @@ def _import_once() -> None:
     embedded.load()
 
 
-def _train(cell: Cell, plugin_files: Sequence[Path]) -> None:
+def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], object]) -> None:
     from marl_verl.api import train
     from marl_verl.run.terminal import termination_as_interrupt
 
@@ -127,6 +130,7 @@ def _train(cell: Cell, plugin_files: Sequence[Path]) -> None:
 
     def work() -> int:
         train(cell.arm.recipe, cell.overrides, plugins=plugin_files)
+        then(cell)
         return 0
 
     with termination_as_interrupt():

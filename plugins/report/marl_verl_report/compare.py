@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     values: Values = ({}, {})
     for seeds in decide.stages(options.first_seed, options.seeds):
         train(arms, seeds, folder, values, options)
-        difference = decide.difference(*values, options.seeds)
+        difference = decide.difference(*values, level_of(options))
         if decide.decided(difference, options.margin):
             break
     write(folder, values, difference, options)
@@ -109,7 +109,7 @@ def text(values: Values, difference: Estimate, options: argparse.Namespace) -> s
     from marl_verl_report import decide
     from marl_verl_report.seeds import estimate
 
-    level = decide.level(options.seeds)
+    level = level_of(options)
     lines = ["", f"{options.measure}, mean over {difference.n} seeds and its 95 % interval"]
     for name, column, words in zip("AB", values, (options.first, options.second), strict=True):
         lines.append(f"  {name}      {shown(estimate(list(column.values())))}   {words}")
@@ -123,6 +123,12 @@ def text(values: Values, difference: Estimate, options: argparse.Namespace) -> s
     else:
         lines.append(words[verdict])
     return "\n".join(lines)
+
+
+def level_of(options: argparse.Namespace) -> float:
+    from marl_verl_report import decide
+
+    return decide.level(len(decide.looks(options.seeds)))
 
 
 def shown(value: Estimate) -> str:
@@ -146,7 +152,7 @@ def write(folder: Path, values: Values, difference: Estimate, options: argparse.
     draw.save(figure, folder / "compare.svg")
     numbers = {
         **{"A": options.first, "B": options.second, "overrides": options.overrides, "measure": options.measure},
-        **{"values": values, "difference": vars(difference), "level": decide.level(options.seeds)},
+        **{"values": values, "difference": vars(difference), "level": level_of(options)},
         **{"margin": options.margin, "verdict": decide.decided(difference, options.margin)},
     }
     (folder / "compare.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")

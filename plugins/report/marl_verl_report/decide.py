@@ -1,8 +1,8 @@
 """What the difference of two arms over paired seeds decides, with looks at the seeds on the way.
 
-After every `EVERY` seeds the interval of the difference is looked at, and the comparison ends as soon as it decides.
-With L looks, each interval has the level 1 - 0.05 / L. By the union bound all L of them hold at once with probability
-0.95 or more, so that whatever is decided, at whichever look, is wrong in at most 5 % of comparisons.
+At each look at the seeds so far, the comparison ends if the interval of the difference decides. With L looks, each
+interval has the level 1 - 0.05 / L. By the union bound all L of them hold at once with probability 0.95 or more, so
+that whatever is decided, at whichever look, is wrong in at most 5 % of comparisons.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MOST = 10_000
 """Number of seeds above which none is suggested."""
 
 
-def looks(seeds: int) -> list[int]:
-    """The numbers of seeds at which a comparison of at most `seeds` seeds may end."""
-    return [*range(EVERY, seeds, EVERY), seeds]
+def looks(seeds: int, first: int = EVERY) -> list[int]:
+    """The numbers of seeds at which a comparison of at most `seeds` seeds may end: `first`, every ten more, all."""
+    return [*range(first, seeds, EVERY), seeds]
 
 
 def stages(first: int, seeds: int) -> list[range]:
@@ -29,14 +29,14 @@ def stages(first: int, seeds: int) -> list[range]:
     return [range(first + start, first + end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def level(seeds: int) -> float:
-    """Level of each interval of a comparison of at most `seeds` seeds."""
-    return 1 - (1 - LEVEL) / len(looks(seeds))
+def level(looks: int) -> float:
+    """Level of each interval of a comparison with a number of looks."""
+    return 1 - (1 - LEVEL) / looks
 
 
-def difference(first: Mapping[int, float], second: Mapping[int, float], seeds: int) -> Estimate:
-    """The mean of first - second over their common seeds, at the level of a comparison of at most `seeds` seeds."""
-    return estimate([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], level(seeds))
+def difference(first: Mapping[int, float], second: Mapping[int, float], level: float) -> Estimate:
+    """The mean of first - second over their common seeds, and its interval."""
+    return estimate([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], level)
 
 
 def decided(found: Estimate, margin: float | None = None) -> str | None:
@@ -59,9 +59,10 @@ def needed(found: Estimate, level: float, margin: float | None = None) -> int | 
 
 def stops(first: Sequence[float], second: Sequence[float], margin: float | None) -> tuple[int, str | None]:
     """(number of seeds looked at, what was decided), of paired values of all seeds in their order."""
-    for n in looks(len(first)):
+    ends = looks(len(first))
+    for n in ends:
         pairs = zip(first[:n], second[:n], strict=True)
-        verdict = decided(estimate([x - y for x, y in pairs], level(len(first))), margin)
+        verdict = decided(estimate([x - y for x, y in pairs], level(len(ends))), margin)
         if verdict is not None:
             break
     return n, verdict

@@ -1,11 +1,11 @@
 """`python -m tests.benchmarks.results`: write docs/results.md from the stored cells, and train missing ones.
 
-    python -m tests.benchmarks.results                                  write the page, as `make results`
-    python -m tests.benchmarks.results --claim dr-mas --seeds 0 1       train the missing cells of a claim first
-    MARL_VERL_LONG=1 make results                                       train all missing cells first: hours
+    python -m tests.benchmarks.results                      write the page and its plots, as `make results`
+    python -m tests.benchmarks.results --claim dr-mas       train a claim's missing cells first
+    MARL_VERL_LONG=1 make results                           train all missing cells first: hours
 
-Cells are trained one at a time, in runs/results/. A cell is stored when its run has ended, so that the command can be
-interrupted and repeated.
+A claim has 20 seeds, and ten more, and again ten, until each of its statements is decided. A cell is stored when its
+run has ended, so that the command can be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
+import time
 
+from marl_verl_report import decide
+
+from marl_verl.run.terminal import termination_as_interrupt
 from tests.benchmarks.results import cells, page
-from tests.benchmarks.results.claim import SEEDS
+from tests.benchmarks.results.claim import FEWEST
 from tests.benchmarks.results.claims import CLAIMS
 
 
@@ -27,29 +30,35 @@ def main() -> None:
     )
     names = [claim.name for claim in CLAIMS]
     parser.add_argument("--claim", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--arm", nargs="+", help="only these arms")
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="SEED")
+    parser.add_argument("--seeds", type=int, metavar="N", help="at most, if fewer than a claim has")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="print the commands of the missing cells, train nothing")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, which ends the run
     everything = bool(os.environ.get("MARL_VERL_LONG")) or options.list
+    os.chdir(cells.ROOT)
     for claim in CLAIMS:
         if claim.name not in (options.claim or (names if everything else ())):
             continue
-        for arm, seed in list(cells.missing(claim, options.seeds)):
-            if options.arm and arm.name not in options.arm:
-                continue
-            print(f"{claim.name}, {arm.name}, seed {seed}: {shlex.join(claim.command(arm, seed))}", flush=True)
-            if not options.list:
-                cell = cells.run(claim, arm, seed)
+        for seeds in decide.looks(claim.most, min(FEWEST, claim.most)):
+            wanted = cells.missing(claim, range(min(seeds, options.seeds or seeds)))
+            if options.list:
+                for arm, seed in wanted:
+                    print(shlex.join(claim.command(arm, seed)))
+                break
+            begun = time.monotonic()
+            for done, cell in enumerate(cells.train(claim, wanted, options.jobs), 1):
                 cells.store(claim, cell)
-                print(f"    {cell['seconds']} s, {cell['metrics']}", flush=True)
+                count = f"{done} of {len(wanted)}, {(time.monotonic() - begun) / 60:.0f} min"
+                print(f"{claim.name}, {cell['arm']}, seed {cell['seed']} ({count}): {cell['metrics']}", flush=True)
+            if page.decided(claim, cells.stored(claim)):
+                break
     if not options.list:
-        page.PAGE.write_text(page.text(CLAIMS), encoding="utf-8")
+        page.write(CLAIMS)
 
 
 if __name__ == "__main__":
     try:
-        main()
+        with termination_as_interrupt():
+            main()
     except KeyboardInterrupt:
         sys.exit("interrupted: repeat the command to continue")

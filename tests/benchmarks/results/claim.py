@@ -8,7 +8,8 @@ from typing import Literal
 
 from tests.benchmarks.results.measures import Measure
 
-SEEDS = (0, 1, 2, 3, 4)
+FEWEST, MOST = 20, 40
+"""Number of seeds of an arm, of which 0, 1, ... are taken until each statement is decided."""
 
 SHORT = ("marl.task.test_size=100", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
 
@@ -21,20 +22,18 @@ def steps(count: int, every: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison.
-
-    Attributes:
-        name: in the stored cells, and in the table.
-        command: the script or command that trains it, relative to the repository, with its own overrides.
-    """
+    """One side of a comparison: its name, and the words of `marl-verl train` beside the settings of all arms."""
 
     name: str
-    command: Sequence[str]
+    words: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than `than` without it."""
+    """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than `than` without it.
+
+    `margin`: a difference that does not matter, in the measure's unit; None: that of the measure.
+    """
 
     says: str
     measure: str
@@ -42,6 +41,7 @@ class Comparison:
     second: str | None = None
     claimed: Literal["higher", "lower"] = "higher"
     than: float = 0.0
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,13 @@ class Claim:
     """An experiment.
 
     Attributes:
-        name: of the file with its cells, docs/results/NAME.json.
+        name: of the file with its cells, docs/results/NAME.json, and of its plot.
         claim: what the paper says.
         setting: what is trained here.
         settings: overrides of all arms.
         notes: what the numbers mean, a paragraph each.
+        most: limit of the number of seeds.
+        backend: on which it is trained.
     """
 
     name: str
@@ -65,7 +67,12 @@ class Claim:
     comparisons: Sequence[Comparison]
     settings: Sequence[str] = ()
     notes: Sequence[str] = ()
+    most: int = MOST
+    backend: Literal["local", "verl"] = "local"
+
+    def measure(self, key: str) -> Measure:
+        return next(measure for measure in self.measures if measure.key == key)
 
     def command(self, arm: Arm, seed: int | str) -> list[str]:
         """The command of a cell, as a reader would type it."""
-        return [*arm.command, *self.settings, f"marl.run.seed={seed}"]
+        return ["marl-verl", "train", *arm.words, *self.settings, f"marl.run.seed={seed}"]

@@ -39,6 +39,10 @@ def broadcast_correlation(run: Run) -> float:
     return _correlations(run.folder)[1]
 
 
+def correlation_gap(run: Run) -> float:
+    return credit_correlation(run) - broadcast_correlation(run)
+
+
 @functools.lru_cache(maxsize=1)
 def _correlations(folder: Path) -> tuple[float, float]:
     run = Run(folder)

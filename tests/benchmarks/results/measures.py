@@ -7,7 +7,14 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from marl_verl_report.measures import column
+
 from marl_verl.inspect.run_files import Run
+
+POINTS = 0.05
+DECADES = 0.18
+RATIO = 0.2
+"""Differences that do not matter: 5 points of a share, a factor of 1.5 of a gradient norm, 0.2 of a ratio near 1."""
 
 SUCCESS, SAMPLED = "validation/success", "validation/success_sampled"
 
@@ -20,20 +27,14 @@ class Measure:
         key: its name in the stored cells.
         label: the head of its column, with the unit.
         percent: whether it is a share, shown as a percentage.
+        margin: a difference that does not matter, in its unit; None: any does.
     """
 
     key: str
     label: str
     of_run: Callable[[Run], float]
     percent: bool = False
-
-
-def column(run: Run, metric: str) -> list[float]:
-    """A metric over the records that have it. KeyError if none has."""
-    values = [float(line[metric]) for line in run.metrics if metric in line]
-    if not values:
-        raise KeyError(f"run '{run.folder}' has no metric '{metric}'")
-    return values
+    margin: float | None = None
 
 
 def last(metric: str) -> Callable[[Run], float]:
@@ -75,6 +76,6 @@ def spikes(policy: str) -> Callable[[Run], float]:
     return of_run
 
 
-GREEDY = Measure("success", "success, greedy", last(SUCCESS), percent=True)
-SAMPLING = Measure("sampled", "success, sampled", last(SAMPLED), percent=True)
-AREA = Measure("area", "mean of the learning curve", area, percent=True)
+GREEDY = Measure("success", "success, greedy", last(SUCCESS), percent=True, margin=POINTS)
+SAMPLING = Measure("sampled", "success, sampled", last(SAMPLED), percent=True, margin=POINTS)
+AREA = Measure("area", "mean of the learning curve", area, percent=True, margin=POINTS)
