@@ -205,15 +205,6 @@ def test_sums_to_go(rows: Rows, gamma: float) -> None:
         assert joint[i] == pytest.approx(sum(gamma ** (t - r["turn"]) * v for t, v in turns.items()), abs=1e-12)
 
 
-def test_a_long_chain_is_no_slower_than_a_wide_tree() -> None:
-    n = 20_000
-    rows = [
-        {**row("q", 0, i, i, "a", team=1.0), "node": f"n{i}", "parent": f"n{i - 1}" if i else None} for i in range(n)
-    ]
-    assert returns("tree_mean", rows).tolist() == [float(n - i) for i in range(n)]
-    assert returns("discounted", rows).tolist() == [float(n - i) for i in range(n)]
-
-
 def test_turns_that_an_agent_skips_count_in_a_joint_discount() -> None:
     rows = [row("q", 0, 0, 0, "a", team=0.0), row("q", 0, 1, 2, "a", team=1.0)]
     assert returns("path_sum", rows, gamma=0.5).tolist() == [0.25, 1.0]

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.sampler import check_sampler
-from marl_verl_testing.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows
+from marl_verl_testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import BestOf, Candidate, Independent, Sample
-from marl_verl.algo.sampling.attempt import attempt
 from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
 from marl_verl.tasks.base import Task, TaskSet
 
@@ -63,12 +62,6 @@ def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says()
     assert (episode.session, episode.answer, episode.score, episode.success) == (1, "0/0.9", 0.0, False)
     assert BestOf().public
     assert not BestOf.branches
-
-
-def test_of_equal_sessions_the_lowest_is_chosen_in_any_arrival_order() -> None:
-    for delay in (lambda act, session: 0, lambda act, session: 10 * (3 - session)):
-        found = sample(pairs(["1/0.2", "1/0.9", "0/0.9"], delay=delay))
-        assert [episode.session for episode in found.episodes] == [1]
 
 
 def test_the_turns_of_other_sessions_are_off_path_with_their_own_rewards() -> None:
@@ -127,14 +120,6 @@ def test_a_failed_session_is_not_chosen_and_does_not_affect_others() -> None:
     found = sample(context)
     assert not found.episodes
     assert [failure.session for failure in found.failures] == [0, 1, 2]
-
-
-def test_an_answer_that_cannot_be_judged_is_a_failure_with_its_reason() -> None:
-    found = sample(pairs(["1/0.2", "1/none", "1/0.1"]))
-    assert [episode.session for episode in found.episodes] == [0]
-    (failure,) = found.failures
-    assert (failure.session, failure.reason) == (1, "score-error")
-    assert "workflow 'Pair' on task 't1', scoring: ValueError: could not convert string to float" in failure.detail
 
 
 # Independent sampling: episodes are concurrent, and a failed one does not affect others
@@ -219,18 +204,6 @@ def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> 
     assert len(sample_independently(context, 50).episodes) == 50
 
 
-def test_no_episode_waits_for_a_slower_one() -> None:
-    finished: list[int] = []
-
-    class Watched(ScriptedContext):
-        async def finish(self, run: Run, session: int) -> Episode:
-            finished.append(session)
-            return await super().finish(run, session)
-
-    sample_independently(Watched(Two(), QUESTION, POLICY, delay=lambda act, session: 100 * (2 - session)))
-    assert finished == [2, 1, 0]
-
-
 @pytest.mark.parametrize(
     ("where", "trouble", "reason", "message"),
     [
@@ -253,22 +226,6 @@ def test_a_failed_session_has_a_reason_and_the_others_continue(
     assert "test_best_of.py" in failure.trace
 
 
-def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
-    class Broken(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            if team.random.random() < 0.5:
-                raise KeyError("gone")
-            return (await team["solver"].act(task.prompt)).text
-
-    found = sample_independently(ScriptedContext(Broken(), QUESTION, POLICY), 20)
-    assert len(found.episodes) + len(found.failures) == 20
-    assert found.episodes
-    assert found.failures
-    assert {failure.reason for failure in found.failures} == {"workflow-error"}
-    assert "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'" in found.failures[0].detail
-    assert "raise KeyError" in found.failures[0].trace
-
-
 def test_an_episode_that_takes_too_long_is_a_failure() -> None:
     context = ScriptedContext(
         Two(), QUESTION, POLICY, delay=lambda act, session: 10**9 * session, limits=Limits(episode_seconds=0.5)
@@ -277,22 +234,3 @@ def test_an_episode_that_takes_too_long_is_a_failure() -> None:
     assert [episode.session for episode in found.episodes] == [0]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(1, "timeout")]
     assert "longer than 0.5 s" in found.failures[0].detail
-
-
-def test_a_timeout_of_the_samplers_own_is_not_reported_as_the_episodes() -> None:
-    async def own() -> None:
-        raise TimeoutError("of the sampler")
-
-    async def go() -> None:
-        await attempt(ScriptedContext(Two(), QUESTION, POLICY), 0, own())
-
-    with pytest.raises(TimeoutError, match="of the sampler"):
-        asyncio.run(go())
-
-
-def test_cancellation_propagates_and_leaves_nothing_running() -> None:
-    async def go() -> None:
-        context = ScriptedContext(Two(), QUESTION, POLICY, delay=lambda act, session: 10**9)
-        await cancelled_cleanly(Independent(5).sample(context))
-
-    asyncio.run(go())

@@ -17,21 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.rows import JsonRow
-from marl_verl.algo.algorithms import Algorithm
 from marl_verl.backend.learning.batches import KEPT_FIELDS
 from marl_verl.backend.local.store import MemoryStore
 from marl_verl.backend.protocol import Done, Rows
 from marl_verl.backend.report import Report
 from marl_verl.backend.rollout.context import Gate
-from marl_verl.config.fit import SyntheticTeam
-from marl_verl.config.parts import algorithm_named, algorithm_of
-from marl_verl.config.schedule import check_schedule
+from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import pickles
-from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
 from marl_verl.trainer.asynchronous import Asynchronous, Dispatch
 from marl_verl.trainer.filtering import Signal
@@ -761,69 +756,3 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
 # -- what is refused ---------------------------------------------------------------------------------------------
 
 NAMED = {"name": "any"}
-AGENTS = {"holder": {"policy": "one"}, "asker": {"policy": "two"}}
-
-
-def checked(
-    algorithm: str = "at-grpo-sessions",
-    options: dict[str, Any] | None = None,
-    one: dict[str, Any] | None = None,
-    correction: dict[str, Any] | None = None,
-    gpus: int = 1,
-    scope: str | None = None,
-    **schedule: Any,
-) -> None:
-    """`check_schedule` on a small config, whose policies correct with token weights by default."""
-    own = {
-        "actor_rollout_ref": {"actor": {"strategy": "fsdp2", "ulysses_sequence_parallel_size": 1}},
-        "algorithm": {"rollout_correction": {"rollout_is": "token", "bypass_mode": False, **(correction or {})}},
-        "trainer": {"n_gpus_per_node": gpus, "nnodes": 1},
-    }
-    marl = {
-        "agents": AGENTS,
-        "policies": {"one": one or {}, "two": {}},
-        "task": {"name": "inventory"},
-        "workflow": {"name": "inventory"},
-        "algorithm": {"name": algorithm, "options": options or {}},
-        "sampler": {"options": {}},
-        "schedule": {"mode": "async", **schedule},
-        "critic": {"scope": scope},
-    }
-    team = read_team(marl)
-    config, method = OmegaConf.create({"marl": marl, "policies": {"one": own, "two": own}}), algorithm_of(team)
-    check_schedule(config, team, method, synthetic(method, team))
-
-
-def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:
-    return SyntheticTeam(plugins.load().get("samplers", algorithm.sampler)(), algorithm, team)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"correction": {"rollout_is": None}}, "use marl.policies.one.loss=ppo-clip-tis"),
-        (
-            {"one": {"loss": "reinforce"}},
-            "loss 'reinforce' of policy 'one' is valid only for rows that the current weights",
-        ),
-        (
-            {"gpus": 3, "batch": 8},
-            "'marl.schedule.batch' is 8, which does not divide among the 3 ranks of policy 'one'",
-        ),
-        ({"algorithm": "mappo"}, "does not train a critic, but algorithm 'mappo' has one"),
-        ({"options": {"advantage": {"group": []}}}, "compares rows of different tasks"),
-    ],
-)
-def test_settings_incompatible_with_older_rows_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(MarlError, match=message) as error:
-        checked(**given)
-    assert "\n" not in str(error.value)
-
-
-def test_policies_that_take_turns_on_a_pool_are_refused() -> None:
-    marl: dict[str, Any] = {"agents": AGENTS, "policies": {"one": {"pool": "p"}, "two": {"pool": "p"}}}
-    team = read_team({**marl, **{part: {"name": "inventory"} for part in ("task", "workflow", "algorithm")}})
-    config = OmegaConf.create({"marl": {"schedule": {"mode": "async"}, "critic": {"scope": None}}, "policies": {}})
-    method = algorithm_named("at-grpo-sessions", {}, "")
-    with pytest.raises(MarlError, match="policies 'one' and 'two' share pool 'p'"):
-        check_schedule(config, team, method, synthetic(method, team))

@@ -95,19 +95,6 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
     assert message in refused(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("marl.policies.holder.frozn=true", "unknown key 'marl.policies.holder.frozn': did you mean 'frozen'?"),
-        ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
-        ("marl.algorithm.options.rewards.alpha=1", "does not fit the team: unknown reward component 'role'"),
-        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gives wrong log-probs with attention 'sdpa'"),
-    ],
-)
-def test_a_mistaken_recipe(refused: Refused, overrides: str, message: str) -> None:
-    assert message in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
-
-
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     adapter = ["marl.policies.holder.model.lora_rank=4", "marl.policies.holder.model.target_modules=[q_proj,v_proj]"]
     pool = ["marl.pools.both.gpus=2", "marl.policies.holder.pool=both", "marl.policies.asker.pool=both"]

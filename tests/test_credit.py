@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit import TableCredit, leave_one_out, shapley
 from marl_verl.algo.credit.shapley import coalitions
-from marl_verl.errors import MarlError
 from tests.batches import Rows, algorithm, episodes, find, joint_trees, keep, row, trees
 
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
@@ -136,14 +135,3 @@ def test_c3_as_an_advantage() -> None:
 def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
     result = algorithm("gigpo", gamma=0.5).compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(credit("step-groups", rows, gamma=0.5), dict(result.stages)["step advantage"])
-
-
-def test_a_credit_adds_to_the_other_components() -> None:
-    rows = [{**row("q", s, 0, 0, "a", team=1.0, step=float(s)), "obs": "x"} for s in range(2)]
-    method = algorithm("at-grpo", credit="step-groups", credit_gamma=0.5, credit_group=["uid", "agent"])
-    assert method.compute(RowTable.from_rows(rows)).reward.tolist() == [0.5, 1.5]
-    assert method.credit[0].group == ("uid", "agent")
-    with pytest.raises(MarlError, match=r"'options.credit.gamma' must be a number >= 0 and <= 1, got 'x'"):
-        algorithm("at-grpo", credit="step-groups", credit_gamma="x")
-    with pytest.raises(MarlError, match=r"'options.credit.gamma' must be a number >= 0 and <= 1, got 2.0"):
-        algorithm("at-grpo", credit="step-groups", credit_gamma=2.0)

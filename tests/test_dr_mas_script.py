@@ -10,7 +10,6 @@ from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.translation import Translation
 from marl_verl.config.verl_keys import at
 from marl_verl.config.verl_script import translate
-from marl_verl.errors import MarlError
 
 ACTOR = "actor_rollout_ref.actor"
 MATH = (
@@ -99,15 +98,3 @@ def test_what_a_team_cannot_honour_is_refused(line: str, refused: list[str]) -> 
     lines = [f"{key}: {reason}" for reason, key in script(MATH, line).refused]
     for text in refused:
         assert any(text in one_line for one_line in lines), lines
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("agent.orchestra_type=maths", "has no workflow here: did you mean 'math'"),
-        ("marl.agents.solver.policy=solver", "both set the team"),
-    ],
-)
-def test_a_team_without_a_workflow_is_an_error(line: str, message: str) -> None:
-    with pytest.raises(MarlError, match=message):
-        script(MATH, line)

@@ -290,15 +290,6 @@ def test_options_survive_being_stored(name: str) -> None:
     assert tried >= 4
 
 
-def test_the_newest_step_and_steps_that_are_not_stored(printed: Command, refused: Command) -> None:
-    for step in (10, 20, 30, 40, 41):
-        stored(Path("run"), step)
-    Path("run/rows/.writing-step_00050.json.gz").write_bytes(b"")  # of a run that was killed
-    assert printed("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent, slot), ")
-    assert "run 'run' has not stored step 3: it has 10, 20, 30, and 2 others" in refused("--run", "run", "--step", "3")
-    assert json.loads(printed("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
-
-
 def test_a_difference_from_training_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     document = stored(Path("run"), 1)
     document["advantage"][1] = 0.5

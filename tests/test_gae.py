@@ -138,17 +138,3 @@ def test_a_stored_step_gives_the_same_advantages_again(rows: Rows) -> None:
     assert isinstance(again, Explanation)
     assert [record["advantage"] for record in again.records()] == document["advantage"] == result.advantage.tolist()
     np.testing.assert_array_equal(again.table.values, table.values)
-
-
-def test_the_derivation_shows_value_error_and_target() -> None:
-    rows = [turn(0, 0, "a", 1.0, 0.5), turn(0, 1, "a", 2.0, 3.0)]
-    record = derive({"algorithm": "ippo", "options": {"lam": 0.0}, "rows": rows}).records()[0]
-    assert record["transforms"] == [
-        {"name": "component: team", "value": 1.0},
-        {"name": "mix: weights", "value": 1.0},
-        {"name": "value", "value": 0.5},
-        {"name": "TD error", "value": 3.5},
-        {"name": "value target", "value": 4.0},
-        {"name": "returns: gae", "value": 3.5},
-    ]
-    assert record["group"] == {"agent": "a"}

@@ -22,7 +22,6 @@ from marl_verl.errors import MarlError
 from marl_verl.team import read_team
 
 LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce")
-ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 RECIPE = """
 defaults: [marl_trainer, _self_]
 data: {train_batch_size: 8}
@@ -106,42 +105,6 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
         assert (actor.policy_loss.loss_mode, actor.clip_ratio_low, actor.clip_ratio_high) == ("gspo", low, 4e-4)
     with pytest.raises(MarlError, match="policy 'two' does not request them"):
         resolved(composed, *mine)
-
-
-@pytest.mark.parametrize(
-    ("loss", "overrides", "message"),
-    [
-        (
-            "gspo-tis",
-            [f"{CORRECTION}.rollout_is=sequence"],
-            f"'{CORRECTION}.rollout_is' is 'sequence', but loss 'gspo-tis' sets it to 'token'",
-        ),
-        (
-            "gspo-tis",
-            [f"{CORRECTION}.bypass_mode=true"],
-            "so that rollout_is=token (loss 'gspo-tis') has no effect: set bypass_mode=false",
-        ),
-        (
-            "gspo-tis",
-            ["actor_rollout_ref.rollout.calculate_log_probs=false"],
-            "policy 'one' does not request them: set rollout.calculate_log_probs=true",
-        ),
-        (
-            "reinforce",
-            [f"{ACTOR}.ppo_epochs=2"],
-            "loss 'reinforce' allows one optimiser update per batch, but policy 'one' would make 2 (ppo_epochs=2, "
-            "ppo_mini_batch_size=256, data.train_batch_size=8): set ppo_epochs=1 and ppo_mini_batch_size=8, "
-            "below actor_rollout_ref.actor or marl.policies.one.actor",
-        ),
-    ],
-)
-def test_settings_incompatible_with_a_loss_raise(
-    small: DictConfig, loss: str, overrides: list[str], message: str
-) -> None:
-    with pytest.raises(MarlError) as error:
-        learning(small, loss, *overrides)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

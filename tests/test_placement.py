@@ -70,20 +70,6 @@ def test_a_policy_has_a_pool_of_its_own_or_the_one_it_names() -> None:
     assert [pool.size for pool in pools_of(config, team)] == [8, 2]
 
 
-@pytest.mark.parametrize(
-    ("policies", "pools", "message"),
-    [
-        ({"a": {"pool": "bgi"}}, {"big": {}}, "policy 'a' is on unknown pool 'bgi': did you mean 'big'?"),
-        ({"a": {"pool": "big"}}, {}, "policy 'a' is on pool 'big', but marl.pools is empty: add marl.pools.big="),
-    ],
-)
-def test_an_invalid_pool_raises(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
-    config, team = case(policies, pools)
-    with pytest.raises(MarlError) as error:
-        pools_of(config, team)
-    assert message in str(error.value)
-
-
 @pytest.mark.usefixtures("gpus")
 def test_more_policies_than_gpus_with_the_sum() -> None:
     config, team = case({"a": {}, "b": {}, "c": {"pool": "wide"}}, {"wide": {"gpus": 2}})

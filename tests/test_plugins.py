@@ -52,20 +52,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[module]
 
 
-def test_the_builtin_parts_come_through_the_hooks() -> None:
-    found = plugins.discover("")
-    assert found.names("tasks") == ["function-scored", "verl"]
-    assert found.names("workflows") == ["single"]
-    assert found.names("algorithms") == [
-        *("gdpo", "gigpo", "grpo", "grpo-trajectory-mean", "ippo", "mappo", "reinforce++", "remax")
-    ]
-    assert found.names("samplers") == ["best-of", "greedy-baseline", "independent"]
-    assert found.fingerprint() == (f"marl-verl=={marl_verl.__version__}:builtin",)
-    assert all(isinstance(entry.target, str) for kind in KINDS for entry in found.entries(kind))  # all lazy
-    for kind, name in (("algorithms", "grpo"), ("algorithms", "gigpo"), ("rewards", "valid-answer")):
-        assert found.get(kind, name) is found.get(kind, name)
-
-
 def test_an_installed_distribution_is_found_with_its_provenance(install: Install) -> None:
     install(PUZZLES)
     found = plugins.discover()

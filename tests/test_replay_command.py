@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import re
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line
-from marl_verl.run.packing import packed
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
@@ -292,15 +290,6 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     )
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, packed], ids=["gzip", "zstd"])
-def test_compressed_episodes(compress: Callable[[bytes], bytes], texts: Shown, refused: Shown) -> None:
-    content = compress(Path(write(play())).read_bytes())
-    Path("f.gz").write_bytes(content)
-    assert texts("f.gz") == texts("f.jsonl")
-    Path("f.gz").write_bytes(content[:-9])
-    assert "'f.gz' is damaged: it cannot be decompressed" in refused("f.gz")
-
-
 # Masking
 
 
@@ -493,20 +482,6 @@ def test_a_truncated_file_loses_only_its_last_episode(
 
 def without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name != key}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: without(d, "journal"), "line 2: the episode lacks 'journal'"),
-        (lambda d: {**d, "journal": {"seed": 0, "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),
-    ],
-)
-def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Callable[[Any], Any], message: str) -> None:
-    first, line = Path(write(play())).read_text().splitlines()
-    Path("f.jsonl").write_text(f"{first}\n{json.dumps(change(json.loads(line)))}\n")
-    assert main(["replay", "f.jsonl"]) == 2
-    assert message in capsys.readouterr().err
 
 
 # In a process of its own

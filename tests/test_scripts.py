@@ -59,19 +59,3 @@ def test_the_plan_of_a_run_against_a_script() -> None:
     assert "script kuhn-equilibrium" in describe(plan)
     assert plan.team.policies["bot"].frozen
     assert list(plan.resolved.policies) == ["player"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["+marl.policies.bot.script=kuhn-equilibrum"], "unknown script 'kuhn-equilibrum': did you mean"),
-        (
-            ["+marl.policies.bot={script: kuhn-equilibrium, pool: one}", "+marl.pools.one.gpus=1"],
-            "policy 'bot' is a script: it cannot be on pool 'one'",
-        ),
-    ],
-)
-def test_an_invalid_script_is_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(MarlError) as caught:
-        plan_run(KUHN, [*overrides, *BOT])
-    assert message in str(caught.value)

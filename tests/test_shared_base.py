@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.compose import compose
 from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
-from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import _policy
-from marl_verl.run.prepare import plan_run
 from marl_verl.team import TeamConfig, read_team
 
 pytestmark = pytest.mark.slow  # whole configs are composed
@@ -60,27 +58,6 @@ def test_one_server_for_both_with_an_adapter_each(composed: DictConfig) -> None:
     (pool,) = pools_of(composed, team)
     assert pool == Pool("one", 1, 1, ("one", "two"), shared=False, processes=1)
     assert pool.cpus == PROCESSES
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["marl.policies.two.tiny.steps=5"], "'marl.policies.two.tiny' is {'steps': 5}, but that of 'one' is"),
-        (["marl.policies.two.model.lora_rank=0"], "'two' has marl.policies.two.base=shared, but no adapter: set marl"),
-        (["marl.policies.two.model.lora_rank=8"], "but their model.lora_rank differ, 4 and 8: make marl"),
-        (["marl.policies.two.actor.fsdp_config.param_offload=true"], "their actor.fsdp_config.param_offload differ"),
-    ],
-)
-def test_settings_that_do_not_agree(composed: DictConfig, overrides: list[str], message: str) -> None:
-    config = with_overrides(composed, overrides)
-    with pytest.raises(MarlError) as error:
-        resolve(config, _read(config))
-    assert message in str(error.value)
-
-
-def test_the_asynchronous_schedule_is_refused(recipe: Path) -> None:
-    with pytest.raises(MarlError, match=r"'marl\.policies\.one\.base=shared' needs marl\.schedule\.mode=sync"):
-        plan_run(recipe, ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"])
 
 
 def test_an_evaluation_serves_each_policy_with_a_model_of_its_own() -> None:

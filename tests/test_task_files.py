@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from marl_verl.errors import MarlError, MarlWarning
@@ -94,24 +92,6 @@ def test_a_column_that_looks_like_question_or_answer_is_not_dropped(
         with pytest.raises(MarlError) as error:
             read_tasks(path)
         assert message in str(error.value)
-
-
-def test_rows_of_verl_are_tasks(tmp_path: Path) -> None:
-    path = tmp_path / "train.parquet"
-    row = {
-        "data_source": "gsm8k",
-        "prompt": [{"role": "user", "content": "2+2"}],
-        "reward_model": {"style": "rule", "ground_truth": "4"},
-        "extra_info": {"split": "train", "index": 3},
-    }
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
-    (task,) = read_tasks(path)
-    assert (task.id, task.prompt) == ("gsm8k-train-3", "2+2")
-    assert task.data == {name: row[name] for name in ("data_source", "reward_model", "extra_info")}
-    two = {**row, "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2"}]}
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([two]), path)
-    with pytest.raises(MarlError, match="row 1 has no text 'prompt'"):
-        read_tasks(path)
 
 
 # Which held-out tasks are training tasks

@@ -36,44 +36,6 @@ def test_a_team_is_read_with_its_types() -> None:
     assert team.algorithm.options == {}
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("agents.solver", None, "agent 'solver' has no policy: 'marl.agents.solver.policy' must name one of 'base'"),
-        ("agents.solver.policy", "bse", "agent 'solver' has unknown policy 'bse': did you mean 'base'?"),
-        ("agents.solver.instruction", "x", "did you mean 'instructions'?"),
-        (
-            "policies.spare",
-            {},
-            "policy 'spare' is used by no agent: assign it to one of the agents 'judge', 'solver', 'writer'",
-        ),
-        ("policies.base.frozen", True, "all policies are frozen ('base', 'other')"),
-        (
-            "policies.other.model",
-            {"lora_rank": 8},
-            "policy 'other' is frozen, but has marl.policies.other.model.lora_rank=8",
-        ),
-        (
-            "policies.base.endpoint",
-            {"url": "u", "model": "m"},
-            "policy 'base' is an external endpoint, but has 'actor'",
-        ),
-        ("task.name", "???", "'marl.task.name' is missing"),
-    ],
-)
-def test_a_mistake_is_named(path: str, value: Any, message: str) -> None:
-    marl = copy.deepcopy(MARL)
-    *parents, last = path.split(".")
-    part = marl
-    for name in parents:
-        part = part.setdefault(name, {})
-    part[last] = value
-    with pytest.raises(MarlError) as error:
-        read_team(marl)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_an_endpoint_is_always_frozen() -> None:
     marl = {**MARL, "policies": {"base": {}, "other": {"endpoint": {"url": "http://x/v1", "model": "m"}}}}
     team = read_team(marl)
