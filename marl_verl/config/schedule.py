@@ -16,7 +16,7 @@ from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.parts import loss_named
 from marl_verl.config.schema import Schedule
-from marl_verl.errors import MarlError, check
+from marl_verl.errors import MarlError, check, unknown
 from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
@@ -36,6 +36,16 @@ def check_schedule(
 ) -> Iterator[str]:
     """MarlError if `marl.schedule` is incompatible with the run; `config` is resolved, with `policies`."""
     settings, needs = settings_of(config), f"needs {WHERE}.mode=sync"
+    trained = [name for name, policy in team.policies.items() if policy.trained]
+    if settings.turns is not None:
+        named = [name for turn in settings.turns for name in turn]
+        for name in named:
+            if name not in trained:
+                yield str(unknown("trained policy", name, trained)) + f" ('{WHERE}.turns')"
+        if never := [name for name in trained if name not in named]:
+            yield f"policy '{never[0]}' has no turn in '{WHERE}.turns', so that it never learns: add it, or freeze it"
+        if settings.mode == "async":
+            yield f"'{WHERE}.turns' {needs}: with async each policy learns when its buffer is full"
     if settings.mode == "sync":
         return
     if algorithm.advantage.remembers:
@@ -47,7 +57,7 @@ def check_schedule(
         yield f"{problem}: one policy's weights cannot change while others on its servers are sampling"
     for past in team.past.values():
         yield f"'{past.kind}' of an agent {needs}: tasks in flight would meet different snapshots"
-    for name in [name for name, policy in team.policies.items() if policy.trained]:
+    for name in trained:
         policy = team.policies[name]
         others = [other for other in team.policies if other != name and team.policies[other].pool == policy.pool]
         if policy.pool is not None and others:

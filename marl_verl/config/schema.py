@@ -157,6 +157,8 @@ class Schedule:
     fill: Positive | None = None  # rows in a policy's buffer that start its training; null: those of a batch (async)
     batch: Positive | None = None  # rows per optimiser update; null: all, in as many updates as with sync (async)
     ahead: NonNegative = 1  # batches of tasks sampled ahead of the one that is trained on; 0: on-policy (async)
+    turns: list[list[str]] | None = None  # policies that learn in turn, e.g. [[solver], [verifier]]; null: all (sync)
+    turn_steps: Positive = 1  # steps of a turn
     max_staleness: Positive = 4  # updates by which a row may be older than its policy; older ones are dropped (async)
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ from marl_verl.trainer.data import TaskData
 from marl_verl.trainer.memory import AdvantageMemory
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.sampling import Sampling
-from marl_verl.trainer.schedule import Schedule
+from marl_verl.trainer.schedule import Schedule, in_turn
 from marl_verl.trainer.validation import play, validation_metrics
 
 
@@ -182,6 +182,7 @@ class Synchronous(Schedule):
             if (signal := trainer.sampling.signal(table, result)) is not None:
                 metrics |= signal.metrics()
                 learnt = rows.part(signal.rows)
+            learnt = in_turn(trainer.config, trainer.step, learnt)
         with timed(seconds, "update"), trainer.phase("updating"):
             values_of, used = policies.update(rows, learnt, result.target)
         return metrics | values_of, used

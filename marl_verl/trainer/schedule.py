@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from marl_verl.backend.protocol import Rows
+from marl_verl.config.schedule import settings_of
+
 
 class Schedule(ABC):
     """When the run samples and when it learns."""
@@ -29,3 +32,12 @@ class Schedule(ABC):
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Continue from a `state`; None if the checkpoint has none."""
+
+
+def in_turn(config: Any, step: int, rows: Rows) -> Rows:
+    """The rows of those policies whose turn a step is (`marl.schedule.turns`)."""
+    settings = settings_of(config)
+    if not settings.turns:
+        return rows
+    turn = settings.turns[(step - 1) // settings.turn_steps % len(settings.turns)]
+    return rows.part([row for row, tag in enumerate(rows.tags) if tag["policy"] in turn])

@@ -56,6 +56,16 @@ def test_a_sampler_and_a_credit(sampler: str, credit: str, tmp_path: Path) -> No
     check(train(tmp_path / "run", INVENTORY, "marl.algorithm.name=grpo", *parts))
 
 
+def test_policies_that_learn_in_turn(tmp_path: Path) -> None:
+    """Each learns from all its rows in its steps, and not at all in the others'."""
+    turns = "marl.schedule.turns=[[left],[right]]"
+    run = train(tmp_path / "run", "magrpo/cpu", turns, "marl.schedule.turn_steps=2", "trainer.test_freq=3", steps=3)
+    check(run)
+    lines, names = run.lines("train/score"), ("left", "right")
+    learnt = [[name for name in names if f"policy/{name}/loss" in line] for line in lines]
+    assert learnt == [["left"], ["left"], ["right"]]
+
+
 ROLES: dict[str, dict[str, tuple[float, float] | None]] = {  # recipe -> agent -> range of its role reward
     "code/code_cpu": {"coder": (0.0, 2.0), "tester": (0.0, 2.0)},
     "games/cover": {"agent-1": None, "agent-2": None},
