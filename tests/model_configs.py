@@ -41,6 +41,5 @@ CONFIGS = {
     "meta-llama/Llama-3.2-3B-Instruct": _config("llama", 3072, 28, 24, 8, 8192, 128256, tie_word_embeddings=True),
 }
 """Name on the hub -> config.json, without what the memory estimate does not read."""
-PARAMETERS = {"Qwen/Qwen3-8B": 8.19e9, "Qwen/Qwen3-32B": 32.76e9, "Qwen/Qwen2.5-7B": 7.62e9, "Qwen/Qwen2.5-3B": 3.09e9}
 """As the model cards have them."""
 SMOLLM2 = _config("llama", 576, 30, 9, 3, 1536, 49152, tie_word_embeddings=True)

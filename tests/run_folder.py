@@ -113,26 +113,3 @@ def _episode(team: TeamConfig, uid: str, session: int, task: Task, tree: bool) -
         uid, session, task, turns, f"answer {PLANTED}", success, Journal(tuple(records), 5), score=float(success),
         off_path_turns=beside,
     )  # fmt: skip
-
-
-def many_steps(folder: Path, steps: int = 1000) -> Path:
-    """A run of many steps with 100 turns each."""
-    run_folder(folder, steps=1, tasks=13)
-    for place, ending in (("journals", "jsonl"), ("rows", "json.gz")):
-        content = (folder / place / f"step_00001.{ending}").read_bytes()
-        for step in range(2, steps + 1):
-            (folder / place / f"step_{step:05d}.{ending}").write_bytes(content)
-    with (folder / "metrics.jsonl").open("a") as file:
-        values = {f"agent/{name}/{what}": 0.5 for name in ("scout", "mover") for what in ("reward", "invalid")}
-        file.writelines(json.dumps({"step": at, "train/success": 0.5, **values}) + "\n" for at in range(2, steps + 1))
-    return folder
-
-
-def runs_of_seeds(folder: Path, count: int) -> list[Path]:
-    """Runs that differ only in the seed and the name; at step 5, held-out success is 0.1, 0.2 and so on."""
-    folders = [run_folder(folder / f"seed{seed}", steps=2) for seed in range(count)]
-    for seed, run in enumerate(folders):
-        config = run / "config.yaml"
-        config.write_text(config.read_text().replace("seed: 3", f"seed: {seed}"))
-        RunDir(run).metrics(5, {"validation/success": 0.1 * (seed + 1)})
-    return folders

@@ -102,11 +102,6 @@ class ScoreRaises(Fair):
         raise ZeroDivisionError("no reference")
 
 
-class ScoreIsNoNumber(Fair):
-    def score(self, task: Task, answer: Any) -> Any:
-        return "good"
-
-
 BAD_WORKFLOWS: list[tuple[type[Workflow], str]] = [
     (RaisesLater, "at act judge:0: IndexError: list index out of range (test_bad_workflows.py, line "),
     (NeverActs, "before any act: the workflow ended without an act"),

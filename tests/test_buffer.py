@@ -754,5 +754,3 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
-
-NAMED = {"name": "any"}

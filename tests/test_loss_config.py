@@ -119,7 +119,6 @@ def test_a_run_with_the_loss_can_be_resumed(composed: DictConfig, loss: str, tmp
 # Loss functions of plugins: checked before a run, registered with verl, and what `check_loss` finds
 
 
-torch = pytest.importorskip("torch")
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
 
 

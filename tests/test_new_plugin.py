@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import marl_verl
 from marl_verl.cli.main import main
 from tests.sites import add_distribution, python_path
-
-ROOT = Path(marl_verl.__file__).parents[1]
 
 
 def installed(folder: Path, site: Path) -> dict[str, str]:

@@ -480,10 +480,6 @@ def test_a_truncated_file_loses_only_its_last_episode(
     assert ([each["id"] for each in found["episodes"]], len(found["damaged"])) == (["q_1"], 2)
 
 
-def without(data: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != key}
-
-
 # In a process of its own
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -21,7 +20,6 @@ from marl_verl.team import AgentConfig
 from tests.batches import algorithm, row
 
 TASK = Task("t", "2 + 2", {})
-INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
 
 class Rounds(Workflow):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
@@ -21,15 +18,6 @@ pytest.importorskip("material", reason="make docs needs pip install 'marl-verl[d
 pytest.importorskip("mkdocstrings_handlers.python", reason="make docs needs pip install 'marl-verl[docs]'")
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def pages() -> Iterator[Any]:
-    """The modules that write the generated pages."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    names = ("config", "errors", "maths", "commands")
-    yield {name: importlib.import_module(f"docs_site.{name}") for name in names}
-    sys.path.remove(str(ROOT / "scripts"))
 
 
 @pytest.fixture(scope="module")

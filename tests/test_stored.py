@@ -25,7 +25,6 @@ from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
-ROOT = Path(__file__).parents[1]
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})
 TEAM = TeamConfig(
     {"solver": AgentConfig("solver", "p", "Solve."), "judge": AgentConfig("judge", "p", reward="valid-answer")},

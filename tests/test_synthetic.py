@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from marl_verl_testing import check_algorithm
-from marl_verl_testing.workflows import talkers
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import (
@@ -29,9 +28,7 @@ from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.rewards import RewardMix
 from marl_verl.algo.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
-from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import SHIPPED, algorithm
 
@@ -216,12 +213,3 @@ def test_an_estimator_that_returns_something_else(value: Callable[[], Any], mess
     with pytest.raises(MarlError, match=r"`GivenEstimator\.compute` of 'given-estimator'") as error:
         check_algorithm(GivenEstimator(), ROWS)
     error.match(message)
-
-
-class Relay(Workflow):
-    async def run(self, task: Task, team: Team) -> Any:
-        draft = await team["solver"].act(task.prompt)
-        return (await team["verifier"].act(draft.text)).text
-
-
-TWO = talkers(0, ("solver", "verifier"))

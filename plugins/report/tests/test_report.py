@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,45 +137,6 @@ def test_a_run_ends_above_its_share_of_failed_attempts_and_not_at_it() -> None:
     records.check_failures([reported([])])
     with pytest.raises(MarlError, match="1 of 9 attempts failed"):
         records.check_failures([reported([True] * 8, failures=1)])
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """What a run of two steps leaves behind."""
-    lines: list[dict[str, Any]] = [
-        {"step": 0, "validation/success": 0.1, "validation/success_sampled": 0.2},
-        {"step": 1, "train/success": 0.3},
-        {"step": 2, "train/success": 0.4},
-        {"step": 2, "validation/success": 0.5, "validation/success_sampled": 0.6},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "config.yaml").write_text(
-        "trainer: {total_training_steps: 2}\nmarl:\n  run: {recipe: my/recipe.yaml}\n"
-        "  policies: {scout: {}, mover: {}}\n  agents: {scout: {policy: scout}, mover: {policy: mover}}\n"
-        "  task: {name: t}\n  workflow: {name: w}\n  algorithm: {name: a}\n"
-    )
-    summary = {
-        "steps": 2,
-        "eval_tasks": 300,
-        "success_before": 0.1,
-        "success_after": 0.5,
-        "success_before_interval": [0.07, 0.14],
-        "success_after_interval": [0.44, 0.56],
-        "success_before_sampled": 0.2,
-        "success_after_sampled": 0.6,
-        "answer_before": {"pass_rate": 0.25},
-        "answer_after": {"pass_rate": 0.75},
-        "policies": {
-            "scout": {"parameters": 87104, "weight_change": 0.123, "frozen": False},
-            "mover": {"parameters": 87104, "weight_change": 0.0, "frozen": True},
-        },
-        "seconds_total": 100.0,
-        "seconds_to_first_step": 60.0,
-        "seconds_per_step": 1.5,
-        "checkpoint": "checkpoints/step_2",
-    }
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    return tmp_path
 
 
 # What a size limit leaves out of a step of the HTML report

@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import marl_verl_sandbox as sandbox
@@ -17,7 +16,6 @@ from marl_verl_sandbox.verl_programs import _with, score_program
 from verl.utils.reward_score import sandbox_fusion
 from verl.utils.reward_score.sandbox_fusion import utils
 
-from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 
 LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
@@ -202,12 +200,6 @@ def test_a_server_that_fails_is_no_score(fusion: str) -> None:
     Sandbox(f"external:{fusion}").returns("def f(x): return x", "f", [1], "SECRET")
     assert Fusion.requests
     assert "SECRET" not in json.dumps(Fusion.requests)
-
-
-def check(tmp_path: Path, tests: Any, *options: str, program: str = "def add(a, b): return a + b") -> int:
-    (tmp_path / "program.py").write_text(program)
-    (tmp_path / "tests.json").write_text(tests if isinstance(tests, str) else json.dumps(tests))
-    return main(["sandbox", "check", str(tmp_path / "program.py"), "--tests", str(tmp_path / "tests.json"), *options])
 
 
 @pytest.mark.parametrize("tier", LOCAL)

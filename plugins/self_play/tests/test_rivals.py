@@ -42,7 +42,6 @@ from marl_verl.algo.sampling import Independent
 from marl_verl.inspect.explain import derive
 from marl_verl.trainer.memory import AdvantageMemory
 
-RECIPES = Path(__file__).parents[3] / "recipes" / "self_play"
 BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})
 SHOWN = Task("d", "which", {"letters": ["A", "B", "A", "B", "A"], "claim": "A"})
 RIVALS = {"proposer": "proposer", "solver": "solver"}

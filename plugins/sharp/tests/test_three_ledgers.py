@@ -17,7 +17,6 @@ from marl_verl_testing import (
     ScriptedContext,
     ScriptedPolicy,
     check_credit,
-    check_sampler,
     check_workflow,
     row_of,
     shown,
@@ -103,37 +102,6 @@ def test_only_the_readers_number_is_right() -> None:
     )
 
 
-def played(good: float, tasks: int = 40) -> list[bool]:
-    """Whether a crowd whose every act is one of the demonstrations' habits solves tasks."""
-
-    def demonstrated(name: str) -> Callable[[Act, int, Any], str]:
-        def says(act: Act, session: int, candidate: Any) -> str:
-            words = shown(act).split()
-            if "beside" in words:
-                return words[2] if good else words[4]
-            if words[0] == PLANNER:
-                return believes(READER)(act) if good else believes(GOSSIP, READER)(act)
-            if words[1] == "asked":
-                return words[2] if good or words[0] == GOSSIP else EVERYTHING
-            return words[2] if good == (words[0] != GOSSIP) else NOTHING
-
-        return says
-
-    policy = ScriptedPolicy({name: demonstrated(name) for name in (PLANNER, *WORKERS)})
-    found = []
-    for task in TASKS.generate("test", tasks, 0):
-        context = ScriptedContext(PlannerAndWorkers(), task, policy, tasks=TASKS)
-        found += [episode.success for episode in asyncio.run(Independent(1).sample(context)).episodes]
-        for _, act, _ in context.asked:  # the team shows what the demonstrations have taught
-            assert set(shown(act).split()) <= set(TASKS.vocabulary())
-    return found
-
-
-def test_the_right_habits_solve_every_task_and_the_careless_ones_some_by_luck() -> None:
-    assert all(played(1.0))
-    assert sum(played(0.0, tasks=100)) < 25  # the old number of another item is right one time in ten
-
-
 # The team
 
 
@@ -143,15 +111,6 @@ def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
     alone = check_workflow(PlannerAndWorkers(alone=True), TASK, team(WISE), may_not_act=WORKERS)
     assert (alone.answer, len(alone.turns)) == (RIGHT, 2)
     assert [call.agent for call in alone.journal.calls()] == [PLANNER] * 3
-
-
-def test_independent_sampling_of_it_keeps_what_samplers_promise() -> None:
-    def says(name: str) -> Callable[[Act, int, Any], str]:
-        return lambda act, session, candidate: (WISE if session % 2 else CREDULOUS)(act) if name == PLANNER else "red"
-
-    policy = ScriptedPolicy({name: says(name) for name in (PLANNER, *WORKERS)})
-    sample = check_sampler(Independent(3), PlannerAndWorkers(), TASK, policy, tasks=TASKS, asked=24)
-    assert len(sample.turns) == 24
 
 
 # Credit
@@ -173,25 +132,6 @@ def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     silent = team(CREDULOUS, gossip=NOTHING)
     assert credits(SHARP.credit[0], silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
     assert credits(SHARP.credit[0], team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
-
-
-SHAPLEY = {"name": "shapley", "component": "mc", "without": [PLANNER]}
-
-
-def test_the_modes_and_shapley_differ_where_they_should() -> None:
-    def of(**options: Any) -> ReplayCredit:
-        [credit] = algorithm("sharp", **options).credit
-        assert isinstance(credit, ReplayCredit)
-        return credit
-
-    # the planner's text stays, and with it the answer: no agent has a credit
-    assert set(credits(of(credit_mode="rescore"), team(CREDULOUS)).values()) == {0.0}
-    assert credits(of(credit_mode="full"), team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
-    # without the gossip the reader is worth 1, with it 0; without the reader the gossip costs nothing
-    shares = {READER: 0.5, IDLER: 0.0, GOSSIP: -0.5}
-    assert credits(of(credit=SHAPLEY), team(CREDULOUS)) == pytest.approx(shares)
-    sampled = of(credit=SHAPLEY | {"exact_up_to": 0, "permutations": 200})
-    assert credits(sampled, team(CREDULOUS)) == pytest.approx(shares, abs=0.12)
 
 
 # Rewards and groups, against the baselines

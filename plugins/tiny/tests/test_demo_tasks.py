@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 from marl_verl_tiny import grid
 from marl_verl_tiny.inventory import ORDINALS, Inventory
 from marl_verl_tiny.inventory_match import InventoryMatch
 from marl_verl_tiny.split_plan_path import SplitPlanPath
 from marl_verl_tiny.workflows import HolderAsker, InventoryMatchGame, ScoutMover
 
-from marl_verl import plugins
 from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, TaskSet
@@ -49,13 +46,6 @@ class Puppet:
 def board(start: str, walls: list[str], goal: str, landmark: str = "d4") -> Task:
     data = {"size": 4, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
     return Task(id="by hand", prompt="", data=data)
-
-
-@pytest.mark.parametrize(("tasks", "agents"), SETS)
-def test_the_same_seed_gives_the_same_tasks_and_another_seed_gives_others(tasks, agents):
-    assert tasks.generate("train", 50, 3) == tasks.generate("train", 50, 3)
-    assert tasks.generate("train", 50, 3) != tasks.generate("train", 50, 4)
-    assert tasks.generate("train", 20, 3) == tasks.generate("train", 50, 3)[:20]
 
 
 @pytest.mark.parametrize(("tasks", "agents"), SETS)
@@ -198,17 +188,3 @@ def test_the_kit_accepts_the_task_of_two_teams() -> None:
     check_task(InventoryMatch(), lambda task: [answer], count=12, scores=(-1, 1))
     same = [InventoryMatch().demonstrations(f"{side}-asker", 5, 1, 0.5) for side in ("red", "blue")]
     assert same[0] == same[1]
-
-
-@pytest.mark.parametrize("name", plugins.load().names("samplers"))
-def test_every_sampler_works_or_is_refused_for_sides(name: str) -> None:
-    """`test_sides.py` checks the refusal, before a run starts, of those that name a reason."""
-    sampler = plugins.load().get("samplers", name)()
-    if sampler.one_side is not None:
-        return
-
-    def says(act: Any, session: int, candidate: Any) -> str:
-        return random.Random(repr((act.key, act.observation, session, candidate))).choice("147")
-
-    policy = ScriptedPolicy(dict.fromkeys(SIDES, says))
-    check_sampler(sampler, InventoryMatchGame(), DIGITS, policy, tasks=InventoryMatch(), sides=SIDES)
