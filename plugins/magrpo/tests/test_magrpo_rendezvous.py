@@ -126,3 +126,8 @@ def test_without_returns_staying_wins_the_first_turn() -> None:
     _, result = advantages(found, gamma=0.0)
     first = {(str(turn.node), turn.agent): float(a) for turn, a in zip(found.turns, result.advantage, strict=True)}
     assert first["0", "left"] < 0 < first["1", "left"]
+
+
+def test_what_cannot_be_read_is_marked() -> None:
+    run = check_workflow(Meet(turns=1), PLACE, ScriptedPolicy({"left": "know", "right": "stay"}))
+    assert list(run.invalid) == [("left", "0")]
