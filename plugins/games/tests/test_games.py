@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from marl_verl_games.game import Played, play
 from marl_verl_games.game_rewards import game as reward_game
 from marl_verl_games.game_workflows import EXECUTOR, PLANNER, GamePlannerExecutor, game_of
 from marl_verl_games.lists import answered, printed
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import Sokoban, SokobanTasks
-from marl_verl_games.sudoku import SudokuTasks
+from marl_verl_games.sudoku import Sudoku, SudokuTasks
 from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import Task, TaskSet
@@ -150,3 +151,28 @@ def test_a_team_plays_with_feedback(game: str) -> None:
     assert tasks.score(task, run.answer) == 1.0
     refused = {"sokoban": "", "sudoku": "r1c4=3 (3 is already in the row)", "plan-path": "L (a wall or the edge)"}[game]
     assert (f"Refused in the last turn: {refused}." in seen[2]) == bool(refused)
+
+
+def test_moves_of_sokoban_and_why_they_are_refused() -> None:
+    game = Sokoban.of(ROWS)
+    assert game.legal() == "U, D, R"
+    after = play(Played(game), ["L", "R", "R", "R", "D"])
+    assert after.refused == (("L", "a wall"), ("R", "the box cannot move"))
+    assert after.game.drawn().splitlines()[2:4] == ["#..OB#", "#.B+.#"]
+    assert after.made == 5
+    assert play(Played(game), ["r1c1=1"]).refused == (("r1c1=1", "no move of this game"),)
+    bare = Sokoban.of(["@B", "O."])  # the edge is a wall, too
+    assert play(Played(bare), ["R", "U"]).refused == (("R", "the box cannot move"), ("U", "a wall"))
+
+
+def test_moves_of_sudoku_and_why_they_are_refused() -> None:
+    game = Sudoku.of(GRID.data)
+    assert game.legal() == "r1c4=4, r3c3=4, r4c1=4, r4c4=1|4"
+    after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
+    assert [why for _, why in after.refused] == [
+        "a cell of the puzzle",
+        "3 is already in the row",
+        "outside the 4x4 grid",
+    ]
+    assert after.made == 5
+    assert after.game.drawn().splitlines()[0] == "1 2 3 4"
