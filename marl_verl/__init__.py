@@ -42,7 +42,6 @@ __all__ = ["Action", "Advantage", "Algorithm", "Credit", "Episode", "Loss", "Mar
 __all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow", "__version__"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
 
-
 moved.install()
 
 

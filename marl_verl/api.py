@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run, load_run
-from marl_verl.run.installed import use_installed_verl
+from marl_verl.run.parent import use_installed_verl
 from marl_verl.threads import outside_loop
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def train(
         >>> run.summary["success_after"]
     """
     from marl_verl.config.hardware import assumed
-    from marl_verl.run.lock import locked
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
+    from marl_verl.run.run_dir import locked
 
     if assume is not None and not dry_run:
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
@@ -121,7 +121,7 @@ def planned(
 def trained(folder: Path, config: DictConfig, display: Display, begun: float, lock: int) -> Run:
     """The last part of `train`: work on a run directory with a resolved config, while its `locked` is held."""
     from marl_verl.inspect import summary
-    from marl_verl.run.start import start
+    from marl_verl.run.supervisor import start
 
     display.print(f"run {folder}, log {folder / 'train.log'}")
     start("marl_verl.trainer.run:train", folder, config, display, begun, lock=lock)
@@ -181,9 +181,9 @@ def evaluate(
     """
     from marl_verl.evaluation.launch import launch
     from marl_verl.evaluation.plan import plan
-    from marl_verl.run.lock import locked
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
+    from marl_verl.run.run_dir import locked
 
     with alone():
         begun, display = time.time(), Display.of(progress)
@@ -254,8 +254,9 @@ def alone() -> Iterator[None]:
     try:
         use_installed_verl()
         from marl_verl import plugins
+        from marl_verl.plugins import one_file
 
-        files = plugins.files_in_use()
+        files = one_file.files_in_use()
         try:
             yield
         finally:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from marl_verl.api import train
 from marl_verl.cli.main import reported
 from marl_verl.config.hardware import assumed
-from marl_verl.config.verl_script import CONFIG_FLAGS, translate
+from marl_verl.config.verl_script import translate
 from marl_verl.errors import MarlError
-from marl_verl.run.installed import use_installed_verl
+from marl_verl.run.parent import use_installed_verl
 
 EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
 
@@ -25,17 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
     parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    for flag in CONFIG_FLAGS:
-        parser.add_argument(flag, dest=flag, help="of verl's own config for FSDP: dropped")
     options, rest = parser.parse_known_args(arguments)
 
     def run() -> int:
         use_installed_verl()
         if flag := next((word for word in rest if word.startswith("-")), None):
             raise MarlError(f"unknown option '{flag}': see --help")
-        files = [f"{flag}={value}" for flag in CONFIG_FLAGS if (value := getattr(options, flag)) is not None]
         with assumed(options.assume):
-            script = translate([*files, *options.overrides, *rest])
+            script = translate([*options.overrides, *rest])
         recipe, overrides = script.checked()
         for note in script.notes():
             print(note)

@@ -31,22 +31,7 @@ from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest, shown, unknown
 
-__all__ = [
-    "Count",
-    "Find",
-    "Names",
-    "NonNegative",
-    "Options",
-    "Part",
-    "Positive",
-    "Share",
-    "Small",
-    "build",
-    "check_type",
-    "config_of",
-    "in_words",
-    "paths",
-]
+__all__ = ["Count", "NonNegative", "Options", "Part", "Positive", "Share", "Small", "build", "check_type"]
 
 T = TypeVar("T")
 Positive = Annotated[int, Ge(1)]
@@ -253,9 +238,7 @@ def _part(value: Any, kind: type[Part], old: Any, where: str, find: Find | None)
         raise MarlError(f"'{where}.name' is missing. Give the name of a part.")
     if old is not None and name in (None, old.name, old.path):
         return _build(old, options, where, find)
-    if find is None:
-        raise MarlError(f"'{where}' cannot be changed to '{name}' here")
-    return _build(find(kind, str(name), where), options, where, find)
+    return _build(find(kind, str(name), where) if find else kind, options, where, find)
 
 
 def check_type(value: Any, hint: Any, where: str, why: str = "") -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl.tasks.verl_rows import observation
 
 

@@ -39,7 +39,8 @@ LOADED = (
     "import torch, vllm.entrypoints.openai.api_server",
     "import torch, ray, transformers, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers, marl_verl",
 )
-REMOVE = "from marl_verl.config.unusable import remove, unusable; n = unusable(); remove(n); print(*n)"
+PACKAGES = "marl_verl_diagnose.doctor.packages"
+REMOVE = f"from {PACKAGES} import remove, unusable; n = unusable(); remove(n); print(*n)"
 VERSIONS = "import sys, importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
 
 Result = subprocess.CompletedProcess[str]

@@ -12,13 +12,14 @@ from omegaconf import OmegaConf
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Failure, Sample
-from marl_verl.algo.sampling.stored import sample_lines
+from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.config.parts import algorithm_named
-from marl_verl.episode import Act, Action, ActRecord, CallRecord, Episode, Journal, Turn
+from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
 from marl_verl.episode.codec import as_line
+from marl_verl.episode.journal import CallRecord
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
 PLANTED = "<script>document.title = 'planted'</script><img src=x onerror=\"document.title = 'planted'\">"

@@ -14,10 +14,12 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Sample, Sampler
-from marl_verl.episode import Limits, Run, Team, Workflow
+from marl_verl.episode import Run, Team, Workflow
+from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 SAMPLERS = plugins.load().names("samplers")
 SIZES = {

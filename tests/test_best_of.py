@@ -13,9 +13,12 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.sampler import check_sampler
 from marl_verl_testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
-from marl_verl.algo.sampling import BestOf, Candidate, Independent, Sample
-from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.algo.sampling import Candidate, Independent, Sample
+from marl_verl.algo.sampling.independent import BestOf
+from marl_verl.episode import Act, Action, Episode, Run, Team, Workflow
+from marl_verl.episode.errors import Limits
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 QUESTION = Task("t1", "question")
 

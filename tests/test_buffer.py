@@ -20,18 +20,17 @@ from omegaconf import OmegaConf
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.rows import JsonRow
 from marl_verl.backend.learning.batches import KEPT_FIELDS
-from marl_verl.backend.local.store import MemoryStore
-from marl_verl.backend.protocol import Done, Rows
-from marl_verl.backend.report import Report
+from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.backend.rollout.context import Gate
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import pickles
 from marl_verl.threads import in_thread
 from marl_verl.trainer.asynchronous import Asynchronous, Dispatch
-from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.learner import Buffer, Waiting
 from marl_verl.trainer.metrics import team_metrics
+from marl_verl.trainer.sampling import Signal
 
 sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))
 moves = st.lists(st.one_of(st.lists(st.integers(0, 5), max_size=9), st.just("take")), max_size=30)

@@ -29,7 +29,8 @@ from marl_verl.backend.rollout.rows import row_fields
 from marl_verl.episode import Action, Workflow
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.models.chat import Chat, before_stop
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Sampling
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from marl_verl.config import server_names
+from marl_verl.config import hardware
 from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.run.cleanup import RECORD, Process, RunResources, cleanup_abandoned
 from tests.sleeper import NAP, WHO
@@ -284,15 +284,15 @@ def test_what_another_process_holds_stays(temporary: Path) -> None:
 def test_weight_sync_sockets_of_the_run_go_and_those_of_others_stay(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(server_names.POLICIES_VARIABLE, '["a", "b"]')
+    monkeypatch.setenv(hardware.POLICIES_VARIABLE, '["a", "b"]')
     run = f"run {os.getpid()}"
     paths = {}
     for name in (run, "another"):
         monkeypatch.setenv(RUN_VARIABLE, name)
-        rank = server_names.first_replica_rank(server_names.rollout_name("b"))
+        rank = hardware.first_replica_rank(hardware.rollout_name("b"))
         paths[name] = Path(f"/tmp/rl-colocate-zmq-{os.getpid()}-replica-{rank}-rank-0.sock")
         paths[name].touch()
-    assert zlib.crc32(run.encode()) % server_names.RUNS != zlib.crc32(b"another") % server_names.RUNS
+    assert zlib.crc32(run.encode()) % hardware.RUNS != zlib.crc32(b"another") % hardware.RUNS
     RunResources.begin(run).cleanup()
     assert not paths[run].exists()
     assert paths["another"].exists()

@@ -18,9 +18,9 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.algo.sampling.turn_columns import add_columns
+from marl_verl.algo.sampling.base import add_columns
 from marl_verl.backend.learning.batches import put_advantages
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import row_tag
 from marl_verl.config.parts import columns_of
@@ -103,7 +103,9 @@ def test_columns_go_from_turns_to_the_table_and_back(known: plugins.Plugins) -> 
     ("returned", "message"),
     [
         ({"nll": float("nan")}, r"returns nan as column 'nll'. A finite number"),
-        ({"nll": [0.5]}, r"1 numbers for 2 response tokens"),
+        ({"nll": "0.5"}, r"returns '0.5' as column 'nll'. A finite number"),
+        ({"nll": [0.5]}, r"a list with one per response token"),
+        ({"nll": [0.5, None]}, r"as column 'nll'. A finite number"),
         ({"agent": 0.5}, r"returns column 'agent', a name that rows have already"),
     ],
 )

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.credit import TableCredit, leave_one_out, shapley
-from marl_verl.algo.credit.shapley import coalitions
+from marl_verl.algo.credit import TableCredit, shapley
+from marl_verl.algo.credit.shapley import coalitions, leave_one_out
 from tests.batches import Rows, algorithm, episodes, find, joint_trees, keep, row, trees
 
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"

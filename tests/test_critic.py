@@ -15,7 +15,7 @@ from marl_verl_testing.scripted import ScriptedContext
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
 from marl_verl.backend.rollout.rows import turn_rows
@@ -24,7 +24,7 @@ from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl.team import read_team
 
 # What the team's critic sees

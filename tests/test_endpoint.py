@@ -13,15 +13,17 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Independent, Sample
+from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.algo.sampling.context import TaskContext
-from marl_verl.algo.sampling.stored import sample_lines
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext, request_seed
 from marl_verl.backend.rollout.endpoint import EndpointClient, reach
 from marl_verl.backend.verl.policy_servers import Runtime
 from marl_verl.config.policy_models import check_endpoint
-from marl_verl.episode import Action, Limits, Run, Workflow
+from marl_verl.episode import Action, Run, Workflow
+from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
 from tests.chat_server import ChatServer, Reply, completion, models, refused, serving
 

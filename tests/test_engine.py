@@ -21,14 +21,14 @@ from marl_verl.episode import (
     Action,
     ActRecord,
     Journal,
-    Limits,
     ReplayMismatch,
     Run,
     Team,
     Workflow,
     WorkflowError,
 )
-from marl_verl.tasks.base import Task
+from marl_verl.episode.errors import Limits
+from marl_verl.tasks.task import Task
 
 TASK = Task("t1", "2 + 2 = ?")
 Body = Callable[[Task, Team], Awaitable[Any]]

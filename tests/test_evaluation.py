@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
-from marl_verl.algo.sampling.stored import failure_line
-from marl_verl.backend.protocol import Done, Rows
-from marl_verl.backend.report import Report
+from marl_verl.algo.sampling.base import failure_line
+from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
 from marl_verl.episode.codec import as_line, encode_episode
 from marl_verl.evaluation import run as evaluate
@@ -25,7 +24,7 @@ from marl_verl.evaluation import statistics
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, Request, acting, assign
 from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
 

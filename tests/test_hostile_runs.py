@@ -90,7 +90,7 @@ def test_a_file_is_a_regular_one_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("marl_verl.run.packing.MOST", 1 << 20)
+    monkeypatch.setattr("marl_verl.run.run_dir.MOST", 1 << 20)
     os.mkfifo("fifo")
     Path("large").touch()
     os.truncate("large", files.MOST + 1)

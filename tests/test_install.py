@@ -66,7 +66,7 @@ def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:
 PROGRAM = """
 import importlib.util, json, os, subprocess, sys
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.run.installed import use_installed_verl
+from marl_verl.run.parent import use_installed_verl
 def where():
     return importlib.util.find_spec("verl").origin
 use_installed_verl()
@@ -104,7 +104,7 @@ def test_a_checkout_in_the_working_directory_is_not_used(more: list[str], tmp_pa
 def test_a_checkout_that_is_the_only_verl_is_used(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()
-    program = "import sys; from marl_verl.run import installed as here; before = [*sys.path]; "
+    program = "import sys; from marl_verl.run import parent as here; before = [*sys.path]; "
     program += "here.PathFinder.find_spec = lambda name, path: None; here.use_installed_verl(); "
     command = [sys.executable, "-c", program + "assert sys.path == before"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=120)

@@ -24,21 +24,12 @@ from marl_verl_tiny.inventory import Inventory
 
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.algo.credit import ReplayCredit
-from marl_verl.algo.sampling import (
-    BestOf,
-    GreedyBaseline,
-    Independent,
-    Sample,
-    Sampler,
-    SamplingContext,
-    ask,
-    attempt,
-    drive,
-)
+from marl_verl.algo.sampling import Independent, Sample, Sampler, SamplingContext, ask, attempt, drive
+from marl_verl.algo.sampling.independent import BestOf, GreedyBaseline
 from marl_verl.episode import Act, Action, Episode, ReplayMismatch, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, TaskSet
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 
 TWO = talkers(0, ("solver", "verifier"))
 

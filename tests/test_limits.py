@@ -17,9 +17,10 @@ import pytest
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl.algo.sampling import Independent, Sample, drive
-from marl_verl.episode import Act, Action, CallError, Journal, Limits, Run, Team, Workflow, WorkflowError, replay
+from marl_verl.episode import Act, Action, CallError, Journal, Run, Team, Workflow, WorkflowError, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
-from marl_verl.tasks.base import Task
+from marl_verl.episode.errors import Limits
+from marl_verl.tasks.task import Task
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": "12345", "judge": "123"})

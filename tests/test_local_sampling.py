@@ -10,8 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from marl_verl.backend.local.sampling import Draw, sample
-from marl_verl.backend.local.stops import Stop
+from marl_verl.backend.local.sampling import Draw, Stop, sample
 from marl_verl.backend.verl.platforms.workarounds import keep_seeds
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from marl_verl.errors import MarlError
-from marl_verl.run.lock import locked
+from marl_verl.run.run_dir import locked
 from marl_verl.threads import at_once, in_thread
 
 HOLD = """
 import subprocess, sys
 from pathlib import Path
-from marl_verl.run.lock import locked
+from marl_verl.run.run_dir import locked
 with locked(Path(sys.argv[1])) as lock:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin, pass_fds=(lock,))
     print(child.pid, flush=True)

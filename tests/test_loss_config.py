@@ -11,8 +11,7 @@ from marl_verl_testing import check_loss
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.algo.algorithms import GSPO
-from marl_verl.algo.algorithms.losses import PARAMETERS
+from marl_verl.algo.algorithms.losses import GSPO, PARAMETERS
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.parts import loss_named
@@ -150,7 +149,7 @@ def test_a_function_is_a_loss_with_its_settings(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_is_registered_with_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.backend.learning.plugin_losses import register_loss
+    from marl_verl.backend.learning.policy import register_loss
 
     registered(monkeypatch, plain=(plain, {}))
     monkeypatch.setattr(core_algos, "POLICY_LOSS_REGISTRY", dict(core_algos.POLICY_LOSS_REGISTRY))

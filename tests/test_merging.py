@@ -25,7 +25,7 @@ from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.merging import SEGMENTS, chains_of, loss_of_rows, rows_of, segments_of, sequences_of
 from marl_verl.backend.learning.policy import correct
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.rollout.rows import UPDATE_FIELDS
 from tests.test_losses import HANDS, TEMPERATURE, Row, close, gradient, log_probs, old_of, weights_of
 from tests.verl_actor import RECIPE, SETTINGS, Actor, continued, cpu_verl, make_model, put, tokens

@@ -22,7 +22,8 @@ from marl_verl.episode.messages import as_observation
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from tests.test_chat import Server, client
 

@@ -19,7 +19,8 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.cli.main import _parse, main
 from marl_verl.errors import MarlError
-from marl_verl.plugins import KINDS, Plugins, Registry
+from marl_verl.plugins import Plugins, Registry, loading
+from marl_verl.plugins.registry import KINDS
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run
 from tests.run_folder import run_folder
@@ -101,7 +102,7 @@ def test_every_method_and_observer_has_a_section() -> None:
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     methods = [f"registry.{name}" for name in vars(Registry) if not name.startswith("_") and name != "entries"]
     sections = re.findall(r"^### ((?:marl_|registry\.)\w+)$", text, re.MULTILINE)
-    assert sorted(sections) == sorted([*methods, *plugins.HOOKS - {"marl_register"}])
+    assert sorted(sections) == sorted([*methods, *loading.HOOKS - {"marl_register"}])
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,8 @@ from marl_verl.algo.advantage import (
 )
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.gigpo import GroupInGroup
-from marl_verl.algo.credit import C3, StepGroups
+from marl_verl.algo.credit import StepGroups
+from marl_verl.algo.credit.table import C3
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError

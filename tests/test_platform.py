@@ -402,8 +402,13 @@ def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> N
 
 
 def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.config.hardware import RUN_VARIABLE
-    from marl_verl.config.server_names import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name
+    from marl_verl.config.hardware import (
+        POLICIES_VARIABLE,
+        RANKS_A_POLICY,
+        RUN_VARIABLE,
+        first_replica_rank,
+        rollout_name,
+    )
 
     monkeypatch.setenv(POLICIES_VARIABLE, '["scout", "mover"]')
     first = []

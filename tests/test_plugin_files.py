@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import run_of, use_plugin_files
+from marl_verl.plugins import loading, one_file
 from marl_verl.plugins import one_file as plugin_files
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.team import describe
@@ -75,14 +76,14 @@ def write(tmp_path: Path) -> Write:
 
 
 def used(*paths: Path) -> plugins.Plugins:
-    plugins.use_files(plugins.read_files(paths))
+    plugins.use_files(one_file.read_files(paths))
     return plugins.load()
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("x = 1\ndef f(:\n", r"plugin file '.*ones\.py', line 2: syntax error: .*"),
+        ("x = 1\ndef f(:\n", r"plugin file '.*ones\.py', line 2: SyntaxError: .*"),
         ("import json\nimport nowhere\n", r"'.*ones\.py', line 2: ModuleNotFoundError: No module named 'nowhere'"),
         ("x = 1\n", r"ones\.py [0-9a-f]{12} \(plugin 'ones'\) implements no hook"),
     ],
@@ -108,11 +109,11 @@ def test_another_process_needs_no_file_and_a_changed_one_is_noticed(write: Write
     path.unlink()  # as on a node that does not see the run directory
     theirs = fingerprint_elsewhere()
     assert theirs == mine
-    plugins.check_same(mine, theirs, "rollout worker 0")
+    loading.check_same(mine, theirs, "rollout worker 0")
 
     changed = used(write(code=PLUGIN + "# changed\n")).fingerprint()
     with pytest.raises(MarlError, match=r"only the driver has ones\.py==[0-9a-f]{12}:ones, only rollout worker 0 has"):
-        plugins.check_same(changed, theirs, "rollout worker 0")
+        loading.check_same(changed, theirs, "rollout worker 0")
 
 
 @pytest.mark.slow
@@ -170,7 +171,7 @@ slow = pytest.mark.slow
 def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -> None:
     copy = run / "plugins" / "my_team.py"
     assert copy.read_bytes() == recipe.with_name("my_team.py").read_bytes()
-    (file,) = plugins.files_of_run(run)
+    (file,) = one_file.files_of_run(run)
     described = json.loads((run / "plugins.json").read_text())
     assert file.version in [each["version"] for each in described if each["distribution"] == "my_team.py"]
     for name in ("journals/step_00001.jsonl", "rows/step_00001.json.gz", "evaluations/step_20.jsonl"):
@@ -180,7 +181,7 @@ def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -
         assert "largest-digit" not in plugins.load().names("tasks")
     recipe.with_name("my_team.py").write_text("x = 1\n")
     with pytest.raises(MarlError, match=r"differs from '.*plugins/my_team\.py' \(content .*, which run"):
-        plugins.files_of_run(run, [recipe.with_name("my_team.py")])
+        one_file.files_of_run(run, [recipe.with_name("my_team.py")])
 
 
 @slow
@@ -189,7 +190,7 @@ def test_a_continued_run_uses_its_copy(recipe: Path, run: Path) -> None:
     plan = prepare.continue_run(run, [])
     assert plan.notes == ()
     prepare.make_run_directory(plan, Display())
-    assert [file.path for file in plugins.files_in_use()] == [str(run.resolve() / "plugins" / "my_team.py")]
+    assert [file.path for file in one_file.files_in_use()] == [str(run.resolve() / "plugins" / "my_team.py")]
 
     recipe.with_name("my_team.py").write_text("x = 1\n")
     (note,) = prepare.continue_run(run, []).notes
@@ -201,9 +202,9 @@ def test_a_continued_run_uses_its_copy(recipe: Path, run: Path) -> None:
 def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     copy = run / "plugins" / "my_team.py"
     text = copy.read_text()
-    (file,) = plugins.files_of_run(run)
+    (file,) = one_file.files_of_run(run)
     copy.write_text(text + "# changed\n")
-    (changed,) = plugins.files_of_run(run)
+    (changed,) = one_file.files_of_run(run)
     message = (
         rf"plugin 'my_team\.py' \({file.version} -> {changed.version}\)\. Restore these settings to resume the run"
     )

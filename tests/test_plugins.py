@@ -22,7 +22,9 @@ from marl_verl import plugins
 from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.plugins import KINDS, VARIABLE, Plugins
+from marl_verl.plugins import Plugins, loading, lookup, registry
+from marl_verl.plugins.loading import VARIABLE
+from marl_verl.plugins.registry import KINDS
 from tests.sites import add_distribution
 
 Install = Callable[..., None]
@@ -99,11 +101,11 @@ def test_processes_with_other_plugins_raise(install: Install) -> None:
     mine = plugins.discover("").fingerprint()
     install(PUZZLES)
     theirs = plugins.discover("puzzles").fingerprint()
-    plugins.check_same(mine, mine, "rollout worker 0")
+    loading.check_same(mine, mine, "rollout worker 0")
     with pytest.raises(
         MarlError, match=r"differ from the driver's: only rollout worker 3 has puzzles==1\.2:puzzles\. Install"
     ):
-        plugins.check_same(mine, theirs, "rollout worker 3")
+        loading.check_same(mine, theirs, "rollout worker 3")
 
 
 # Mistakes
@@ -167,25 +169,25 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     (tmp_path / "puzzles_pkg").mkdir()
     part = tmp_path / "puzzles_pkg" / "parts.py"
     part.write_text("one")
-    package = plugins.Source("p", "puzzles", "1", "puzzles_pkg.parts:Plugin")
-    before = plugins.content_of(package)
+    package = registry.Source("p", "puzzles", "1", "puzzles_pkg.parts:Plugin")
+    before = lookup.content_of(package)
     assert len(before) == 64
     part.write_text("two")
-    plugins.content_of.cache_clear()
-    changed = plugins.content_of(package)
+    lookup.content_of.cache_clear()
+    changed = lookup.content_of(package)
     assert changed != before
     (tmp_path / "puzzles_pkg" / "inner").mkdir()
     (tmp_path / "puzzles_pkg" / "inner" / "rules.py").write_text("one")
-    plugins.content_of.cache_clear()
-    assert plugins.content_of(package) not in (before, changed)
-    assert len(plugins.content_of(plugins.Source("p", "solo", "1", "solo_plugin"))) == 64
-    assert plugins.content_of(plugins.Source("p", "in-memory", "0", "<object>")) == ""
-    assert plugins.content_of(plugins.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
+    lookup.content_of.cache_clear()
+    assert lookup.content_of(package) not in (before, changed)
+    assert len(lookup.content_of(registry.Source("p", "solo", "1", "solo_plugin"))) == 64
+    assert lookup.content_of(registry.Source("p", "in-memory", "0", "<object>")) == ""
+    assert lookup.content_of(registry.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
     known = plugins.discover("puzzles")  # its parts are in puzzles_pkg, its entry point in puzzles_plugin
     (puzzles,) = [source for source in known.loaded if source.distribution == "puzzles"]
     whole = known.content(puzzles)
     part.write_text("three")
-    plugins.content_of.cache_clear()
+    lookup.content_of.cache_clear()
     assert known.content(puzzles) != whole
     found = {record["plugin"]: record for record in plugins.discover("puzzles").describe(content=True)}
     assert len(found["puzzles"]["content"]) == len(found["builtin"]["content"]) == 64

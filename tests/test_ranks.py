@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool
@@ -106,8 +106,7 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
     """A policy, its batch of three rows, its critic, and the workers that they share."""
     from omegaconf import OmegaConf
 
-    from marl_verl.backend.verl.critic import RayCritic
-    from marl_verl.backend.verl.policy_runtime import PolicyRuntime
+    from marl_verl.backend.verl.policy_runtime import PolicyRuntime, RayCritic
     from marl_verl.team import PolicyConfig
 
     store, ranks = MemoryStore(), Ranks()

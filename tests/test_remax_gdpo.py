@@ -13,20 +13,21 @@ import pytest
 from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.result import agent_statistics
 from marl_verl.algo.algorithms.gdpo import GDPO, gdpo
 from marl_verl.algo.algorithms.remax import REMAX
 from marl_verl.algo.rewards.mix import Mix
-from marl_verl.algo.sampling import GreedyBaseline, Sample
-from marl_verl.algo.sampling.base import GREEDY
+from marl_verl.algo.sampling import Sample
+from marl_verl.algo.sampling.base import GREEDY, sample_lines
 from marl_verl.algo.sampling.context import TaskContext
-from marl_verl.algo.sampling.stored import sample_lines
+from marl_verl.algo.sampling.independent import GreedyBaseline
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.config.reward_function import FunctionScored, check_score
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
-from marl_verl.plugins.one_file import reward_files
+from marl_verl.plugins.one_file import reward_file
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling
 
@@ -192,7 +193,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCORE)
-    plugins.use_files(reward_files(tmp_path / "mine.py"))
+    plugins.use_files([reward_file(tmp_path / "mine.py")])
     try:
         tasks = FunctionScored(function="mine.py:compute_score", experiment="tiny")
         keys = ("format_reward", "accuracy_reward")

@@ -17,14 +17,15 @@ from marl_verl_tiny.workflows import ScoutMover
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
-from marl_verl.algo.sampling.stored import sample_lines
+from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
 Shown = Callable[..., str]

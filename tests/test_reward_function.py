@@ -17,9 +17,10 @@ from marl_verl.cli.main import main
 from marl_verl.config.reward_function import FunctionScored, use_reward_function
 from marl_verl.errors import MarlError
 from marl_verl.options import build
+from marl_verl.plugins import one_file
 from marl_verl.run import prepare
 from marl_verl.run.progress import Display
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 
 REWARDS = """
 def compute_score(data_source, solution_str, ground_truth, extra_info, bonus=0.0):
@@ -79,36 +80,29 @@ def test_rows_of_verl_give_the_arguments() -> None:
         tasks.generate("train", 1, 0)
 
 
-BESIDE = {
-    "rewards/countdown.py": "from clean import text\nfrom shared.helpers import same\n"
-    "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
-    "    return [same(text(a), b) + bonus for a, b in zip(solution_strs, ground_truths)]\n",
-    "rewards/clean.py": "import json\nimport numpy\nfrom marl_verl.tasks import Task\n\n"
-    "def text(answer):\n    return answer.strip()\n",
-    "shared/helpers.py": "from . import equal\ndef same(a, b):\n    return float(equal.equal(a, b))\n",  # no __init__
-    "shared/equal.py": "def equal(a, b):\n    return a == b\n",
-    "marl_verl/tasks.py": "raise RuntimeError('a clone: the installed one comes first')\n",
-    "rewards/numpy.py": "raise RuntimeError('the installed one comes first')\n",
-    "rewards/unused.py": "raise RuntimeError('not imported')\n",
-}
-
-
-def test_a_function_as_users_of_verl_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder of the script, with modules beside it and below the working directory, of a batch, with kwargs;
-    in another process and folder it works from the copies."""
-    for name, text in BESIDE.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+@pytest.mark.parametrize("key", ["reward.custom_reward_function", "custom_reward_function"])
+def test_verls_own_key_does_the_same(key: str) -> None:
     given = config()
-    setting = {"path": "rewards/countdown.py", "name": "compute_score_batch", "reward_kwargs": {"bonus": 1}}
+    OmegaConf.update(given, key, {"path": "mine/my_reward.py", "name": "compute_score", "reward_kwargs": {"bonus": 2}})
+    tasks = scored(given)  # a path from the working directory, as in verl
+    assert OmegaConf.select(given, f"{key}.path") is None  # verl does not load it again
+    assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "5")) == (2.0, True)
+
+
+def test_a_function_of_a_batch_with_kwargs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another process and folder it works from its copy."""
+    (tmp_path / "countdown.py").write_text(
+        "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
+        "    return [float(a.strip() == b) + bonus for a, b in zip(solution_strs, ground_truths)]\n"
+    )
+    given = config()
+    setting = {"path": "countdown.py", "name": "compute_score_batch", "reward_kwargs": {"bonus": 1}}
     OmegaConf.update(given, "reward.custom_reward_function", setting)
     files = use_reward_function(given, Path("mine").resolve())
-    modules = {"clean.py", "shared/helpers.py", "shared/equal.py"}
-    assert {file.name for file in files} == {"reward/countdown.py", *(f"reward/modules/{name}" for name in modules)}
-    plugins.copy_files(files, tmp_path / "run")
+    one_file.copy_files(files, tmp_path / "run")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    plugins.use_files(plugins.files_of_run(tmp_path / "run"))
+    plugins.use_files(one_file.files_of_run(tmp_path / "run"))
     plugins.load()
     tasks = build(FunctionScored, OmegaConf.to_container(given.marl.task.options), "marl.task.options")
     for seconds in (None, 30.0):
@@ -149,7 +143,7 @@ def test_a_run_copies_the_file_and_keeps_its_function(
     assert (run / "plugins" / "reward" / "my_reward.py").read_text() == REWARDS
     (tmp_path / "mine" / "my_reward.py").unlink()
     plugins.use_files([])
-    plugins.use_files(plugins.files_of_run(run))
+    plugins.use_files(one_file.files_of_run(run))
     stored: Any = OmegaConf.to_container(OmegaConf.load(run / "config.yaml").marl.task)
     tasks = build(FunctionScored, stored["options"], "marl.task.options")
     assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "4")) == (1.0, True)

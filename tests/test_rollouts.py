@@ -10,12 +10,14 @@ from marl_verl_at_grpo.algorithm import AlphaMix
 from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_testing.algorithm import row_of
 
-from marl_verl.algo.advantage import RowTable, agent_statistics
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.result import agent_statistics
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Action, Workflow
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig
 from tests.batches import algorithm, row
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.backend.learning.batches import jagged
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Column, RowStore
 
 pytest.importorskip("verl")
@@ -53,7 +53,7 @@ def queue() -> Iterator[RowStore]:
     from transfer_queue.controller import TransferQueueController
     from transfer_queue.storage.simple_storage import SimpleStorageUnit
 
-    from marl_verl.backend.verl.store import QueueStore
+    from marl_verl.backend.verl.rollouts import QueueStore
 
     config = OmegaConf.load(resources.files("transfer_queue") / "config.yaml")
     config._set_flag("allow_objects", True)

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.algo.advantage import RowTable, agent_statistics
-from marl_verl.algo.advantage.concat import concat
-from marl_verl.backend.local.store import MemoryStore
-from marl_verl.backend.protocol import Done, Rows
-from marl_verl.backend.report import Report
+from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.result import agent_statistics
+from marl_verl.algo.advantage.rows import concat
+from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.backend.rollout.rows import turn_rows
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
 from marl_verl.episode import Act, Action, Turn

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_testing import scripted_action, shown
 
-from marl_verl.episode import Act, Journal, Limits, ReplayMismatch, Run, Team, Workflow, WorkflowError
-from marl_verl.tasks.base import Task
+from marl_verl.episode import Act, Journal, ReplayMismatch, Run, Team, Workflow, WorkflowError
+from marl_verl.episode.errors import Limits
+from marl_verl.tasks.task import Task
 
 TASK = Task("t1", "question")
 AGENTS = ("a", "b", "c")

@@ -12,7 +12,7 @@ from marl_verl_self_play.kuhn import CARDS, INFORMATION_SETS, equilibrium, explo
 from marl_verl_self_play.kuhn_poker import observation
 from marl_verl_self_play.kuhn_script import kuhn_equilibrium
 
-from marl_verl.backend.rollout.scripted import ScriptClient
+from marl_verl.backend.rollout.endpoint import ScriptClient
 from marl_verl.errors import MarlError
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import plan_run

@@ -14,7 +14,7 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.algo.sampling.stored import sample_lines
+from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow
 from marl_verl.episode.codec import as_line, encode_episode, plain
@@ -22,7 +22,8 @@ from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.replay import differences, rerun
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})

@@ -17,15 +17,11 @@ from marl_verl_testing.rows import algorithm
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.backend.protocol import Done, Rows, TaskRow
-from marl_verl.backend.report import Report
-from marl_verl.config.task_choice import curriculum_of
+from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
+from marl_verl.config.schedule import curriculum_of
 from marl_verl.errors import MarlError
-from marl_verl.trainer.curriculum import FILE, Curriculum
-from marl_verl.trainer.data import TaskData
-from marl_verl.trainer.filtering import Signal
-from marl_verl.trainer.memory import AdvantageMemory
-from marl_verl.trainer.sampling import Sampling
+from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, TaskData
+from marl_verl.trainer.sampling import Sampling, Signal
 
 EPISODES = 2
 COMPONENTS = frozenset(("team",))

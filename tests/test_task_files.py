@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.tasks.base import Task
-from marl_verl.tasks.overlap import trained
-from marl_verl.tasks.task_files import read_tasks, write_tasks
+from marl_verl.tasks.task import Task
+from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
 
 TASKS = [Task("a", "1 + 1?", {"answer": 2}), Task("b", "two\nlines\u2028three \u00e9", {})]
 
@@ -55,7 +54,13 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
     [
         ("t.jsonl", json.dumps(GOOD) + "\nnot json\n", "line 2 is not a JSON object"),
         ("t.jsonl", '{"id": "a", "promt": "p"}', "row 1 has no text 'prompt': did you mean 'promt'?"),
-        ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' is text that is not JSON"),
+        ("t.jsonl", '{"id": 3, "prompt": "p"}', "row 1 has no text 'id': got 3"),
+        (
+            "t.jsonl",
+            '{"id": "a", "prompt": "p", "data": [1]}',
+            "row 1: 'data' must be an object, or its JSON text, got [1]",
+        ),
+        ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' must be an object, or its JSON text"),
         ("t.jsonl", json.dumps(GOOD) + "\n" + json.dumps(GOOD), "row 2: id 'a' is already the id of an earlier row"),
     ],
 )

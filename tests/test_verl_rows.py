@@ -17,11 +17,10 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import judged
 from marl_verl.config.compose import compose
-from marl_verl.config.reward_function import use_reward_function
-from marl_verl.config.verl_data import use_verl_data
+from marl_verl.config.reward_function import use_reward_function, use_verl_data
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows
 
@@ -207,7 +206,7 @@ def test_verls_keys_become_options_of_the_task_set(tmp_path: Path) -> None:
     build(VerlRows, options, "marl.task.options")
     with pytest.raises(MarlError, match=r"'marl\.task\.train_file' has no effect on task set 'verl': set data\.train"):
         used(tmp_path, "marl.task.train_file=x.jsonl")
-    with pytest.raises(MarlError, match=r"'data\.train_files' is 'hdfs://x/y\.parquet', but must be a local file"):
+    with pytest.raises(MarlError, match=r"'data\.train_files' must be a local file .*got 'hdfs://x/y\.parquet'"):
         used(tmp_path, "data.train_files='hdfs://x/y.parquet'")
     with pytest.raises(MarlError, match=r"'data\.val_files' must be a file or a list of files, got \[3\]"):
         used(tmp_path, "data.val_files=[3]")

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from marl_verl.backend.failure import one_line
+from marl_verl.backend.opening import one_line
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors

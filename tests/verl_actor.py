@@ -163,7 +163,7 @@ class Actor:
     def __init__(self, model: Path, loss: str, *overrides: str, make: Any = None, store: Any = None) -> None:
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
-        from marl_verl.backend.local.store import MemoryStore
+        from marl_verl.backend.local.policies import MemoryStore
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])

@@ -2,10 +2,11 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from marl_verl.config.variants import variants_of
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 from marl_verl.files import read_bounded
 from marl_verl.run.terminal import show
 
@@ -40,7 +41,8 @@ def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
 
 
-def check_file_arguments(options: argparse.Namespace, example: str) -> None:
+@check
+def check_file_arguments(options: argparse.Namespace, example: str) -> Iterator[str]:
     """Raise MarlError unless a file or a run is given, and --step only with a run; `example` is a file name.
 
     A directory is the run: it becomes `options.folder`.
@@ -49,13 +51,11 @@ def check_file_arguments(options: argparse.Namespace, example: str) -> None:
     if options.folder is None and options.file not in (None, "-") and Path(options.file).is_dir():
         options.folder, options.file = Path(options.file), None
     if options.folder is not None and options.file is not None:
-        raise MarlError(f"both '{options.file}' and --run '{options.folder}' are given: leave one out")
+        yield f"both '{options.file}' and --run '{options.folder}' are given: leave one out"
     if options.folder is None and options.step is not None:
-        raise MarlError(f"--step needs a run: marl-verl {command} runs/NAME --step {options.step}")
+        yield f"--step needs a run: marl-verl {command} runs/NAME --step {options.step}"
     if options.folder is None and options.file is None:
-        raise MarlError(
-            f"no run or file is given: e.g. marl-verl {command} runs/NAME, or marl-verl {command} {example}"
-        )
+        yield f"no run or file is given: e.g. marl-verl {command} runs/NAME, or marl-verl {command} {example}"
 
 
 def file_content(options: argparse.Namespace) -> tuple[str, bytes]:

@@ -21,7 +21,6 @@ from marl_verl.version import __version__
 COMMANDS = {
     "train": "train a team from a recipe",
     "recipes": "list the bundled recipes, or copy them",
-    "from-verl": "write the recipe of a team from a script of verl",
     "eval": "evaluate a trained team on held-out tasks",
     "export": "write a trained policy as a folder that transformers and vLLM load",
     "explain": "show how each advantage was computed",

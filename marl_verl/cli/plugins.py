@@ -9,7 +9,8 @@ from typing import Any
 from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.inspect.texts import aligned, indented
-from marl_verl.plugins import KINDS
+from marl_verl.plugins import loading, one_file
+from marl_verl.plugins.registry import KINDS
 from marl_verl.run.terminal import harmless, show
 
 
@@ -24,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    plugins.use_files(plugins.read_files(args.plugin))
-    known = plugins.discover(os.environ.get(plugins.VARIABLE), strict=False)
+    plugins.use_files(one_file.read_files(args.plugin))
+    known = plugins.discover(os.environ.get(loading.VARIABLE), strict=False)
     records = [record for record in known.describe() if args.name in (None, record["plugin"])]
     parts = []
     if args.name is not None:
@@ -75,7 +76,7 @@ def excluding(known: plugins.Plugins) -> list[str]:
     if not wrong:
         return []
     keep = sorted({source.plugin for source in known.loaded if not source.content} - wrong - {"builtin"})
-    return [f"to exclude what is broken: export {plugins.VARIABLE}={shlex.quote(','.join(keep))}"]
+    return [f"to exclude what is broken: export {loading.VARIABLE}={shlex.quote(','.join(keep))}"]
 
 
 def _shown(value: Any) -> str:

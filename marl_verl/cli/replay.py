@@ -9,12 +9,11 @@ from pathlib import Path
 from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.inspect import replay_json, replay_text
+from marl_verl.inspect import replay_text
 from marl_verl.inspect.episodes import EpisodeFile, first_of
 from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
-from marl_verl.run.packing import unpacked
-from marl_verl.run.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir, unpacked
 from marl_verl.run.terminal import harmless, show
 
 TRAINING = "s"
@@ -77,8 +76,8 @@ def _shown(options: argparse.Namespace) -> str | None:
     if failures and options.mask:
         raise MarlError(f"'{name}' is a failed attempt ({failures[0].reason}): it has no act to mask")
     if failures:
-        records = [replay_json.failure_record(failure) for failure in failures]
-        show(replay_json.as_json(records) if options.json else replay_text.failure_text(file, failures))
+        records = [replay_text.failure_record(failure) for failure in failures]
+        show(replay_text.as_json(records) if options.json else replay_text.failure_text(file, failures))
         return None
     return _episode(file, file.episode(name), options)
 
@@ -100,7 +99,7 @@ def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
 
 def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
     if options.json:
-        show(replay_json.as_json(replay_json.list_record(file)))
+        show(replay_text.as_json(replay_text.list_record(file)))
     else:
         named, validations = shlex.quote(options.file or ""), {}
         if options.folder is not None:
@@ -113,7 +112,7 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
 def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> str | None:
     again, masked = (None, None) if options.stored else replay(file, episode, options.mask, options.placeholder)
     if options.json:
-        show(replay_json.as_json(replay_json.episode_record(file, episode, again, masked)))
+        show(replay_text.as_json(replay_text.episode_record(file, episode, again, masked)))
     else:
         show(replay_text.episode_text(file, episode, again, masked, _run(file, options)))
     return None if again is None else changes(file, episode, again)

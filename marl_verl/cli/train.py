@@ -64,9 +64,9 @@ def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.
     from marl_verl.config.stored import read_resolved
     from marl_verl.run import embedded
     from marl_verl.run.child import in_child
-    from marl_verl.run.lock import locked
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
+    from marl_verl.run.run_dir import locked
 
     begun, display = time.time(), Display()
 

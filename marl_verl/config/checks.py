@@ -1,28 +1,26 @@
 """Checks of a run before it starts: each function raises MarlError where a check fails. They write no files."""
 
+from __future__ import annotations
+
 import os
 import shutil
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.backend import is_local
-from marl_verl.config.hardware import on_gpu
-from marl_verl.config.unusable import check_torchvision
-from marl_verl.episode import Act
-from marl_verl.errors import MarlError, check, missing, shown
-from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
-from marl_verl.tasks.overlap import trained
-from marl_verl.tasks.verl_rows import asks_for_tool
+from marl_verl.config.compose import defaults_of
+from marl_verl.config.verl_keys import ALLOWED, at, settings_of
+from marl_verl.errors import MarlError, check, format_error, missing, shown
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import SPLITS, Split, Task
+from marl_verl.tasks.task_files import trained
 from marl_verl.team import TeamConfig
 
 DISK_BYTES = GIB = 1 << 30
-# from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
-CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 
 
 @check
@@ -91,16 +89,6 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> Iterator[
         yield f"{count} training tasks are fewer than data.train_batch_size={batch}"
 
 
-def missing_tools(tasks: dict[Split, list[Task]], moves: Iterable[Iterable[Act]]) -> list[str]:
-    """A note if tasks tell an agent to call a tool, and no act of the rehearsal has one."""
-    asking = [(task, why) for rows in tasks.values() for task in rows if (why := asks_for_tool(task)) is not None]
-    if not asking or any((act.parameters or {}).get("tools") for acts in moves for act in acts):
-        return []
-    (task, why), *_ = asking
-    note = f"warning: {len(asking)} tasks tell the agent to call a tool, which no agent has: of '{task.id}' {why}"
-    return [f"{note}. Change the prompts, or give the agents tools in a workflow (docs/teams.md#tools-and-messages)."]
-
-
 def set_steps(config: DictConfig, tasks: int) -> None:
     """Set the number of steps of a new run: `total_epochs` over its tasks; `total_training_steps` if that is less."""
     trainer = config.trainer
@@ -110,20 +98,56 @@ def set_steps(config: DictConfig, tasks: int) -> None:
 
 
 @check
-def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> Iterator[str]:
-    """MarlError unless the run directory can be made, with room on the disk, and a CPU has the memory."""
+def check_machine(folder: Path) -> Iterator[str]:
+    """MarlError unless the run directory can be made, with room on the disk."""
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         yield f"run directory '{folder}' cannot be created: '{parent}' is not a writable folder"
     if (free := shutil.disk_usage(parent).free) < DISK_BYTES:
         yield f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB"
-    if on_gpu(config) or is_local(config):  # the estimate has the memory of one process
-        return
-    check_torchvision()
-    inside = [policy for policy in team.policies.values() if not policy.external]
-    needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
-    available = psutil.virtual_memory().available
-    if available < needed:
-        problem = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
-        remedy = "close other programs, or let the agents share a policy"
-        yield f"{available / GIB:.1f} GiB of memory are free, but {problem}: {remedy}"
+
+
+LOOKED_UP = ("loss_agg_mode", "loss_mode")
+SERVED, CORRECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm", "algorithm.rollout_correction."
+
+
+def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
+    """Make verl's own config objects, and look up losses and arguments of vLLM. MarlError with their own errors.
+
+    The imports take seconds: nothing is imported for a recipe that sets no such key.
+    """
+    usual = defaults_of(config)
+    settings = {name: (key, value) for key, name, value in settings_of(OmegaConf.to_container(config), usual)}  # type: ignore[arg-type]
+    tried = {name: value for name, (key, value) in settings.items() if key not in ALLOWED}
+    keys = {settings[name][0] for name in tried}
+    arguments = [key.removeprefix(f"{SERVED}.") for key in keys if key.startswith(SERVED) and at(usual, key) is None]
+    correction = any(key.startswith(CORRECTION) for key, _ in settings.values())
+    try:
+        if correction or any(key.endswith(LOOKED_UP) for key in keys):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _make(resolved)
+        if arguments:
+            from vllm import AsyncEngineArgs
+
+            AsyncEngineArgs(**dict.fromkeys(arguments))
+    except Exception as error:
+        listed = ", ".join(f"{name}={shown(value)}" for name, value in tried.items())
+        raise MarlError(f"{' '.join(format_error(error).split())} (one of {listed})") from error
+
+
+def _make(resolved: DictConfig) -> None:
+    """Make verl's objects of the actors and critics, look up the losses, and correct one token as the training does."""
+    import torch
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+    from verl.utils.config import omega_conf_to_dataclass
+
+    names = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
+    for section in resolved.policies.values():
+        omega_conf_to_dataclass(section.actor_rollout_ref.actor)
+        get_policy_loss_fn(section.actor_rollout_ref.actor.policy_loss.loss_mode)
+        options = {name: section.algorithm.rollout_correction[name] for name in names}
+        compute_rollout_correction_and_rejection_mask(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), **options)
+    for critic in resolved.critics.values():
+        omega_conf_to_dataclass(critic.critic)

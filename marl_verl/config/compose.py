@@ -25,8 +25,6 @@ from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.extensions import missing_extras, names, pip_line
 from marl_verl.options import build, check_type
 
-MOST_LINE = 20_000
-"""Characters of an override: Hydra's parser takes seconds for a longer list."""
 MEMBERS = ("marl.agents.", "marl.policies.")
 
 
@@ -107,8 +105,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse overrides in Hydra's grammar, one at a time, so that an error names the invalid one."""
     changes = []
     for line in overrides:
-        if len(line) > MOST_LINE:
-            raise MarlError(f"override '{shown(line)}' has {len(line):,} characters: set it in the recipe")
         try:
             change = OverridesParser.create().parse_override(line)
             if not change.key_or_group:

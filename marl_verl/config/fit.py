@@ -19,14 +19,15 @@ from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit.base import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
+from marl_verl.algo.sampling.base import add_columns
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
-from marl_verl.algo.sampling.turn_columns import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check
 from marl_verl.options import Part
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
 

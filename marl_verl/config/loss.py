@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.algorithms.losses import Loss
 from marl_verl.config.recipe_file import verl_configs
 from marl_verl.config.verl_keys import key_paths
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, check
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 ANOTHER_LOSS = "choose another loss (marl.algorithm.options.loss)"
@@ -49,7 +49,8 @@ def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:
     return None
 
 
-def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
+@check
+def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> Iterator[str]:
     """MarlError where a policy's settings are incompatible with its loss; `config` has its `actor_rollout_ref`."""
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
     batch = config.data.train_batch_size
@@ -58,18 +59,18 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None
         sizes = f"ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}"
         message = f"loss '{name}' allows one optimiser update per batch, but policy '{policy}' would make {updates}"
         remedy = f"ppo_epochs=1 and ppo_mini_batch_size={batch}, below {ACTOR} or marl.policies.{policy}.actor"
-        raise MarlError(f"{message} ({sizes}, data.train_batch_size={batch}): set {remedy}")
+        yield f"{message} ({sizes}, data.train_batch_size={batch}): set {remedy}"
     needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
         message = f"{CORRECTION} needs the log-probs of the sampled tokens, but policy '{policy}' does not request them"
-        raise MarlError(f"{message}: set rollout.calculate_log_probs=true")
+        yield f"{message}: set rollout.calculate_log_probs=true"
     low, high = actor.policy_loss.clip_cov_lb, actor.policy_loss.clip_cov_ub
     if actor.policy_loss.loss_mode == "clip_cov" and low >= high:
         where = f"policy '{policy}': policy_loss.clip_cov_lb"
-        raise MarlError(f"{where}={low:g} must be below clip_cov_ub={high:g}, else no token is clipped")
+        yield f"{where}={low:g} must be below clip_cov_ub={high:g}, else no token is clipped"
     if actor.policy_loss.loss_mode == "bypass_mode":
         message = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
-        raise MarlError(f"{message}: set another loss_mode, and the correction in {CORRECTION}")
+        yield f"{message}: set another loss_mode, and the correction in {CORRECTION}"
 
 
 def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:

@@ -12,11 +12,11 @@ from marl_verl.algo import advantage, credit, rewards
 from marl_verl.algo.advantage import compare
 from marl_verl.algo.algorithms import Algorithm, Loss, Metric, gdpo, gigpo, remax
 from marl_verl.algo.sampling import Sampler
-from marl_verl.algo.sampling.turn_columns import ColumnFunction
+from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Find, Part, build, paths
-from marl_verl.plugins import KINDS
 from marl_verl.plugins.one_file import modules_of
+from marl_verl.plugins.registry import KINDS
 from marl_verl.team import Named, TeamConfig
 
 

@@ -13,15 +13,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.losses import Loss
-from marl_verl.config.hardware import on_gpu
+from marl_verl.config.hardware import on_gpu, rollout_name
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.model_settings import with_model_settings
 from marl_verl.config.parts import algorithm_of, loss_named
-from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.placement import Pool, check_shared_base, pools_of, use_shared_base
 from marl_verl.config.policy_models import local_model, made_model
 from marl_verl.config.schema import CRITIC_KEYS, CriticKeys
-from marl_verl.config.server_names import rollout_name
-from marl_verl.config.shared_base import check_shared_base, use_shared_base
 from marl_verl.errors import MarlError
 from marl_verl.models.sources import ModelToMake, located
 from marl_verl.options import build

@@ -4,8 +4,8 @@
     compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos) -> a list of these
 
 The signatures are verl's; all arguments are passed by name, and a batch is one answer. Before a run starts, the
-settings become the task set `function-scored`, which wraps the recipe's own one. The file, and the modules beside it
-that it imports, are copied into the run directory with its plugin files.
+settings become the task set `function-scored`, which wraps the recipe's own one. The file is copied into the run
+directory with its plugin files.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from marl_verl import plugins
 from marl_verl.algo.sampling.context import finite, score_parts
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.config.compose import parse_overrides
+from marl_verl.config.verl_keys import at, verl_defaults
 from marl_verl.episode.codec import plain
-from marl_verl.errors import MarlError, MarlWarning, format_error, nearest
+from marl_verl.errors import MarlError, MarlWarning, format_error, nearest, shown
 from marl_verl.options import build
-from marl_verl.plugins.one_file import REWARDS, load_file, reward_files
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, is_quick
+from marl_verl.plugins import one_file
+from marl_verl.plugins.one_file import REWARDS, load_file, reward_file
+from marl_verl.tasks.base import DetailedScore, TaskSet, is_quick
+from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.verl_rows import KEYS, VerlRows, files_of
 
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY = "marl.task.reward"
@@ -132,7 +136,7 @@ def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], 
     MarlError: no such function, or another signature.
     """
     file, _, name = text.rpartition(":")
-    loaded = [used for used in plugins.files_in_use() if used.name == f"{REWARDS}{file}"]
+    loaded = [used for used in one_file.files_in_use() if used.name == f"{REWARDS}{file}"]
     if not loaded:
         raise MarlError(f"reward file '{file}' is not loaded: it is in '{REWARDS}' of a run's plugins. Give the run.")
     module = load_file(loaded[0])
@@ -152,12 +156,11 @@ def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], 
     raise MarlError(f"{problem}. Write `{right}`.") from errors[0]
 
 
-def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.PluginFile]:
+def use_reward_function(config: DictConfig, folder: Path) -> list[one_file.PluginFile]:
     """Replace the task set of a composed config by `FunctionScored` if a reward function is set. Returns its files.
 
     `folder`: that of the recipe, to which paths are relative (else to the working directory; verl's keys the other way
-    round). Its modules come with the file. MarlError: two different
-    settings, or a file that cannot be read.
+    round). MarlError: two different settings, or a file that cannot be read.
     """
     settings = {key: setting for key in (KEY, *VERL) if (setting := _setting(config, key)) is not None}
     if not settings:
@@ -173,10 +176,7 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
         near = [other.name for place in paths for other in place.parent.glob("*.py")]
         where = " or ".join(f"'{place}'" for place in dict.fromkeys(map(str, places)))
         raise MarlError(f"{key}: no file '{path}' in {where}: {nearest(Path(path).name, near)}")
-    try:
-        read = reward_files(file)
-    except MarlError as error:
-        raise MarlError(f"{key}: {error}") from error
+    read = [reward_file(file)]
     task = config.marl.task
     own = None if OmegaConf.is_missing(task, "name") or task.name is None else str(task.name)
     options = OmegaConf.to_container(task.options) if task.options else {}
@@ -221,3 +221,52 @@ def _setting(config: DictConfig, key: str) -> tuple[str, str, dict[str, Any]] | 
         where = key if key == KEY else f"{key}.path"
         raise MarlError(f"'{where}' must be FILE.py:FUNCTION such as my_reward.py:{DEFAULT}, got {setting!r:.80}")
     return path, str(name), dict(kwargs)
+
+
+TASK_SET = "verl"
+OPTIONS = {
+    "data.train_files": "train_files",
+    "data.val_files": "val_files",
+    "data.prompt_key": "prompt_key",
+    "data.reward_fn_key": "reward_fn_key",
+    "data.train_max_samples": "train_max_samples",
+    "data.val_max_samples": "val_max_samples",
+    "data.shuffle": "shuffle",
+    "reward.sandbox_fusion.url": "sandbox_url",
+    "reward.sandbox_fusion.max_concurrent": "sandbox_concurrent",
+    "reward.sandbox_fusion.memory_limit_mb": "sandbox_memory_mb",
+}
+"""Key of verl's config -> option of the task set."""
+EVERY_RUN = "data.shuffle"
+"""The key of `OPTIONS` that every run uses."""
+
+
+def use_verl_data(config: DictConfig) -> None:
+    """Set the options of task set `verl` from verl's keys. MarlError: wrong files, or a key for another task set."""
+    task = config.marl.task
+    if OmegaConf.is_missing(task, "name"):
+        return
+    if task.name != TASK_SET:
+        return _check_other(config, str(task.name))
+    for split in KEYS:
+        if task[f"{split}_file"] is not None:
+            raise MarlError(f"'marl.task.{split}_file' has no effect on task set 'verl': set {KEYS[split]}")
+    options = dict(task.options or {})
+    for key, option in OPTIONS.items():
+        value = OmegaConf.select(config, key)
+        if value not in (None, getattr(VerlRows, option, None)) and option not in options:
+            plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+            options[option] = files_of(plain, key) if key in KEYS.values() else plain
+    if any(OmegaConf.select(config, key if key == KEY else f"{key}.path") for key in (KEY, *VERL)):
+        options["own_score"] = False
+    task.options = options
+    config.data.train_files = config.data.val_files = None  # the run's own copies, once they are written
+
+
+def _check_other(config: DictConfig, name: str) -> None:
+    for key in OPTIONS:
+        given, usual = OmegaConf.select(config, key), at(verl_defaults(), key)
+        if key != EVERY_RUN and given not in (None, usual):
+            file = next((f", and others have marl.task.{split}_file" for split in KEYS if KEYS[split] == key), "")
+            problem = f"'{key}' has no effect on task set '{name}', got {shown(given)}"
+            raise MarlError(f"{problem}: it is for marl.task.name=verl{file}")

@@ -6,23 +6,23 @@ either as a weight min(pi_old / pi_rollout, c), truncated importance sampling wi
 the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
-from collections.abc import Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.fit import SyntheticTeam
-from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.parts import loss_named
-from marl_verl.config.schema import Schedule
+from marl_verl.config.schema import Curriculum, Filter, Schedule
 from marl_verl.errors import MarlError, check, unknown
 from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
 WHERE = "marl.schedule"
-SMALL = 8
-"""A synchronous update has at most this many times the rows of an asynchronous one that is not called small."""
 
 
 def settings_of(config: DictConfig) -> Schedule:
@@ -74,23 +74,6 @@ def check_schedule(
     yield from _dependences(synthetic)
 
 
-def small_updates(config: DictConfig, team: TeamConfig, rows: Mapping[str, int]) -> list[str]:
-    """A note for each policy whose asynchronous updates have far fewer rows than a synchronous update.
-
-    Args:
-        rows: policy -> about the rows of a synchronous step.
-    """
-    settings, notes = settings_of(config), []
-    for name, count in rows.items():
-        if settings.mode == "sync" or not team.policies[name].trained:
-            continue
-        usual = count // updates_per_batch(config, config.policies[name].actor_rollout_ref.actor)
-        if settings.batch is not None and SMALL * settings.batch < usual:
-            fact = f"policy '{name}' learns from {settings.batch} rows an update ({WHERE}.batch), with mode=sync from"
-            notes.append(f"{fact} about {usual}: such small updates may not learn; set {WHERE}.batch=null")
-    return notes
-
-
 def _loss_problems(section: DictConfig, policy: str, name: str) -> Iterator[str]:
     """Whether a policy's loss corrects for rows that older weights sampled."""
     where = f"marl.policies.{policy}.loss"
@@ -120,3 +103,35 @@ def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
         problem = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
         yield f"{prefix}: {problem}, but with async a row's advantage is computed when its own task is finished"
+
+
+FILTER, CURRICULUM = "marl.sampler.filter", "marl.data.curriculum"
+
+
+def filter_of(config: DictConfig) -> Filter | None:
+    """The filter of a config, None without one."""
+    section = _section(config, FILTER)
+    settings = None if section is None else build(Filter, section, FILTER)
+    return settings if settings is not None and settings.no_variance else None
+
+
+def curriculum_of(config: DictConfig) -> Curriculum | None:
+    """The curriculum of a config, None without one."""
+    section = _section(config, CURRICULUM)
+    return None if section is None else build(Curriculum, section, CURRICULUM)
+
+
+@check
+def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
+    """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
+    if filter_of(config) is not None and algorithm.advantage.wants_critic() is not None:
+        problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
+        yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
+    if curriculum_of(config) is not None and config.marl.schedule.mode == "async":
+        why = "the tasks of a batch would depend on which episodes finish first"
+        yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
+
+
+def _section(config: DictConfig, key: str) -> dict[str, Any] | None:
+    section: Any = OmegaConf.select(config, key)
+    return OmegaConf.to_container(section, resolve=True) if isinstance(section, DictConfig) else section  # type: ignore[return-value]

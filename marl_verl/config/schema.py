@@ -106,10 +106,6 @@ class PoolWeights:
     medium: Least = 1.0  # success rate from `hard` to `easy`
     easy: Least = 0.2  # success rate above `easy`
 
-    def __post_init__(self) -> None:
-        if not any((self.new, self.hard, self.medium, self.easy)):
-            raise MarlError("all weights are 0. Set one above 0, e.g. medium=1.")
-
 
 @dataclass(frozen=True)
 class Curriculum:

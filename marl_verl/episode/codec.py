@@ -1,7 +1,7 @@
 """Encode journals, turns and episodes as JSON values, and decode them. The only definition of the stored format.
 
 An act is stored once, with its action and, as "row", its place among the rows; a field that has its default is not
-stored, and a long observation as what it adds to an earlier one (`deltas`). Encoding is deterministic: wall-clock times
+stored, and a long observation as what it adds to an earlier one (`Deltas`). Encoding is deterministic: wall-clock times
 are not stored. The standard library's `json` is used, since it keeps NaN and unpaired surrogates.
 """
 
@@ -16,11 +16,68 @@ from typing import Any, TypeVar
 import msgspec
 
 from marl_verl.episode.calls import as_json
-from marl_verl.episode.deltas import Deltas
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
-from marl_verl.episode.messages import as_observation
-from marl_verl.episode.turn import Act, Action, Turn
-from marl_verl.tasks.base import Task
+from marl_verl.episode.messages import Message, Observation, as_observation
+from marl_verl.episode.turn import Act, Action, Turn, shared_length
+from marl_verl.tasks.task import Task
+
+LEAST = 1000
+"""Characters that an observation must have in common with an earlier one; otherwise it is stored whole."""
+
+
+class Deltas:
+    """Encodes (or decodes) the observations of one episode as what they add to an earlier one, so that a stored
+    conversation is linear in its new text:
+
+        observation = earlier[:messages] + [earlier[messages].content[:characters] + first.content] + rest
+
+    Observations are numbered in the order in which they are encoded, and decoded in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Sequence[Message]] = []
+        self._latest: dict[str, int] = {}  # agent -> number of its latest observation
+
+    def encode(self, agent: str, observation: Observation) -> dict[str, Any]:
+        """The keys `observation` and, unless it is stored whole, `shared`: [number, messages, characters]."""
+        number = self._latest.get(agent, len(self._seen) - 1)
+        earlier = self._seen[number] if number >= 0 else ()
+        self._latest[agent] = len(self._seen)
+        self._seen.append(observation)
+        messages = shared_messages(earlier, observation)
+        characters = 0
+        if messages < min(len(earlier), len(observation)):
+            old, new = earlier[messages], observation[messages]
+            if old["role"] == new["role"]:
+                characters = shared_length(old["content"], new["content"])
+        if characters + sum(len(message["content"]) for message in observation[:messages]) < LEAST:
+            return {"observation": observation}
+        added = [dict(message) for message in observation[messages:]]
+        if characters:
+            added[0]["content"] = added[0]["content"][characters:]
+        return {"observation": added, "shared": [number, messages, characters]}
+
+    def decode(self, data: dict[str, Any]) -> dict[str, Any]:
+        """`data` with its whole observation. ValueError: what it shares does not exist."""
+        whole = data.get("observation")
+        if "shared" in data:
+            try:
+                number, messages, characters = data["shared"]
+                earlier, added = self._seen[number], [dict(message) for message in data["observation"]]
+                if characters:
+                    added[0]["content"] = earlier[messages]["content"][:characters] + added[0]["content"]
+                whole = [*earlier[:messages], *added]
+            except (TypeError, ValueError, LookupError) as error:
+                raise ValueError(f"no earlier observation has what is shared: {data['shared']!r:.60}") from error
+        self._seen.append(whole if isinstance(whole, list | tuple) else ())
+        return {**data, "observation": whole} if whole is not None else data
+
+
+def shared_messages(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """Number of equal messages at the beginning of two conversations."""
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] is not other[i] and one[i] != other[i]), shorter)
+
 
 SCHEMA = 4  # version of the stored format: increment it with every change
 CLOCK = ("seconds",)
@@ -40,9 +97,8 @@ def decode(kind: type[T], data: Any, where: str) -> T:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         there = where + path.rstrip("`").removeprefix("$").replace(".", ", ", 1)
-        if message.startswith("Object missing"):
-            raise JournalError(f"{there} lacks '{message.split('`')[1]}'") from error
-        raise JournalError(f"{there}: {message[0].lower()}{message[1:]}") from error
+        lacks = f" lacks '{message.split('`')[1]}'" if message.startswith("Object missing") else ""
+        raise JournalError(f"{there}{lacks or f': {message[0].lower()}{message[1:]}'}") from error
 
 
 def encode_journal(journal: Journal, turns: Sequence[Turn] = (), tokens: bool = True) -> dict[str, Any]:
@@ -184,8 +240,6 @@ def _decode_journal(stored: _Journal, uid: str, deltas: Deltas) -> tuple[Journal
 
 
 def _decode_call(data: dict[str, Any], where: str) -> CallRecord:
-    if "raised" not in data and "value" not in data:
-        raise JournalError(f"{where} lacks 'value'")
     texts = {name: as_json(data[name]) for name in ("arguments", "value") if name in data}
     return decode(CallRecord, data | texts, where)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from marl_verl.episode.calls import as_json, function_name, recorded
-from marl_verl.episode.deltas import shared_messages
+from marl_verl.episode.codec import shared_messages
 from marl_verl.episode.errors import (
     Limits,
     ReplayMismatch,
@@ -18,14 +20,47 @@ from marl_verl.episode.errors import (
     WorkflowError,
     short,
 )
-from marl_verl.episode.journal import ActRecord, CallError, CallKey, CallRecord, Journal, Record
+from marl_verl.episode.journal import ActRecord, CallError, CallKey, CallRecord, Journal, Raised, Record
 from marl_verl.episode.lanes import path_of, within
-from marl_verl.episode.lengths import ContextLengthExceeded, TooLong, refusal
 from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import MarlError, nearest
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
+
+FUNCTION = f"{__name__}:check_length"
+
+TooLong = Callable[[str, Observation, Sequence[Any] | None], str | None]
+"""(agent, observation, tools) -> why they are too long for its policy, or None."""
+
+
+class ContextLengthExceeded(Exception):
+    """A request of a client is too long for the policy of its agent."""
+
+
+def refusal(
+    journal: Journal, too_long: TooLong | None, agent: str, observation: Observation, tools: Sequence[Any] | None
+) -> CallRecord | None:
+    """The record of a refused request, of the journal or a new one; None if it is not too long.
+
+    It is that of a call of the team, found by agent and content of the request, so that a replay refuses the same
+    requests, also where no policy is present, and a shortened request is sampled.
+    """
+    if journal.has_calls_of(FUNCTION):
+        record = journal.call(FUNCTION, _content(agent, observation, tools), 0)
+        if record is not None:
+            return record
+    why = None if too_long is None else too_long(agent, observation, tools)
+    if why is None:
+        return None
+    return CallRecord(FUNCTION, _content(agent, observation, tools), raised=Raised.of(ContextLengthExceeded(why)))
+
+
+def _content(agent: str, observation: Observation, tools: Sequence[Any] | None) -> str:
+    """Agent and digest of a request, as arguments of a call."""
+    text = json.dumps([observation, tools], sort_keys=True)
+    return as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
+
 
 NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
 
@@ -107,8 +142,6 @@ class Effects:
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
         self._enter()
-        if not observations:
-            raise self._fail("a joint move needs at least one agent")
         if unknown := [agent for agent in observations if agent not in self.agents]:
             raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
@@ -212,8 +245,6 @@ class Effects:
 
     def propose(self, answer: Any) -> None:
         self._check_over()
-        if answer is None:
-            raise self._fail("team.propose takes an answer, got None")
         self.proposals.append(answer)
 
     def stream(self, name: str | None) -> Random:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from marl_verl.episode.turn import Act, Action, Turn
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 
 
 class JournalError(MarlError):

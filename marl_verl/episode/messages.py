@@ -88,8 +88,6 @@ def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise TypeError(f'a tool call must be {{"function": {{"name": text, "arguments": text}}}}, got {call!r}')
         arguments = function.get("arguments", {})
-        if not _is_shallow(arguments):
-            raise TypeError(f"the arguments of a call of {function['name']} have more than {MOST_LEVELS} levels")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         named = {"name": function["name"], "arguments": text}
         copies.append({"id": str(call.get("id") or ""), "type": "function", "function": named})
@@ -121,8 +119,6 @@ def as_parameters(request: Parameters) -> Parameters | None:
     ):
         if key in parameters and not fits(parameters[key]):
             raise TypeError(f"'{key}' must be {form}, got {parameters[key]!r:.200}")
-    if not _is_shallow(parameters):
-        raise TypeError(f"the parameters of a request have more than {MOST_LEVELS} levels")
     if isinstance(parameters.get("stop"), str):
         parameters["stop"] = [parameters["stop"]]
     copy: Parameters = json.loads(json.dumps(parameters))
@@ -205,11 +201,13 @@ def json_value(text: str | bytes, most: int = MOST_LEVELS) -> Any:
     Raises:
         ValueError: no JSON (NaN and Infinity are none), or nested deeper than `most` levels.
     """
+    value = None
     try:
         value = json.loads(text, parse_constant=_no_number)
-    except RecursionError as error:
-        raise ValueError(f"more than {most} levels of nested values") from error
-    if not _is_shallow(value, most):
+        deep = not _is_shallow(value, most)
+    except RecursionError:
+        deep = True
+    if deep:
         raise ValueError(f"more than {most} levels of nested values")
     return value
 

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, ClassVar, Protocol
 
-from marl_verl.episode.conversation import Conversation
+from marl_verl.episode.messages import Message, as_observation
 from marl_verl.episode.turn import Action
 from marl_verl.extensions import extension
 from marl_verl.options import Options
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
+
+
+class Conversation:
+    """What was said in a conversation with an agent, from `team[agent].conversation()`: each prompt repeats it all, so
+    that its turns train as one sequence.
+
+        conversation = team["solver"].conversation(system="Be brief.")
+        draft = await conversation.act(task.prompt)
+        better = await conversation.act("Check each step.")
+
+    Attributes:
+        messages: the conversation so far, in the chat format; the agent's instructions precede it when sampling.
+    """
+
+    __slots__ = ("_act", "messages")
+
+    def __init__(self, act: Callable[..., Awaitable[Action]], system: str | None) -> None:
+        self._act = act
+        self.messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+
+    async def act(self, said: str | Sequence[Mapping[str, Any]], **parameters: Any) -> Action:
+        """Say something to the agent and return its action, which becomes the last message.
+
+        Args:
+            said: a text (one user message), or messages such as results of tools.
+            parameters: of the request, as of `Member.act`.
+        """
+        seen = [*self.messages, *as_observation(said)]
+        action = await self._act(seen, **parameters)
+        self.messages = [*seen, action.message]
+        return action
+
 
 Seen = str | Sequence[Mapping[str, Any]]
 """An observation: a text (one user message) or chat messages."""

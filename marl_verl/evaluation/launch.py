@@ -20,9 +20,9 @@ from marl_verl.evaluation.request import RESULT
 from marl_verl.extensions import extension
 from marl_verl.files import read_bytes, read_json
 from marl_verl.inspect.episodes import EpisodeFile
-from marl_verl.run.packing import unpacked
 from marl_verl.run.progress import Display
-from marl_verl.run.start import start
+from marl_verl.run.run_dir import unpacked
+from marl_verl.run.supervisor import start
 
 
 @dataclass(frozen=True)

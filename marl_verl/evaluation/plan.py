@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
-from marl_verl.errors import MarlError, shown
+from marl_verl.errors import MarlError, check, shown
 from marl_verl.evaluation.request import (
     AT_ONCE,
     Assignment,
@@ -35,12 +35,13 @@ from marl_verl.evaluation.request import (
     parse_swap,
 )
 from marl_verl.extensions import check_run_options, league, names
+from marl_verl.plugins import one_file
 from marl_verl.run import private_network
 from marl_verl.run.prepare import build_parts
 from marl_verl.run.rehearsal import rehearse
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.overlap import trained
-from marl_verl.tasks.task_files import read_tasks, write_tasks
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
+from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
 from marl_verl.team import TeamConfig, read_team
 
 FOLDER = "evaluations"
@@ -82,14 +83,14 @@ class EvaluationPlan:
     tasks: list[Task]
     request: Request
     settings: dict[str, Any]
-    files: tuple[plugins.PluginFile, ...]
+    files: tuple[one_file.PluginFile, ...]
 
     def write(self) -> None:
         """Create the folder with all files that the evaluation's process reads."""
         write_tasks(self.tasks, self.folder / TASKS)
         OmegaConf.save(self.config, self.folder / "config.yaml")
         self.request.write(self.folder)
-        plugins.copy_files(self.files, self.folder)
+        one_file.copy_files(self.files, self.folder)
 
 
 def plan(
@@ -120,7 +121,7 @@ def plan(
         raise MarlError(f"--at-once must be a whole number >= 1, got {at_once}")
     check_overrides(overrides)
     check_unchanged(overrides)
-    files = plugins.files_of_run(run, plugin_files)
+    files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
     composed = with_overrides(read_composed(run), overrides, trained=False)
     marl = marl_section(composed)
@@ -150,7 +151,7 @@ def plan(
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)
-    checks.check_machine(config, evaluated, run)
+    checks.check_machine(run)
     if not is_local(config):
         check_placement(config, evaluated)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
@@ -169,12 +170,13 @@ def plan(
     return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
-def check_kind(cross_play: bool, steps: object, one_team: Sequence[str]) -> None:
+@check
+def check_kind(cross_play: bool, steps: object, one_team: Sequence[str]) -> Iterator[str]:
     """MarlError for options of a cross-play without --cross-play, and for others with it."""
     if steps is not None and not cross_play:
-        raise MarlError("--steps is an option of --cross-play. Give --step N for the evaluation of one step.")
+        yield "--steps is an option of --cross-play. Give --step N for the evaluation of one step."
     if cross_play and one_team:
-        raise MarlError(f"--cross-play and {one_team[0]} are incompatible: it plays sampled episodes of pairs of steps")
+        yield f"--cross-play and {one_team[0]} are incompatible: it plays sampled episodes of pairs of steps"
 
 
 def _episodes(episodes: int, k: str | Sequence[int] | None) -> tuple[int, ...]:

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.algo.sampling.stored import failure_line
+from marl_verl.algo.sampling.base import failure_line
 from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.events import emit
 from marl_verl.extensions import extension
 from marl_verl.run.checkpoint.export import export
-from marl_verl.tasks.sides import side_statistics
+from marl_verl.tasks.task import side_statistics
 from marl_verl.trainer import run
-from marl_verl.trainer.metrics import by_set, mean_read, means
+from marl_verl.trainer.metrics import by_set, mean_read, means, play
 from marl_verl.trainer.report import wilson
-from marl_verl.trainer.validation import play
 
 if TYPE_CHECKING:
-    from marl_verl.backend.report import Report
+    from marl_verl.backend.protocol import Report
     from marl_verl.trainer.loop import Trainer
 
 

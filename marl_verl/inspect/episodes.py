@@ -11,7 +11,7 @@ import msgspec
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, nearest
-from marl_verl.tasks.base import Split, Task
+from marl_verl.tasks.task import Split, Task
 from marl_verl.team import Named
 
 

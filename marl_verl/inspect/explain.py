@@ -7,7 +7,7 @@ the algorithm "shapley", cooperative games: {"players": [...], "values": {coalit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,13 @@ import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import leave_one_out, shapley
+from marl_verl.algo.credit import shapley
+from marl_verl.algo.credit.shapley import leave_one_out
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import about
-from marl_verl.inspect.texts import cell, columns, count
+from marl_verl.inspect.texts import cell, columns
 
 GAMES = "shapley"  # not a training algorithm; the rows of such a document are games
 
@@ -43,9 +44,7 @@ def derive(document: object) -> Explanation | Games:
     """Compute the advantages of a document as training does, with their derivation. MarlError: an invalid document."""
     stored = decode(Document, document, "the document")
     if stored.algorithm == GAMES:
-        if stored.options:
-            raise MarlError(f"unknown key 'options.{next(iter(stored.options))}': '{GAMES}' has no options")
-        return Games([Game.of(row, f"row {i}") for i, row in enumerate(stored.rows)])
+        return Games([decode(Game, row, f"row {i}") for i, row in enumerate(stored.rows)])
     algorithm = with_flat(algorithm_named(stored.algorithm, {}, "options"), stored.options, "options")
     table = RowTable.from_rows(stored.rows, declared=stored.components)
     return Explanation(stored.algorithm, algorithm, table, algorithm.compute(table))
@@ -123,23 +122,10 @@ class Game(msgspec.Struct):
     players: list[str]
     values: dict[str, float]
 
-    @classmethod
-    def of(cls, row: Mapping[str, Any], where: str) -> Game:
-        """Parse a row. MarlError, which begins with `where`, for an invalid one."""
-        game = decode(cls, row, where)
-        for coalition in game.values:
-            for name in coalition.split(",") if coalition else ():
-                if name not in game.players:
-                    hint = nearest(name, game.players)
-                    raise MarlError(f"{where}: coalition '{coalition}' has the unknown player '{name}': {hint}")
-        if len(game.worth) < len(game.values):
-            raise MarlError(f"{where}: two keys of 'values' are one coalition")
-        return game
-
-    @property
-    def worth(self) -> dict[frozenset[str], float]:
-        """Coalition -> its value."""
-        return {frozenset(name for name in key.split(",") if name): value for key, value in self.values.items()}
+    def shares(self) -> dict[str, dict[str, float]]:
+        """{"shapley": {player: value}, "leave_one_out": {player: value}}. MarlError for a coalition without a value."""
+        worth = {frozenset(filter(None, key.split(","))): value for key, value in self.values.items()}
+        return {"shapley": shapley(self.players, worth), "leave_one_out": leave_one_out(self.players, worth)}
 
 
 @dataclass(frozen=True)
@@ -148,24 +134,19 @@ class Games:
 
     games: Sequence[Game]
 
-    def records(self) -> list[dict[str, Any]]:
-        """One record per game: {"shapley": {player: value}, "leave_one_out": {player: value}}; errors name the row."""
+    def records(self) -> list[Record]:
+        """The shares of each game; an error names the row."""
         records = []
         for i, game in enumerate(self.games):
             with about(f"row {i}"):
-                shares = (function(game.players, game.worth) for function in (shapley, leave_one_out))
-                records.append(dict(zip(("shapley", "leave_one_out"), shares, strict=True)))
+                records.append(game.shares())
         return records
 
     def text(self, width: int | None) -> str:
-        """The shares of the players in each game and their sum; lines are cut at `width`."""
-        lines = []
-        for i, (game, record) in enumerate(zip(self.games, self.records(), strict=True)):
-            all_players, none = cell(game.worth[frozenset(game.players)]), cell(game.worth[frozenset()])
-            lines += [f"game {i}: {count(len(game.players), 'player')}, v(all) = {all_players}, v(none) = {none}"]
-            shares = [[p, cell(record["shapley"][p]), cell(record["leave_one_out"][p])] for p in game.players]
-            table = columns(["player", "shapley", "leave-one-out"], shares, width and width - 2)
-            total = cell(sum(record["shapley"].values()))
-            lines += [f"  {line}" for line in (*table, f"the Shapley values add up to v(all) - v(none) = {total}")]
-            lines.append("")
-        return "\n".join(lines[:-1])
+        """The shares of the players in each game; lines are cut at `width`."""
+        rows = [
+            [str(i), player, *(cell(record[share][player]) for share in ("shapley", "leave_one_out"))]
+            for i, record in enumerate(self.records())
+            for player in record["shapley"]
+        ]
+        return "\n".join(columns(["row", "player", "shapley", "leave-one-out"], rows, width))

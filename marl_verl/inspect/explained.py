@@ -19,7 +19,7 @@ from marl_verl.inspect.explain import Document, Explanation, Record, derive
 from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
 from marl_verl.options import Part
-from marl_verl.run.packing import unpacked
+from marl_verl.run.run_dir import unpacked
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import by_side, judged
-from marl_verl.episode import Act, Action, CallRecord, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError
 from marl_verl.episode.codec import plain
 from marl_verl.episode.errors import short
+from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.turn import changed as how_changed
 from marl_verl.errors import MarlError, format_error, unknown
 from marl_verl.inspect.episodes import EpisodeFile, Supplied, first_of
@@ -163,12 +164,15 @@ async def rerun(
                 again.ended = f"{call.agent or 'the workflow'} calls {asked}, which was never made"
         again.journal, again.finished, again.invalid = run.journal, run.finished, dict(run.invalid)
         again.missed = [record.act.key for record in recorded.acts() if again.journal.act(*record.act.key) is None]
-        if not masked and again.waiting and (episode.finished or again.missed):
-            raise run.mismatch(f"it continues to {again.waiting[0]}, which is not in the journal")
-        if not masked and again.missed:
-            raise run.mismatch(f"it ends without act {':'.join(again.missed[0])}, which is in the journal")
-        if not masked and again.finished and not episode.finished:
-            raise run.mismatch("it ends, and the stored episode was unfinished")
+        how = None
+        if again.waiting and (episode.finished or again.missed):
+            how = f"it continues to {again.waiting[0]}, which is not in the journal"
+        elif again.missed:
+            how = f"it ends without act {':'.join(again.missed[0])}, which is in the journal"
+        elif again.finished and not episode.finished:
+            how = "it ends, and the stored episode was unfinished"
+        if how is not None and not masked:
+            raise run.mismatch(how)
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
     again.answer = plain(answer)
     to_record = not episode.finished and not again.missed and (again.masked or _same(again.answer, episode.answer))

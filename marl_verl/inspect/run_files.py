@@ -13,9 +13,9 @@ from marl_verl import plugins
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
 from marl_verl.files import read_bytes, read_json, read_text
+from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete, step_of
-from marl_verl.run.packing import unpacked
-from marl_verl.run.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir, unpacked
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -161,15 +161,13 @@ def read_file(command: str, path: Path, kind: str = "file") -> tuple[str, bytes]
         return f"'{path}'", read_bytes(path, follow=run_of(path) is None)
     except FileNotFoundError as error:
         raise missing(kind, path, path.parent.glob("*")) from error
-    except IsADirectoryError as error:
-        raise MarlError(f"'{path}' is a folder") from error
     except OSError as error:
         raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
 def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:
     """Load the plugin files that a run has copied, and `files`."""
-    plugins.use_files(plugins.read_files(files) if run is None else plugins.files_of_run(run, files))
+    plugins.use_files(one_file.read_files(files) if run is None else one_file.files_of_run(run, files))
 
 
 def run_of(file: str | Path) -> Path | None:

@@ -20,8 +20,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode import Observation
-from marl_verl.episode.messages import as_observation, json_value
+from marl_verl.episode.messages import Observation, as_observation, json_value
 from marl_verl.errors import MarlError, MarlWarning, nearest
 from marl_verl.models.control_tokens import ControlTokens
 from marl_verl.models.roles import Roles

@@ -12,7 +12,7 @@ import importlib.util
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
 from marl_verl.episode.messages import json_value, tool_names
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check, unknown
 
 FAMILIES = (
     ("<|tool_calls_section_begin|>", "kimi_k2"),
@@ -41,8 +41,7 @@ BEGIN = re.compile(
     r"|<(?:\w+:|｜DSML｜)?invoke(?=[\s>]|$)|<\|content_invoke|<\|python_"
     r"|<function[= ]|<\|open\|>(?:tools|call)|\[TOOL_CALLS\]|functools\["
 )
-"""What begins a tool call in the formats of vLLM's parsers; a text that is cut off, with it and without a call, is a
-call that is cut off."""
+"""What begins a tool call in the formats of vLLM's parsers; in a text that is cut off, it is a call that is cut off."""
 BEGUN = re.compile(
     r"(?:^|[>\]])\s*(?:<(?:[^\s<>/.]{0,20}[:_▁|｜])?(?:tool|function)s?[_▁](?:call|prefix)s?"
     r"(?:[_▁](?:section[_▁])?(?:begin|start))?[|｜]?>"
@@ -51,9 +50,8 @@ BEGUN = re.compile(
     re.MULTILINE,
 )
 """A tag of a call at a place where a call may begin: in a whole text without a call, the call is malformed."""
-TAG = re.compile(r"<([\w:]+)")
 BARE = ('[{"name": "f", "arguments": {}}]', '{"name": "f", "parameters": {}}', "[f()]")
-"""Calls without a tag: a text that begins as one of those that the parser reads may be such a call, cut off."""
+"""Calls without a tag: a text that is cut off and begins as one of those that the parser reads may be such a call."""
 STUBS = ("openai", "openai_gptoss")
 """Names of vLLM's table that parse no text."""
 CUT = "a tool call that is cut off"
@@ -118,17 +116,14 @@ class Parsers:
             problem = f"{self.whose} has a chat template of no known family of tool calls"
             raise MarlError(f"{problem}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
 
-    def parse(
-        self, text: str, raw: str, parameters: Mapping[str, Any], opening: str = "", cut: str | None = None
-    ) -> Parsed:
+    def parse(self, text: str, raw: str, parameters: Mapping[str, Any], opening: str = "", cut: bool = False) -> Parsed:
         """Parse a completion.
 
         Args:
             text: the completion without special tokens.
             raw: with special tokens, which some parsers need.
             opening: the end of the prompt, where a template may have closed the reasoning.
-            cut: `raw` with the stop string, for a completion that no end token ended; a call that it does not close is
-                malformed. Calls that are closed before other text that is cut off are kept.
+            cut: whether it ended at its limit of tokens: a call in it is cut off.
         """
         tools = tool_names(parameters)
         if self.reasoning is None and not tools:
@@ -139,7 +134,6 @@ class Parsers:
             thought, raw = self._reasoning(raw, request, opening)
             special = [str(token) for token in self._words.all_special_tokens]
             parsed = Parsed(_without(raw, special), _without(thought, special) or None)
-            cut = None if cut is None else self._reasoning(cut, request, opening)[1]
         choice = parameters.get("tool_choice")
         if not tools or choice == "none" or (choice is None and restricts(parameters)):
             return parsed
@@ -147,13 +141,12 @@ class Parsers:
             return _forced(parsed, choice, parameters)
         calls, content = self._extracted(raw, request)
         grown = self._extracted(f"{raw}\nx", request)[0] if calls else []
-        if (len(grown) == len(calls) and grown != calls) or (
-            cut is not None and self._is_cut(cut, calls, request, tools)
-        ):
+        # a call that the model does not close goes on with what follows
+        if (len(grown) == len(calls) and grown != calls) or (cut and (calls or self._begun(raw, request))):
             return replace(parsed, malformed=CUT)
         if not calls:
             wrong = f"a tool call that cannot be parsed (parser {self.tool})"
-            return replace(parsed, malformed=wrong if self._begun(raw, request, tools) else None)
+            return replace(parsed, malformed=wrong if BEGUN.search(raw) else None)
         if why := wrong_call(calls, parameters):
             return replace(parsed, malformed=why)
         return replace(parsed, text=content, calls=tuple(calls))
@@ -193,36 +186,11 @@ class Parsers:
         self._check_family()
         return ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer(), request.tools)
 
-    def _begun(self, raw: str, request: Any, tools: Sequence[str]) -> bool:
-        """Whether a whole text begins a call: by the parser's start token, by a tag where a call may begin, or by one
-        before the name of a tool. Others are text: `#include <tool_calls.h>`."""
-        names = "|".join(map(re.escape, tools))
-        named = rf"(?:{BEGIN.pattern})[^\s<>.]*>?(?:<[|｜][^\s<>]*>)*\W*(?:name\W+|call:|functions?\W+)?(?:{names})\b"
-        if BEGUN.search(raw) or re.search(named, raw):
-            return True
-        parser = self._parser(request)
-        held = [vars(parser), *map(vars, type(parser).__mro__)]
-        texts = [text for values in held for text in values.values() if isinstance(text, str)]
-        return any(text in raw for text in texts if len(text) < 40 and BEGIN.search(text) and text[-1] in ">]")
-
-    def _is_cut(self, raw: str, calls: list[dict[str, str]], request: Any, tools: Sequence[str]) -> bool:
-        """Whether a text ends inside a tool call, whatever the format: calls that are closed are found again in the
-        text that follows itself, and no begin of a call is left beyond them."""
-        begins = [match.start() for match in BEGIN.finditer(raw)]
-        if not calls:
-            start, names = raw.lstrip()[:1], "|".join(map(re.escape, tools))
-            named = re.search(rf'[{{,]\s*"name"\s*:\s*"(?:{names})"|\[\s*(?:{names})\(', raw)
-            return bool(begins or named or (start and start in self._bare(request)))
-        tags = [tag for start in begins if (tag := TAG.match(raw, start))]
-        if re.search(r"<[^\s<>]*$", raw) or any(f"</{tag[1]}>" not in raw[tag.end() :] for tag in tags):
-            return True
-        if self._extracted(f"{raw}\nx{raw}", request)[0] != calls * 2:
-            return True
-        return bool(begins) and self._extracted(raw[: begins[-1]], request)[0] == calls
-
-    def _bare(self, request: Any) -> str:
-        """The first characters of calls without a tag that the parser reads."""
-        return "".join(text[0] for text in BARE if self._extracted(text, request)[0])
+    def _begun(self, raw: str, request: Any) -> bool:
+        """Whether a text that is cut off has begun a call."""
+        start = raw.lstrip()[:1]
+        bare = start and any(text[0] == start and self._extracted(text, request)[0] for text in BARE)
+        return bool(bare or BEGIN.search(raw))
 
     def _tokenizer(self) -> Any:
         if self._cached is None:
@@ -310,12 +278,13 @@ def _without(text: str, special: Sequence[str]) -> str:
     return text.strip()
 
 
-def check_parser(kind: str, name: str | None, where: str) -> None:
+@check
+def check_parser(kind: str, name: str | None, where: str) -> Iterator[str]:
     """MarlError for a name that vLLM's table of parsers lacks; `kind`: tool or reasoning. Does not import vLLM."""
     if name is not None and (known := parser_names(kind)) and name not in known:
-        raise MarlError(f"'{where}.{kind}_parser': {unknown(f'{kind} parser of vLLM', name, known)}")
+        yield f"'{where}.{kind}_parser': {unknown(f'{kind} parser of vLLM', name, known)}"
     if name in STUBS:
-        raise MarlError(f"'{where}.{kind}_parser': vLLM's {kind} parser '{name}' parses no texts: remove it")
+        yield f"'{where}.{kind}_parser': vLLM's {kind} parser '{name}' parses no texts: remove it"
 
 
 def parser_names(kind: str) -> list[str]:

@@ -141,15 +141,18 @@ def _register(manager: pluggy.PluginManager, fetch: Fetch, parts: Registry) -> t
         plugin = plugin() if inspect.isclass(plugin) else plugin
         stage = "is not a valid plugin"
         hooks = {name for name in dir(plugin) if name.startswith("marl_") and callable(getattr(plugin, name))}
+        problems = []
         for name in sorted(hooks):  # pluggy would ignore it
             if name not in HOOKS:
-                raise MarlError(f"{source} has the unknown hook '{name}': {nearest(name, HOOKS)}")
-            if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
-                raise MarlError(f"{source} has '{name}' without the decorator '@hookimpl'")
-            if inspect.iscoroutinefunction(getattr(plugin, name)):
-                raise MarlError(f"{source}: hook '{name}' is never awaited: write it without `async`")
+                problems.append(f"has the unknown hook '{name}': {nearest(name, HOOKS)}")
+            elif not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
+                problems.append(f"has '{name}' without the decorator '@hookimpl'")
+            elif inspect.iscoroutinefunction(getattr(plugin, name)):
+                problems.append(f"has the hook '{name}', which is never awaited: write it without `async`")
         if not hooks and not source.distribution.startswith(one_file.REWARDS):
-            raise MarlError(f"{source} implements no hook; valid: {', '.join(sorted(HOOKS))}")
+            problems.append(f"implements no hook; valid: {', '.join(sorted(HOOKS))}")
+        if problems:
+            raise MarlError(f"{source} {problems[0]}")
         name = f"{source.distribution}:{source.plugin}"
         manager.register(plugin, name=name)
         try:

@@ -20,14 +20,12 @@ import types
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import cloudpickle
 
 from marl_verl.errors import MarlError, format_error, missing
 from marl_verl.files import check_run_directory, read_bytes
-from marl_verl.plugins import beside
 from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
@@ -75,14 +73,9 @@ def read_files(paths: Iterable[Path]) -> list[PluginFile]:
     return [_read(name, path) for name, path in file_names(paths).items()]
 
 
-def reward_files(path: Path) -> list[PluginFile]:
-    """Read a file with a reward function, and the modules beside it and in the working directory that it imports.
-
-    MarlError as `read_files`.
-    """
-    file = _read(f"{REWARDS}{path.name}", path)
-    modules = beside.local_modules(path, [path.parent, Path.cwd()])
-    return [file, *(_read(name, module) for name, module in modules.items())]
+def reward_file(path: Path) -> PluginFile:
+    """Read a file with a reward function. MarlError as `read_files`."""
+    return _read(f"{REWARDS}{path.name}", path)
 
 
 def _read(name: str, path: Path) -> PluginFile:
@@ -92,10 +85,8 @@ def _read(name: str, path: Path) -> PluginFile:
         raise missing("plugin file", path, path.parent.glob("*.py"))
     try:
         return PluginFile(name, str(path), read_bytes(path, follow=True).decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise MarlError(f"plugin file '{path}' is not UTF-8 text: {error}.") from error
-    except OSError as error:
-        raise MarlError(f"plugin file '{path}' cannot be read: {error.strerror}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise MarlError(f"plugin file '{path}' cannot be read as UTF-8 text: {error}.") from error
 
 
 def files_of_run(run: Path, files: Sequence[Path] = ()) -> list[PluginFile]:
@@ -127,7 +118,7 @@ def activate(files: Sequence[PluginFile]) -> bool:
     if len(value) > LIMIT:
         names = ", ".join(file.name for file in files)
         message = f"the plugin files {names} take {len(value):,} bytes packed, but the limit is {LIMIT:,}"
-        raise MarlError(f"{message}. Make a package of them: `marl-verl new-plugin` writes one.")
+        raise MarlError(f"{message}. Make a package of them.")
     if value == os.environ.get(FILES_VARIABLE, ""):
         return False
     os.environ[FILES_VARIABLE] = value
@@ -157,8 +148,6 @@ def load_file(file: PluginFile) -> types.ModuleType:
     name = f"{PACKAGE}.{stem}_{file.version}"
     if name in sys.modules:
         return sys.modules[name]
-    if file.name.startswith(beside.FOLDER):  # loaded where the reward file imports it
-        return types.ModuleType(name)
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
     package.__path__ = []
     cloudpickle.register_pickle_by_value(package)  # a process that runs one of their functions has not loaded them
@@ -172,10 +161,9 @@ def load_file(file: PluginFile) -> types.ModuleType:
         loader.exec_module(module)
     except Exception as error:  # plugin code may raise anything: the error names file and line, and keeps the cause
         del sys.modules[name]
-        if isinstance(error, SyntaxError) and error.filename == file.path:
-            message = f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}"
-            raise MarlError(f"{message}. Correct the line.") from error
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
+        if isinstance(error, SyntaxError) and error.filename == file.path:
+            lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
         raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(format_error(error).split())}") from error
     return module
@@ -192,29 +180,3 @@ class _Loader(importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         return self.source_to_code(self.file.text, self.file.path)
-
-
-class _Beside(importlib.abc.MetaPathFinder):
-    """Finds the modules beside reward files that are in use, by their own names, after everything that is installed."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        files = {file.name: file for file in files_in_use() if file.name.startswith(beside.FOLDER)}
-        if not files or (source := beside.source_of(fullname, list(files))) is None:
-            return None
-        name, package = source
-        file = PluginFile(fullname, fullname, "") if name is None else files[name]
-        return importlib.util.spec_from_loader(fullname, _ByValue(file), is_package=package)
-
-
-class _ByValue(_Loader):
-    """Loads a module whose functions are pickled by value: other processes may not find it."""
-
-    def is_package(self, fullname: str) -> bool:
-        return bool(self.file.name.endswith("/__init__.py") or not self.file.text)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        super().exec_module(module)
-        cloudpickle.register_pickle_by_value(module)
-
-
-sys.meta_path.append(_Beside())

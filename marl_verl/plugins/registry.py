@@ -152,16 +152,16 @@ class Registry:
         self._add("commands", name, target, {"help": help})
 
     def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
-        label = f"{KINDS[kind]} {name!r} of {self.source}"
+        form = "package.module" if kind == "commands" else "package.module:attribute"
+        problem = ""
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise MarlError(f"{label}: a name must consist of letters, digits and . _ + -")
-        if target is None:
-            raise MarlError(f"{label}: the target is None")
-        if isinstance(target, str) and not (MODULE if kind == "commands" else LAZY).fullmatch(target):
-            form = "package.module" if kind == "commands" else "package.module:attribute"
-            raise MarlError(f"{label}: '{target}' is not of the form '{form}'")
-        if (kind, name) in self.entries:
-            raise MarlError(f"{label} is registered twice by the same plugin: rename one")
+            problem = "a name must consist of letters, digits and . _ + -"
+        elif isinstance(target, str) and not (MODULE if kind == "commands" else LAZY).fullmatch(target):
+            problem = f"'{target}' is not of the form '{form}'"
+        elif (kind, name) in self.entries:
+            problem = "it is registered twice by the same plugin: rename one"
+        if problem:
+            raise MarlError(f"{KINDS[kind]} {name!r} of {self.source}: {problem}")
         self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})
 
 

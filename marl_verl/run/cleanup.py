@@ -22,8 +22,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from marl_verl.config.hardware import RUN_VARIABLE
-from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
+from marl_verl.config.hardware import RANKS_A_RUN, RUN_VARIABLE, first_rank_of
 
 PREFIX = "marl-"
 RECORD = "run.json"

@@ -19,12 +19,11 @@ from typing import Any, TextIO
 
 from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
-from marl_verl.episode.debugging import breakpoints
+from marl_verl.episode.calls import breakpoints
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import emit, received
-from marl_verl.run.progress import Display, usual
+from marl_verl.run.progress import Display, RunEvents, interrupted, usual
 from marl_verl.run.terminal import termination_as_interrupt
-from marl_verl.run.timing import RunEvents, interrupted
 from marl_verl.threads import outside_loop
 
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.events import SCRATCH_VARIABLE
+from marl_verl.files import SAFE_PATH
 from marl_verl.run.checkpoint.folders import complete
 from marl_verl.run.cleanup import RunResources
 from marl_verl.run.run_dir import REQUEST
@@ -68,3 +70,21 @@ def how_to_continue(folder: Path) -> str:
     if complete(folder / "checkpoints"):
         return f"Continue with: marl-verl train --resume {folder}"
     return "No checkpoint was saved yet: start a new run"
+
+
+def use_installed_verl() -> None:
+    """Search the working directory last if it has another verl than the installed one, and not at all in children."""
+    here = Path.cwd()
+    if not (here / "verl" / "__init__.py").is_file():
+        return
+    elsewhere = [path for path in sys.path if _folder(path) != here]
+    if PathFinder.find_spec("verl", elsewhere) is None:
+        return  # this checkout is the installed one
+    sys.path[:] = [*elsewhere, str(here)]
+    os.environ[SAFE_PATH] = "1"
+    if paths := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths.split(os.pathsep) if _folder(path) != here)
+
+
+def _folder(path: str) -> Path:
+    return Path(path or ".").resolve()

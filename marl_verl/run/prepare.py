@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algo.algorithms import Algorithm
@@ -22,36 +22,33 @@ from marl_verl.algo.sampling import Sampler
 from marl_verl.backend import cluster
 from marl_verl.config import checks, engine, fit
 from marl_verl.config.backend import check_local, choose_backend, is_local
+from marl_verl.config.checks import check_with_verl
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
-from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
-from marl_verl.config.schedule import check_schedule, small_updates
+from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function, use_verl_data
+from marl_verl.config.schedule import check_schedule, check_task_choice
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
-from marl_verl.config.task_choice import check_task_choice
 from marl_verl.config.variants import run_name
-from marl_verl.config.verl_checks import check_with_verl
-from marl_verl.config.verl_data import use_verl_data
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.extensions import check_run_options, extension
 from marl_verl.files import read_json
-from marl_verl.models.sizes import sizes
+from marl_verl.models.count import sizes
 from marl_verl.models.sources import ModelToMake, source
 from marl_verl.options import build
+from marl_verl.plugins import one_file
 from marl_verl.run import estimate, private_network
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.child import check_in_child
-from marl_verl.run.machine import machine, packages
 from marl_verl.run.progress import Display
-from marl_verl.run.prompts import check_prompts
-from marl_verl.run.rehearsal import TRIED, check_requests, rehearse_split
-from marl_verl.run.run_dir import STARTS
+from marl_verl.run.rehearsal import TRIED, check_prompts, check_requests, drop_overlong, rehearse_split
+from marl_verl.run.run_dir import STARTS, machine, packages
 from marl_verl.run.trackers import check_trackers, keyless
-from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
 
@@ -68,7 +65,7 @@ class Plan:
     made_critic: tuple[str, ModelToMake] | None  # with its key in the section of the critic
     folder: Path  # exists only for a resumed run
     resumed: bool = False
-    files: tuple[plugins.PluginFile, ...] = ()
+    files: tuple[one_file.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
     needs: tuple[estimate.Need, ...] = ()  # of memory and disk
     arguments: tuple[str, ...] = ()  # of `marl-verl train`
@@ -86,7 +83,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     config.marl.run.backend = choose_backend(config, overrides)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
-    files = plugins.read_files([*paths, *plugin_files])
+    files = one_file.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
     use_verl_data(config)
     files += use_reward_function(config, recipe.resolve().parent)
@@ -98,10 +95,8 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
 
 
 def _plugin_paths(config: DictConfig) -> list[Path]:
-    paths = config.marl.plugins
-    if not isinstance(paths, ListConfig) or not all(isinstance(path, str) for path in paths):
-        raise MarlError(f"'marl.plugins' must be a list of files, got {paths!r}. Write e.g. [my_team.py].")
-    return [Path(path) for path in paths]
+    paths = config.marl.plugins or ()
+    return [Path(str(path)) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
@@ -119,7 +114,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
         raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
     pickles.check(saved)
     team = folders.read(saved)
-    files = plugins.files_of_run(folder, plugin_files)
+    files = one_file.files_of_run(folder, plugin_files)
     plugins.use_files(files)
     fingerprint.check_plugins(team["plugins"], saved)  # first: the config cannot be checked without them
     config = read_composed(folder)
@@ -129,7 +124,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     if _plugin_paths(config) != began_with:
         raise MarlError(
             f"'marl.plugins' cannot be changed in a continued run: '{folder}' uses its copies in "
-            f"'{folder / plugins.COPIES}'. Start a new run to use other files."
+            f"'{folder / one_file.COPIES}'. Start a new run to use other files."
         )
     OmegaConf.update(config, "marl.run.backend", config.marl.run.get("backend") or "verl", force_add=True)
     config.trainer.resume_mode = "auto"
@@ -153,11 +148,11 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
 def _changed_since(plan: Plan, began_with: Sequence[Path]) -> Iterator[str]:
     """Yield a note for each plugin file whose original has changed since the run copied it."""
     copies = {file.name: file for file in plan.files}
-    for name, path in plugins.file_names(began_with).items():
-        if path.is_file() and (now := plugins.read_files([path])[0]).text != copies[name].text:
+    for name, path in one_file.file_names(began_with).items():
+        if path.is_file() and (now := one_file.read_files([path])[0]).text != copies[name].text:
             yield (
                 f"plugin file '{path}' (content {now.version}) has changed since the run began. The run continues with "
-                f"its copy '{plan.folder / plugins.COPIES / name}' (content {copies[name].version}). "
+                f"its copy '{plan.folder / one_file.COPIES / name}' (content {copies[name].version}). "
                 f"To use the changed file, start a new run: marl-verl train {plan.config.marl.run.recipe}"
             )
 
@@ -233,7 +228,6 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     rewards = {name: plugins.load().get("rewards", name) for name in names}
     rehearsed = {name: rehearse_split(workflow, split, team, rewards, task_set) for name, split in tasks.items()}
     moves = next(iter(rehearsed.values()), ())
-    notes += checks.missing_tools(tasks, moves)
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)
     if (doubt := samplers["sampler"].warning(task_set, turns)) is not None:
@@ -243,7 +237,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
-    checks.check_machine(config, team, folder)
+    checks.check_machine(folder)
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
     engine.check_engine(resolved, team)
@@ -259,7 +253,6 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     check_in_child(*heavy, here=is_local(config) and not dry_run)  # which imports torch in any case
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
-    notes += small_updates(resolved, team, batch)
     needs = tuple(estimate.estimate(resolved, team, made, batch, folder))
     for need in needs:
         need.check()
@@ -325,7 +318,7 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
         except BaseException:
             plan.folder.rmdir()
             raise
-    plugins.use_files(plugins.files_of_run(plan.folder.resolve()))
+    plugins.use_files(one_file.files_of_run(plan.folder.resolve()))
     return plan.folder
 
 
@@ -356,5 +349,5 @@ def _write(plan: Plan, composed: str) -> None:
         if plan.resumed:
             shutil.copytree(new, folder, dirs_exist_ok=True)
         else:
-            plugins.copy_files(plan.files, new)
+            one_file.copy_files(plan.files, new)
             new.rename(folder)

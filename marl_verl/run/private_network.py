@@ -10,11 +10,12 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
 from marl_verl.config.hardware import ray_address
-from marl_verl.errors import MarlError
+from marl_verl.errors import check as checked
 from marl_verl.team import TeamConfig
 
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_NEWUSER, CLONE_NEWNET
@@ -37,18 +38,19 @@ def enter() -> None:
         fcntl.ioctl(any_socket, SET_FLAGS, request.pack(b"lo", flags | UP))
 
 
-def check(config: DictConfig, team: TeamConfig) -> None:
+@checked
+def check(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     """MarlError if the run asks for a private network and cannot have one, or needs another machine."""
     if not config.marl.run.private_network:
         return
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
-            raise MarlError(f"'{KEY}' is on, but policy '{name}' is an endpoint, which is outside: set it to false")
+            yield f"'{KEY}' is on, but policy '{name}' is an endpoint, which is outside: set it to false"
     if (address := ray_address(config)) is not None:
-        raise MarlError(f"'{KEY}' is on, but 'ray_kwargs.ray_init.address' is '{address}': set one of them only")
+        yield f"'{KEY}' is on, but 'ray_kwargs.ray_init.address' is '{address}': set one of them only"
     if why := _forbidden():
         advice = "set it to false, or use a container of your own (docs/security.md)"
-        raise MarlError(f"'{KEY}' is on, but this machine makes no network for a process ({why}): {advice}")
+        yield f"'{KEY}' is on, but this machine makes no network for a process ({why}): {advice}"
 
 
 def _forbidden() -> str:

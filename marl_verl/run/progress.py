@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import re
 import statistics
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -25,8 +26,43 @@ from rich.text import Text
 
 from marl_verl.errors import MarlError
 from marl_verl.files import read_json
-from marl_verl.run.cell import Cell
+from marl_verl.run.parent import how_to_continue
 from marl_verl.run.terminal import discard, unwritable
+
+PERIOD, WIDTH = 0.5, 100  # seconds between two drawings; characters of a line
+PRE = '<pre style="line-height:normal;font-family:Menlo,Consolas,monospace">{code}</pre>'
+
+
+class Cell:
+    """Draws in an output of its own, with IPython alone: rich needs ipywidgets. As rich's `Live`."""
+
+    def __init__(self, view: RenderableType) -> None:
+        self._view, self._stopped = view, threading.Event()
+        self._thread = threading.Thread(target=self._draw, name="marl-verl view", daemon=True)
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self._output: Any = display(self._html(), display_id=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Remove the view."""
+        self._stopped.set()
+        self._thread.join()
+        self._output.update(self._html(""))
+
+    def _draw(self) -> None:
+        while not self._stopped.wait(PERIOD):
+            self._output.update(self._html())
+
+    def _html(self, text: str | None = None) -> Any:
+        from IPython.display import HTML
+
+        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False, force_terminal=True)
+        console.print(self._view if text is None else text)
+        return HTML(console.export_html(inline_styles=True, code_format=PRE))
+
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
 SECONDS = {  # phase of a step -> its metric in seconds/
@@ -312,3 +348,48 @@ class Display:
 
 Progress = bool | Callable[[Event], object] | Display
 """The argument of `Display.of`."""
+
+
+class RunEvents:
+    """Shows the events of a run, and keeps what is needed after its end.
+
+    Attributes:
+        timing: the start times of phases in seconds since the command, written to timing.json.
+        error: the last error event; None without one.
+        activity: e.g. "while updating in step 12".
+    """
+
+    def __init__(self, folder: Path, display: Display, backend: str, begun: float) -> None:
+        self.folder, self.display = folder, display
+        self.timing: dict[str, Any] = {"phases": {}, "backend": backend, "begun": begun}
+        self.error: dict[str, Any] | None = None
+        self.activity = "while starting"
+
+    def handle(self, event: dict[str, Any]) -> None:
+        """Show an event."""
+        kind, seconds = event["event"], time.time() - self.timing["begun"]
+        if kind == "error":
+            self.error = event
+        elif kind == "doing":
+            self.activity = event["activity"]
+        elif kind == "phase":
+            self.timing["phases"][event["name"]] = seconds
+        elif kind == "started":
+            self.timing["policies"] = event["seconds"]
+            self.timing["phases"]["policies started"] = seconds
+        elif kind == "step":
+            self.timing.setdefault("seconds_to_first_step", seconds)
+        elif kind == "validation" and "seconds_to_first_step" not in self.timing:
+            self.timing["validated"] = seconds
+        if kind in ("phase", "started", "step", "validation"):
+            new = self.folder / ".timing.json"
+            new.write_text(json.dumps(self.timing))
+            new.replace(self.folder / "timing.json")
+        self.display.event(event)
+
+
+def interrupted(folder: Path, display: Display) -> KeyboardInterrupt:
+    """Print how to continue an interrupted run. Returns the exception to raise, with the same message."""
+    message = f"interrupted. {how_to_continue(folder)}"
+    display.print(message)
+    return KeyboardInterrupt(message)

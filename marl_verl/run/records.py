@@ -16,12 +16,12 @@ from marl_verl.config.stored import marl_section
 from marl_verl.episode.codec import SCHEMA, as_line
 from marl_verl.errors import MarlError
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.base import Split
+from marl_verl.tasks.task import Split
 from marl_verl.team import AgentConfig, Named, TeamConfig
 from marl_verl.version import __version__
 
 if TYPE_CHECKING:
-    from marl_verl.backend.report import Report
+    from marl_verl.backend.protocol import Report
 
 
 def header(

@@ -1,22 +1,28 @@
-"""A rehearsal of the workflow without a model, and the checks of what its agents would request in a run."""
+"""A rehearsal of the workflow without a model, and checks of what its agents would request: parameters and lengths."""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from omegaconf import DictConfig
 
 from marl_verl.algo.sampling.context import RoleReward, finite, judged
 from marl_verl.algo.sampling.scoring import scored
-from marl_verl.episode import Act, Action, Episode, Run, Turn, UnknownAgentError, Workflow, WorkflowError
-from marl_verl.episode.calls import is_async
-from marl_verl.episode.debugging import breakpoints
-from marl_verl.episode.messages import untrained_sampling
-from marl_verl.errors import MarlError, MarlWarning, format_error
-from marl_verl.tasks.base import Task, TaskSet, is_quick
+from marl_verl.config.policy_models import chat_of
+from marl_verl.config.resolve import resolve
+from marl_verl.episode import Act, Action, Episode, Run, Turn, Workflow, WorkflowError
+from marl_verl.episode.calls import breakpoints, is_async
+from marl_verl.episode.errors import UnknownAgentError
+from marl_verl.episode.messages import as_observation, message_text, untrained_sampling
+from marl_verl.errors import MarlError, MarlWarning, check, format_error
+from marl_verl.models.chat import Chat
+from marl_verl.models.sources import ModelToMake
+from marl_verl.tasks.base import TaskSet, is_quick
+from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import TeamConfig
 from marl_verl.threads import TimeUp, time_limit
 
@@ -148,3 +154,107 @@ def check_requests(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act]) 
         why = untrained_sampling(act.parameters, trained_at, f"policy '{agent.policy}'", agent.policy)
         if why is not None:
             raise MarlError(f"agent '{agent.name}': {why}")
+
+
+@check
+def check_prompts(
+    resolved: DictConfig,
+    team: TeamConfig,
+    workflow: Workflow,
+    tasks: Mapping[Split, Sequence[Task]],
+    rehearsed: Mapping[Split, Moves],
+    made: Mapping[str, ModelToMake],
+) -> Iterator[str]:
+    """MarlError if the prompts of an agent are all too long for its policy in the shortest `TRIED` tasks of a split.
+
+    `rehearsed` has the moves of one task of each split; others are rehearsed only if its prompts are too long.
+    """
+    count = _counter(resolved, team, made)
+    for split, moves in rehearsed.items():
+        lengths = {agent: [n] for agent, n in _too_long(moves, resolved, team, count).items()}
+        for task in sorted(tasks[split], key=_size)[:TRIED]:
+            if not lengths:
+                break
+            shortest = _too_long(rehearse(workflow, task, team), resolved, team, count)
+            lengths = {agent: [*lengths[agent], n] for agent, n in shortest.items() if agent in lengths}
+        for agent, counts in lengths.items():
+            policy = team.agents[agent].policy
+            limit = f"data.max_prompt_length={_limit(resolved, policy)} (policy '{policy}')"
+            problem = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(counts)} tokens"
+            yield f"{problem}, but the limit is {limit}. Set data.max_prompt_length={max(counts)} or more."
+
+
+def _size(task: Task) -> int:
+    return sum(len(message_text(message)) for message in as_observation(observation(task)))
+
+
+def _limit(resolved: DictConfig, policy: str) -> int:
+    return int(resolved.policies[policy].actor_rollout_ref.rollout.prompt_length)
+
+
+def _too_long(moves: Moves, resolved: DictConfig, team: TeamConfig, count: Callable[[Act], int]) -> dict[str, int]:
+    """Agent -> tokens of its shortest prompt, for each agent whose prompts are all longer than its policy's limit."""
+    counts: dict[str, list[int]] = {}
+    for act in (act for acts in moves for act in acts):
+        if not team.policies[team.agents[act.agent].policy].external:
+            counts.setdefault(act.agent, []).append(count(act))
+    shortest = {agent: min(tokens) for agent, tokens in counts.items()}
+    return {agent: n for agent, n in shortest.items() if n > _limit(resolved, team.agents[agent].policy)}
+
+
+def _counter(resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> Callable[[Act], int]:
+    """A function that counts the tokens of an act's prompt: 0 if its tokenizer is not on this machine."""
+    chats: dict[str, Chat | None] = {}
+
+    def count(act: Act) -> int:
+        agent, tools = team.agents[act.agent], (act.parameters or {}).get("tools")
+        messages, section = agent.conversation(act.observation), resolved.policies[agent.policy]
+        model = made.get(agent.policy)
+        plain = model is not None and not tools and not section.actor_rollout_ref.model.custom_chat_template
+        if model is not None and plain and (tokens := model.prompt_tokens(messages)) is not None:
+            return tokens  # without an import of transformers
+        if agent.policy not in chats:
+            try:
+                chats[agent.policy] = chat_of(agent.policy, section, made, local_files_only=True)
+            except (MarlError, OSError):  # `check_templates` reports what cannot be loaded from a folder
+                chats[agent.policy] = None
+        chat = chats[agent.policy]
+        return 0 if chat is None else len(chat.encode_request(messages, tools))
+
+    return count
+
+
+def drop_overlong(
+    config: DictConfig, team: TeamConfig, tasks: dict[Split, list[Task]], made: Mapping[str, ModelToMake]
+) -> Iterator[str]:
+    """Remove tasks from `tasks` that are too long for one of the agents, with its instructions; yield a note.
+
+    A workflow may show an agent more than the task: that is not known before a run.
+    """
+    if not config.data.filter_overlong_prompts:
+        return
+    resolved, limits, chats = resolve(config, team), {}, {}
+    for name, policy in team.policies.items():
+        if not policy.external:
+            try:
+                chats[name] = chat_of(name, resolved.policies[name], made)
+            except MarlError:
+                raise
+            except Exception as error:
+                message = f"data.filter_overlong_prompts needs the tokenizer of policy '{name}', which cannot be loaded"
+                raise MarlError(f"{message}: {error}") from error
+            limits[name] = int(resolved.policies[name].actor_rollout_ref.rollout.prompt_length)
+    agents = [agent for agent in team.agents.values() if agent.policy in chats]
+
+    def fits(task: Task) -> bool:
+        seen = as_observation(observation(task))
+        return all(
+            len(chats[agent.policy].render(agent.conversation(seen), tokenize=True)) <= limits[agent.policy]
+            for agent in agents
+        )
+
+    for split, loaded in tasks.items():
+        tasks[split] = [task for task in loaded if fits(task)]
+        dropped = len(loaded) - len(tasks[split])
+        why = "longer than data.max_prompt_length"
+        yield f"{dropped} of {len(loaded)} {split} tasks dropped: their prompt is {why} (data.filter_overlong_prompts)"

@@ -14,17 +14,19 @@ import uuid
 from pathlib import Path
 
 import psutil
+from omegaconf import DictConfig
 
-from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
-from marl_verl.config.server_names import POLICIES_VARIABLE
+from marl_verl.config.backend import is_local
+from marl_verl.config.hardware import HARDWARE_VARIABLE, POLICIES_VARIABLE, RUN_VARIABLE, on_gpu
+from marl_verl.config.stored import team_of
 from marl_verl.errors import RunError
 from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE
+from marl_verl.run import embedded
 from marl_verl.run.cleanup import RunResources, cleanup_abandoned
 from marl_verl.run.parent import how_to_continue
 from marl_verl.run.private_network import enter
-from marl_verl.run.progress import Display, usual
+from marl_verl.run.progress import Display, RunEvents, interrupted, usual
 from marl_verl.run.terminal import termination_as_interrupt
-from marl_verl.run.timing import RunEvents, interrupted
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 ON_TWO_CORES = {"starting Ray and loading verl": 6.0, "starting policies": 30.0}
@@ -191,3 +193,29 @@ def prctl(option: int, value: int) -> None:
     """Set a process attribute on Linux; elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
+
+
+def start(
+    work: str,
+    folder: Path,
+    config: DictConfig,
+    display: Display,
+    begun: float,
+    log: Path | None = None,
+    lock: int | None = None,
+) -> None:
+    """Do the work and show its progress. RunError and KeyboardInterrupt as `TrainerProcess.run`.
+
+    Args:
+        work: "module:function", which takes the folder; the module is also a program that does so.
+        config: the resolved config of the folder.
+        begun: when the command began.
+        log: the file for the output; default: train.log in the folder.
+        lock: the descriptor of the run's `locked`.
+    """
+    policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
+    if is_local(config):
+        embedded.run(work, folder, policies, log, gpu, display, begun)
+        return
+    module, private = work.partition(":")[0], bool(config.marl.run.private_network)
+    TrainerProcess(folder, policies, module, log, lock, gpu, private).run(display, begun)

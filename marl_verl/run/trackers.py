@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import ListConfig
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check, unknown
 from marl_verl.files import read_text
 
 TRACKERS = {
@@ -39,17 +39,18 @@ def names_of(config: Any) -> list[str]:
     return names
 
 
-def check_trackers(config: Any) -> None:
+@check
+def check_trackers(config: Any) -> Iterator[str]:
     """MarlError for an unknown tracker, or one whose package is missing."""
     for name in names_of(config):
         if name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
+            yield str(unknown("tracker", name, TRACKERS))
         package = TRACKERS[name]
         modules = [package.replace("-", "_")] if package else []
         if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
             modules += ["sqlalchemy", "alembic"]  # for the database; mlflow-skinny does not install them
         if not all(map(importlib.util.find_spec, modules)):
-            raise MarlError(f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}")
+            yield f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}"
 
 
 def keyless(config: Any) -> list[str]:

@@ -11,11 +11,8 @@ from typing import Any, ClassVar, TypeVar
 
 from marl_verl.errors import MarlError
 from marl_verl.options import Options
-from marl_verl.tasks.sides import winner
-from marl_verl.tasks.task import SPLITS, Split, Task
+from marl_verl.tasks.task import Split, Task, winner
 from marl_verl.tasks.task_files import read_tasks
-
-__all__ = ["SPLITS", "Split", "Task", "TaskSet", "distinct", "held_out", "is_quick", "quick"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,12 +1,14 @@
-"""The fields of a row of a data set, read with errors that name file, row and field."""
+"""The fields of a row of a data set, read with errors that name file, row and field; and tags in an agent's text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.tasks.task import Task
 
 
 class Fields:
@@ -80,3 +82,122 @@ class Fields:
 def _is_text(value: Any) -> bool:
     """Whether a value is a text or a number. NaN is none: it is what data frames write for a missing value."""
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value
+
+
+_VERDICT = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
+
+
+def tagged(text: str, tag: str) -> str | None:
+    """The content of the last `<tag>...</tag>`; None without one, or if it is empty."""
+    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
+    return (contents[-1].strip() or None) if contents else None
+
+
+def verdict(text: str, words: Sequence[str]) -> str | None:
+    """The one of `words` (lower case) in `<verify>` tags; None without one, or with different ones."""
+    verdicts = {word.lower() for word in _VERDICT.findall(text)} & set(words)
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def clipped(text: str, most: int) -> str:
+    """A text of at most `most` characters: cut in the middle, since the end has the answer or verdict."""
+    if len(text) <= most:
+        return text
+    cut = "\n[...]\n"
+    head = max(0, (most - len(cut)) // 2)
+    tail = max(0, most - len(cut) - head)
+    return text[:head] + cut + text[len(text) - tail :]
+
+
+KEY = "marl.task.options.fields"
+Columns = Mapping[str, str | Sequence[str]]
+"""Name that is read -> column, or columns whose texts are joined. `a.b` is the value of `b` in the column `a`."""
+_ASKED = re.compile("(question|problem|prompt|query)(text)?")
+_PART = re.compile(
+    "body|context|passage|premise|hypothesis|story|background|statement|instruction|input|figure|table|options?|choices?"
+    "|(option|choice|distractor|incorrectanswer)([a-h]|[0-9]+)"
+)
+_FINAL = re.compile("((final|correct|right|gold|golden|expected)(answers?|solution)|groundtruth|answerkey|gold)")
+_ANSWER = re.compile("(answers?|target|label|correct|expected|output|solution|result)(text)?")
+
+
+def with_fields(row: Mapping[str, Any], fields: Columns, where: str) -> dict[str, Any]:
+    """A row with the columns of `fields` under the names that are read. MarlError if a column is missing."""
+    named: dict[str, Any] = {}
+    for name, columns in fields.items():
+        if isinstance(columns, str):
+            value = _value(row, columns, name, where)
+            message = value[0] if isinstance(value, list) and len(value) == 1 else None
+            user = isinstance(message, Mapping) and message.get("role") == "user"  # a prompt in rows of verl's form
+            named[name] = message.get("content", value) if user and message else value
+        else:
+            named[name] = "\n\n".join(_text(_value(row, column, name, where)) for column in columns)
+    lower = {name.lower() for name in named}
+    return {column: value for column, value in row.items() if str(column).lower() not in lower} | named
+
+
+def check_read(row: Mapping[str, Any], read: Mapping[str, str], task: Task, fields: Columns | None, where: str) -> None:
+    """MarlError for a column that looks like a part of the question or the answer, and whose text a task does not have.
+
+    Args:
+        read: name -> the column that was read under it.
+        fields: the option, which says what the question or the answer is; None if the task set has no such option.
+    """
+    options = fields or {}
+    mapped = [column for columns in options.values() for column in ([columns] if isinstance(columns, str) else columns)]
+    known = {*read.values(), *(column.partition(".")[0] for column in mapped)}
+    unread = [column for column in row if column not in (*known, "prompt")]  # rows of verl have it beside the question
+    texts = set(_leaves(task.data))
+    answers = [] if _like(options, _ANSWER, _FINAL) else _like(unread, _FINAL, *([] if task.data else [_ANSWER]))
+    for column in [*([] if _like(options, _ASKED) else _like(unread, _ASKED, _PART)), *answers]:
+        text = _text(row[column]).strip()
+        if not text or text in texts or (column not in answers and text in task.prompt):
+            continue
+        kind = "the answer" if column in answers else "a part of the question"
+        remedy = f"Write it into '{'data' if column in answers else 'prompt'}'."
+        asked, answer = _like(read, _ASKED), [*_like(read, _ANSWER, _FINAL), "answer"][0]
+        if fields is not None and column in answers:
+            remedy = f"Set {option({answer: column})}."
+        elif fields is not None and asked:
+            used = read[asked[0]]
+            columns = [name for name in row if name in (used, column)]
+            remedy = f"Set {option({asked[0]: columns})}, or {option({asked[0]: used})} to leave it out."
+        raise MarlError(f"{where}: column '{column}' is not read, and looks like {kind}. {remedy}")
+
+
+def option(fields: Columns) -> str:
+    """The option `fields` as it is typed."""
+    typed = []
+    for name, columns in fields.items():
+        names = [columns] if isinstance(columns, str) else columns
+        texts = [text if re.fullmatch(r"[\w.]+", text) else f"'{text}'" for text in names]
+        typed.append(f"{name}: {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}")
+    return f"{KEY}={{{', '.join(typed)}}}"
+
+
+def _like(columns: Iterable[Any], *patterns: re.Pattern[str]) -> list[Any]:
+    """The columns whose names match one of the patterns, without case, white space and signs; pattern by pattern."""
+    plain = [(column, re.sub(r"[^a-z0-9]", "", str(column).lower())) for column in columns]
+    return [column for pattern in patterns for column, name in plain if pattern.fullmatch(name)]
+
+
+def _value(row: Mapping[str, Any], path: str, name: str, where: str) -> Any:
+    value: Any = row
+    for key in [path] if path in row else path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            hint = nearest(key, map(str, value)) if isinstance(value, Mapping) else "it is no object"
+            raise MarlError(f"{where} has no field '{path}' ({KEY}.{name}): {hint}")
+        value = value[key]
+    return value
+
+
+def _text(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield str(value).strip()

@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 from marl_verl.errors import MarlError, MarlWarning, nearest, unknown
 from marl_verl.options import Positive
 from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.columns import KEY, check_read, with_fields
-from marl_verl.tasks.fields import Fields
+from marl_verl.tasks.fields import KEY, Fields, check_read, with_fields
 from marl_verl.tasks.task import SET, SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
 

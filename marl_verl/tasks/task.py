@@ -1,7 +1,8 @@
-"""A task, and the splits of a task set."""
+"""A task, the splits of a task set, and statistics of episodes whose sides compete."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,3 +25,28 @@ class Task:
     id: str
     prompt: str
     data: dict[str, Any] = field(default_factory=dict)
+
+
+def winner(outcomes: Mapping[str, float]) -> str | None:
+    """The side with the highest outcome; None if several have it, or without outcomes."""
+    best = [side for side, outcome in outcomes.items() if outcome == max(outcomes.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """Side -> `outcome`, the mean of its scores, and `wins`, the share of episodes that it won.
+
+    Args:
+        episodes: side -> its score, of each episode; none if the task set does not score sides.
+    """
+    winners = [winner(outcomes) for outcomes in episodes]
+    statistics: dict[str, dict[str, Any]] = {}
+    for side in dict.fromkeys(side for outcomes in episodes for side in outcomes):
+        scores = [outcomes[side] for outcomes in episodes if side in outcomes]
+        statistics[side] = {"outcome": sum(scores) / len(scores), "wins": winners.count(side) / len(episodes)}
+    return statistics
+
+
+def draws(episodes: Sequence[Mapping[str, float]]) -> float:
+    """The share of episodes without a winner; there must be an episode."""
+    return sum(winner(outcomes) is None for outcomes in episodes) / len(episodes)

@@ -6,15 +6,17 @@ verl's rows have `prompt` as a list of one message, and `data_source`, `reward_m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError, MarlWarning, missing, nearest
-from marl_verl.tasks.columns import check_read
-from marl_verl.tasks.task import Task
+from marl_verl.tasks.fields import check_read
+from marl_verl.tasks.task import SET, Task
 
 VERL = ("data_source", "reward_model", "extra_info")  # columns of verl's data sets that scoring needs
 USED = {name: name for name in ("id", "prompt", "data", *VERL)}
@@ -111,12 +113,10 @@ def _task(row: dict[str, Any], path: Path, number: int, where: str) -> Task:
             why = f"got {row[name]!r:.60}" if name in row else nearest(name, map(str, row))
             raise MarlError(f"{where} has no text '{name}': {why}")
     data = row.get("data")
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         data = json.loads(data) if isinstance(data, str) else data or {}  # parquet often holds JSON as text
-    except (ValueError, RecursionError) as error:
-        raise MarlError(f"{where}: 'data' is text that is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise MarlError(f"{where}: 'data' must be an object, got {data!r:.60}")
+        raise MarlError(f"{where}: 'data' must be an object, or its JSON text, got {data!r:.60}")
     return Task(row["id"], row["prompt"], {**{name: row[name] for name in VERL if name in row}, **data})
 
 
@@ -130,3 +130,40 @@ def _from_verl(row: dict[str, Any], path: Path, number: int) -> dict[str, Any]:
         place = (info.get("split", path.stem), info.get("index", number))
         row = {**row, "id": "-".join(map(str, (row.get("data_source") or "task", *place)))}
     return row
+
+
+BESIDE = ("extra_info", "data_source", SET)  # numbers of rows, and names of files
+ROW = "reward_model"
+"""What only rows of verl's form have."""
+ANSWERS = (ROW, "answer", "answers", "solution", "aliases")
+
+
+def trained(training: Sequence[Task], test: Iterable[Task], files: bool) -> list[Task]:
+    """The test tasks that are training tasks: in rows of files those with the same question, apart from white space and
+    a system message; of generated tasks those with the same id.
+
+    A question that several training tasks ask with different answers, as in a game whose prompt is always the same, is
+    another one with another answer. If all have the same question and answer, tasks are compared by their ids.
+    """
+    answers = defaultdict[str, set[str]](set)
+    for task in training:
+        answers[_question(task)].add(_answer(task))
+    alike = len(training) > 1 and len(answers) == 1 and len(next(iter(answers.values()))) == 1
+    if alike or not (files or any(ROW in task.data for task in training)):
+        ids = {task.id for task in training}
+        return [task for task in test if task.id in ids]
+    known = ((task, answers.get(_question(task), ())) for task in test)
+    return [task for task, right in known if len(right) == 1 or _answer(task) in right]
+
+
+def _question(task: Task) -> str:
+    """What is asked: the text that is not the system's, and the data but the answer."""
+    data = {name: value for name, value in task.data.items() if name not in (*BESIDE, *ANSWERS)}
+    messages, text = data.get("messages"), task.prompt
+    if ROW in task.data and isinstance(messages, list):
+        text = " ".join(message["content"] for message in data.pop("messages") if message["role"] != "system")
+    return json.dumps([text.split(), data], sort_keys=True)
+
+
+def _answer(task: Task) -> str:
+    return json.dumps({name: task.data[name] for name in ANSWERS if name in task.data}, sort_keys=True)

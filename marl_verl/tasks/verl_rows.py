@@ -9,25 +9,69 @@ model in the rollout worker; these are refused.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
+import io
 import json
 import os
 import random
-import re
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from marl_verl.errors import MarlError, MarlWarning, nearest, shown
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
+from marl_verl.tasks.base import DetailedScore, TaskSet
+from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.task_files import read_rows
-from marl_verl.tasks.verl_truth import wrong_truth
+
+WRITTEN = {"gsm8k": "#### {}", "math_reward": "\\boxed{{{}}}", "math_dapo": "Answer: {}"}
+"""File of verl -> how its score wants an answer to be written."""
+SEARCH = "searchR1_"
+
+
+def wrong_truth(source: str, truth: Any) -> str | None:
+    """Why no answer would be right by verl's comparison of texts; None if one would."""
+    key = "'reward_model.ground_truth'"
+    if source.startswith(SEARCH):
+        targets = truth.get("target") if isinstance(truth, Mapping) else None
+        texts = targets if isinstance(targets, list) else [targets]
+        right = texts and all(isinstance(text, str) and text.strip() for text in texts)
+        return None if right else f"{key} must be {{target: a text, or a list of texts}}, got {shown(truth)}"
+    if not isinstance(truth, str) or not truth.strip():
+        return f"{key} must be a text, with which verl compares the text of an answer, got {shown(truth)}"
+    name = {"openai/gsm8k": "gsm8k"}.get(source, "math_reward" if "MATH" in source else "math_dapo")
+    answer = WRITTEN[name].format(truth)
+    if _score(name, answer, truth) >= 1:
+        return None
+    message = f"verl's score of '{source}' does not find it in the answer {shown(answer)}"
+    return f"{key} is {shown(truth)}, and {message}. Correct or remove the row."
+
+
+def _score(name: str, answer: str, truth: str) -> float:
+    with contextlib.redirect_stdout(io.StringIO()):  # verl prints what it cannot parse
+        score = _file(name).compute_score(answer, truth)
+    return float(score["score"] if isinstance(score, Mapping) else score)
+
+
+@functools.cache
+def _file(name: str) -> ModuleType:
+    package = importlib.util.find_spec("verl")
+    path = Path(str(package and package.origin)).parent / "utils" / "reward_score" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"marl_verl_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
 
 COMPARED = (  # scored by comparing texts; besides these, every source that begins with "aime"
     *("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo"),
@@ -47,11 +91,6 @@ USED = ("ability", "reward_model", "extra_info", *MEDIA)
 KEYS: Mapping[Split, str] = {"train": "data.train_files", "test": "data.val_files"}
 FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md), or use another task set (docs/tasks.md)."
 OTHERWISE = "Give a function that scores these rows: marl.task.reward=my_reward.py:compute_score"
-_TOOL = re.compile(
-    r"<(?:tool_call|tools|search|code_interpreter|python)>|\btool calls?\b|`\w+` tool\b|the following functions"
-    r"|(?<!without )(?<!not )\b(?:call|use|using|access to)\s+(?:\w+\s+){0,2}(?:tools?|search engine|calculator)\b",
-    re.IGNORECASE,
-)
 Max = Literal[-1] | Positive
 
 
@@ -83,11 +122,6 @@ class VerlRows(TaskSet):
     sandbox_concurrent: Positive = 64
     sandbox_memory_mb: Positive = 1024
     own_score: bool = True
-
-    def __post_init__(self) -> None:
-        if self.sandbox_url is not None and not self.sandbox_url.startswith(("http://", "https://")):
-            example = "e.g. http://127.0.0.1:8080/run_code"
-            raise MarlError(f"'{SERVER}' must be a URL, got {shown(self.sandbox_url)}: {example}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Read the tasks of a split; `count` is not used. MarlError names file, row and field."""
@@ -140,8 +174,6 @@ class VerlRows(TaskSet):
                 raise MarlError(f"{place} has neither '{self.reward_fn_key}' nor 'reward_model'. {FORM}")
             unused |= dict.fromkeys(name for name in row if name not in (self.prompt_key, self.reward_fn_key, *USED))
             yield place, f"{path.stem}-{number}", row
-        if not number:
-            raise MarlError(f"{key} '{path}' has no rows")
         if unused:
             columns = f"{key} '{path}': columns {', '.join(map(str, unused))} are not used"
             warnings.warn(f"{columns}. What a score needs must be in 'extra_info'.", MarlWarning, stacklevel=2)
@@ -184,17 +216,6 @@ def observation(task: Task) -> str | list[dict[str, str]]:
     return task.data.get("messages") or task.prompt
 
 
-def asks_for_tool(task: Task) -> str | None:
-    """What in a row of verl's form tells the agent to call a tool; None without it."""
-    if "reward_model" not in task.data:
-        return None
-    info = task.data.get("extra_info")
-    if isinstance(info, Mapping) and (info.get("need_tools_kwargs") or info.get("tools_kwargs")):
-        return "extra_info has arguments of tools"
-    asked = _TOOL.search(task.prompt)
-    return None if asked is None else f"the prompt has {shown(asked[0])}"
-
-
 def refusal(source: str) -> str | None:
     """Why verl's own functions must not or cannot score rows of a data source; None if they can."""
     if source in (*COMPARED, *PROGRAMS) or source.startswith(AIME):
@@ -212,10 +233,8 @@ def files_of(value: Any, key: str) -> list[str]:
     """Absolute paths of `data.train_files` or `data.val_files`, one or a list."""
     files = value if isinstance(value, list) else [value]
     for file in files:
-        if not isinstance(file, str) or not file:
-            raise MarlError(f"'{key}' must be a file or a list of files, got {shown(value)}")
-        if "://" in file:
-            raise MarlError(f"'{key}' is '{file}', but must be a local file: copy it to this machine")
+        if not isinstance(file, str) or not file or "://" in file:
+            raise MarlError(f"'{key}' must be a local file or a list of local files, got {shown(value)}")
     return [os.path.abspath(os.path.expanduser(file)) for file in files]
 
 

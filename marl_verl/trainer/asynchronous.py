@@ -26,13 +26,11 @@ from omegaconf import DictConfig
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
-from marl_verl.backend.protocol import Done, Rows, Stream
-from marl_verl.backend.report import Report
+from marl_verl.backend.protocol import Done, Report, Rows, Stream
 from marl_verl.config.schedule import settings_of
 from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
-from marl_verl.trainer.sampling import in_key_order
-from marl_verl.trainer.schedule import Schedule
+from marl_verl.trainer.sampling import Schedule, in_key_order
 
 Task = dict[str, Any]
 """A row of `TaskData.next`, and `batch`, the number of its data batch, from 1."""

@@ -26,8 +26,8 @@ from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.opening import Backend, tracking_of
 from marl_verl.config.parts import algorithm_of
+from marl_verl.config.schedule import curriculum_of
 from marl_verl.config.stored import team_of
-from marl_verl.config.task_choice import curriculum_of
 from marl_verl.events import Phases, emit, timed
 from marl_verl.extensions import extension
 from marl_verl.run import trackers
@@ -35,12 +35,9 @@ from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.data import TaskData
-from marl_verl.trainer.memory import AdvantageMemory
-from marl_verl.trainer.metrics import team_metrics
-from marl_verl.trainer.sampling import Sampling
-from marl_verl.trainer.schedule import Schedule, in_turn
-from marl_verl.trainer.validation import play, validation_metrics
+from marl_verl.trainer.data import AdvantageMemory, TaskData
+from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
+from marl_verl.trainer.sampling import Sampling, Schedule, in_turn
 
 
 class Trainer:

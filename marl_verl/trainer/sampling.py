@@ -2,15 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.advantage.concat import concat
-from marl_verl.backend.protocol import Done, Rows, TaskRow
-from marl_verl.backend.report import Report
-from marl_verl.config.task_choice import filter_of
-from marl_verl.trainer.filtering import Signal
+from marl_verl.algo.advantage.columns import group_mean
+from marl_verl.algo.advantage.rows import concat
+from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
+from marl_verl.config.schedule import filter_of, settings_of
+
+ZERO = 1e-9
+"""An advantage up to this size is the rounding of 0."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The rows of a batch by whether their group teaches (`marl.sampler.filter`): DAPO's dynamic sampling, arXiv
+    2503.14476, section 3.2.
+
+    A group teaches if the advantage of one of its rows is not 0, i.e. A_i = (R_i - b) / (sigma + eps) != 0 for some i
+    of a trained policy, and its mean reward is within `above` and `below`, as in MARTI. Groups are those that the
+    algorithm declares: of a task, a turn, siblings of a tree. A task teaches if one of its groups does.
+    """
+
+    rows: list[int]  # rows of groups that teach, ascending
+    tasks: frozenset[str]  # uids of the tasks that teach
+    dropped_groups: int
+    dropped_rows: int
+
+    @classmethod
+    def of(
+        cls,
+        table: RowTable,
+        result: AdvantageResult,
+        trained: Collection[str],
+        above: float | None = None,
+        below: float | None = None,
+    ) -> Signal:
+        """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
+        learning = [code for code, name in enumerate(table.policy.names) if name in trained]
+        own = np.isin(table.policy.codes, learning) & (result.group >= 0)
+        size = [np.abs(result.of_tokens(row, int(n))).max(initial=0) for row, n in enumerate(table.length)]
+        _, ids = np.unique(result.group, return_inverse=True)
+        mean = group_mean(result.reward, ids)[ids]
+        within = (mean > (-np.inf if above is None else above)) & (mean < (np.inf if below is None else below))
+        teaching = np.unique(result.group[own & (np.array(size) > ZERO) & within])
+        kept = np.isin(result.group, teaching)
+        rows = np.flatnonzero(kept)
+        groups, tasks = len(np.unique(result.group[own])), np.unique(table.uid.codes[rows])
+        uids = frozenset(table.uid.names[task] for task in tasks)
+        return cls(rows.tolist(), uids, groups - len(teaching), int((own & ~kept).sum()))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of what is trained on and what is not."""
+        counts = {"dropped_groups": self.dropped_groups, "dropped_rows": self.dropped_rows}
+        return {f"filter/{name}": float(count) for name, count in {**counts, "useful_tasks": len(self.tasks)}.items()}
+
+
+class Schedule(ABC):
+    """When the run samples and when it learns."""
+
+    @abstractmethod
+    def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+        """Run one step, and add its seconds. Returns its metrics, and the keys of the rows that are used up."""
+
+    def sync(self, seconds: dict[str, float]) -> None:
+        """Act with the new weights; called after a step's checkpoint and before its validation."""
+
+    @abstractmethod
+    def versions(self) -> dict[str, int]:
+        """Policy -> the version of its weights, which every action reports."""
+
+    def settle(self) -> None:
+        """Wait until no update or weight sync is running. Called before a checkpoint and before a validation."""
+
+    def state(self) -> dict[str, Any] | None:
+        """The state that a checkpoint stores; None for nothing."""
+        return None
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Continue from a `state`; None if the checkpoint has none."""
+
+
+def in_turn(config: Any, step: int, rows: Rows) -> Rows:
+    """The rows of those policies whose turn a step is (`marl.schedule.turns`)."""
+    settings = settings_of(config)
+    if not settings.turns:
+        return rows
+    turn = settings.turns[(step - 1) // settings.turn_steps % len(settings.turns)]
+    return rows.part([row for row, tag in enumerate(rows.tags) if tag["policy"] in turn])
 
 
 class Sampling:

@@ -20,7 +20,7 @@ import numpy as np
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.columns import Labels
-from marl_verl.algo.advantage.concat import concat
+from marl_verl.algo.advantage.rows import concat
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 

@@ -20,8 +20,9 @@ from marl_verl_agents import openai_client, transport
 from marl_verl_agents.gateway import Endpoints, ExternalWorkflow, process
 
 from marl_verl.algo.sampling import drive
-from marl_verl.episode import Action, Limits, Run, Workflow
-from marl_verl.tasks.base import Task
+from marl_verl.episode import Action, Run, Workflow
+from marl_verl.episode.errors import Limits
+from marl_verl.tasks.task import Task
 
 TASK = Task("t", "2 + 2 = ?")
 MESSAGES: Any = [{"role": "system", "content": "Be brief. " * 20}, {"role": "user", "content": "2 + 2 = ? " * 20}]

@@ -33,9 +33,10 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl import plugins
 from marl_verl.algo.sampling import Candidate, Independent, Sample, Sampler
 from marl_verl.backend.verl.rollouts import collect_seldom
-from marl_verl.episode import Act, Action, Journal, Limits, Run, Team, Workflow
+from marl_verl.episode import Act, Action, Journal, Run, Team, Workflow
+from marl_verl.episode.errors import Limits
 from marl_verl.options import build
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 
 T = TypeVar("T")
 AGENTS = ("planner", "worker", "judge")

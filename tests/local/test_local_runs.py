@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import marl_verl
-from marl_verl.trainer.curriculum import FILE
+from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded
 from tests.local.training import RECIPES, check, episodes, resume, train
 

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 import marl_verl
 from marl_verl import plugins
+from marl_verl.plugins import one_file
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 INVENTORY = RECIPES / "quickstart" / "inventory.yaml"
@@ -46,7 +47,7 @@ def check(run: Finished, still: Collection[str] = ()) -> list[dict[str, Any]]:
     assert [line["train/failed_episodes"] for line in lines] == [0] * len(lines)
     changes = {name: policy["weight_change"] for name, policy in run.summary["policies"].items()}
     assert {name for name, change in changes.items() if not change} == set(still)
-    plugins.use_files(plugins.files_of_run(run.folder))
+    plugins.use_files(one_file.files_of_run(run.folder))
     assert marl_verl.explain(run.folder, step=1).difference is None
     return [row for line in lines for row in rows(run.folder, line["step"]) if not row["padding"]]
 

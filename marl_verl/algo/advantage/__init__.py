@@ -4,26 +4,15 @@ NumPy only, float64. The algorithms are in `marl_verl.algo.algorithms`, credits 
 """
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, dense, group_mean
-from marl_verl.algo.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale, Unbiased
+from marl_verl.algo.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale
 from marl_verl.algo.advantage.estimator import Advantage, Estimator, GroupEstimator, Memory, Overlong, Rows
-from marl_verl.algo.advantage.groups import (
-    AGENT,
-    BATCH,
-    OBSERVATION,
-    SIBLINGS,
-    TASK,
-    TURN,
-    Group,
-    check_columns,
-    group_ids,
-)
-from marl_verl.algo.advantage.result import AdvantageResult, agent_statistics
+from marl_verl.algo.advantage.groups import AGENT, SIBLINGS, TASK, TURN, Group, check_columns, group_ids
+from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import GAE, Discounted, Immediate, PathSum, Returns, TreeMean
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.options import Part
 
-__all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "Part", "RowTable"]
-__all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale", "Unbiased"]
+__all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "RowTable"]
+__all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale"]
 __all__ += ["Discounted", "GAE", "Immediate", "PathSum", "Returns", "TreeMean"]
-__all__ += ["AGENT", "BATCH", "OBSERVATION", "SIBLINGS", "TASK", "TURN", "Group", "check_columns", "group_ids"]
-__all__ += ["FloatArray", "IntArray", "Memory", "Rows", "agent_statistics", "combine", "dense", "group_mean"]
+__all__ += ["AGENT", "SIBLINGS", "TASK", "TURN", "Group", "check_columns", "group_ids"]
+__all__ += ["FloatArray", "IntArray", "Memory", "Rows", "combine", "dense", "group_mean"]

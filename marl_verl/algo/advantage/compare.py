@@ -5,6 +5,7 @@ In this module `value` [S] are the returns of samples, `group` [S] ids 0..G-1 wi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,6 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
 from marl_verl.options import Part
 
-SINGLETONS = ("zero", "raw", "batch")
 MODERATE = 1e100
 """Returns below it are not the reason where a baseline or a scale is not finite."""
 
@@ -23,9 +23,9 @@ class Baseline(Part):
 
     kind: ClassVar[str] = "baseline"
 
+    @abstractmethod
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         """One baseline per sample [S]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Scale(Part):
     kind: ClassVar[str] = "scale"
     of_returns: ClassVar[bool] = False  # also with `scale_group`, where other scales are of R - b
 
+    @abstractmethod
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         """One spread per group [G]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

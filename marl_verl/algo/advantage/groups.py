@@ -12,7 +12,6 @@ from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.options import Names
 
-SAMPLES = ("row", "session_mean")
 BATCH: tuple[str, ...] = ()
 TASK = ("uid",)
 AGENT = ("uid", "agent")
@@ -31,14 +30,10 @@ Group = Annotated[tuple[str, ...], Names(GROUPS)]
 
 def check_columns(option: str, columns: object) -> tuple[str, ...]:
     """The columns of a group as a tuple. MarlError unless they are a list of different texts."""
-    if not isinstance(columns, Sequence) or isinstance(columns, str):
-        raise MarlError(f"'{option}' must be a list of columns, got {columns!r}")
-    for column in columns:
-        if not isinstance(column, str):
-            raise MarlError(f"'{option}' must be a list of columns, got {column!r} in it")
-        if list(columns).count(column) > 1:
-            raise MarlError(f"'{option}' has the column '{column}' twice")
-    return tuple(columns)
+    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else [None]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise MarlError(f"'{option}' must be a list of different columns, got {columns!r}")
+    return tuple(names)
 
 
 def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:

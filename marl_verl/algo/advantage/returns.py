@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -42,9 +43,9 @@ class Returns(Part):
         """[n] bool, the rows that get the team reward of their episode: all, unless R sums the turns of a session."""
         return np.ones(len(table), dtype=np.bool_)
 
+    @abstractmethod
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """Compute the return of each row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
-        raise NotImplementedError
 
     def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
         """Intermediate values for `explain`: (name of the step, [n] values after it); the last one is the return."""

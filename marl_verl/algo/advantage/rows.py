@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from marl_verl.algo.advantage.columns import (
     first_true,
     numbers_or,
     rewards_of,
+    token_arrays,
 )
 from marl_verl.algo.advantage.tree import Tree
 from marl_verl.episode.codec import decode
@@ -149,9 +149,6 @@ class RowTable:
                 index), or a row with a `team_reward` and a reward "team".
         """
         extra = sorted({key for keys in set(map(tuple, rows)) for key in keys} - set(JsonRow.__struct_fields__))
-        for key in extra:
-            if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
-                raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
         plain = msgspec.to_builtins(list(rows), enc_hook=lambda value: value.tolist())  # numbers and arrays of NumPy
         records = decode(list[JsonRow], plain, "rows")
         for i, record in enumerate(records):
@@ -371,3 +368,50 @@ def _taken(column: Any, rows: IntArray) -> Any:
     if isinstance(column, Labels):
         return Labels(column.codes[rows], column.names)
     return column[rows] if isinstance(column, np.ndarray) else column
+
+
+ABSENT: Mapping[str, Callable[[int], Any]] = {
+    "rewards": np.zeros,
+    "present": lambda n: np.zeros(n, dtype=np.bool_),
+    "numbers": lambda n: np.full(n, math.nan),
+    "tokens": lambda n: token_arrays([[math.nan]] * n, "an absent column"),
+    "extra": lambda n: Labels(np.full(n, -1), ()),
+}
+"""A column of n rows for a table that lacks a name which another table has."""
+
+
+def concat(tables: Sequence[RowTable]) -> RowTable:
+    """The rows of tables sorted by (uid, session, index): equal to `RowTable.from_rows` of all of them in this order.
+
+    Raises:
+        MarlError: no tables; two rows with the same key; or a computed column that has a number per row in one table
+            and per token in another.
+    """
+    if not tables:
+        raise MarlError("there are no rows. An advantage needs at least one.")
+    sizes = [len(table) for table in tables]
+    columns: dict[str, Any] = {}
+    for name in (column.name for column in fields(RowTable)):
+        parts = [getattr(table, name) for table in tables]
+        if name in ABSENT:
+            names = sorted({key for part in parts for key in part})
+            filled = [
+                {**{key: ABSENT[name](size) for key in names if key not in part}, **part}
+                for part, size in zip(parts, sizes, strict=True)
+            ]
+            columns[name] = {key: _joined([part[key] for part in filled]) for key in names}
+        else:
+            columns[name] = _joined(parts)
+    if both := columns["numbers"].keys() & columns["tokens"].keys():
+        message = f"column '{min(both)}' has one number in some rows and a list of numbers in others"
+        raise MarlError(f"{message}. Return one of them for every turn.")
+    table = RowTable(**columns)
+    return table.take(table.order())
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], bool):
+        return all(parts)
+    if isinstance(parts[0], frozenset):
+        return frozenset().union(*parts)
+    return Labels.joined(parts) if isinstance(parts[0], Labels) else np.concatenate(parts)

@@ -1,8 +1,7 @@
 """Algorithms: sampler, reward mix, credit, advantage and loss, composed; the presets, losses and metrics."""
 
 from marl_verl.algo.algorithms.algorithm import Algorithm, Metric
-from marl_verl.algo.algorithms.losses import GSPO, GSPO_TIS, PPO_CLIP, PPO_CLIP_TIS, REINFORCE, TOKEN_TIS, Loss
+from marl_verl.algo.algorithms.losses import Loss
 from marl_verl.algo.algorithms.reference import PlainRows, in_groups, rewards_of
 
 __all__ = ["Algorithm", "Loss", "Metric", "PlainRows", "in_groups", "rewards_of"]
-__all__ += ["GSPO", "GSPO_TIS", "PPO_CLIP", "PPO_CLIP_TIS", "REINFORCE", "TOKEN_TIS"]

@@ -15,7 +15,7 @@ from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
 from marl_verl.algo.rewards.mix import Mix, RewardMix, check_finite
 from marl_verl.algo.sampling import Sample
-from marl_verl.algo.sampling.turn_columns import ColumnFunction
+from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import Find, Part, changed, check_options, config_of
 from marl_verl.team import AgentConfig
@@ -75,17 +75,14 @@ class Algorithm:
     def __post_init__(self) -> None:
         kinds = {"sampler": str, "rewards": RewardMix, "advantage": Estimator, "loss": str}
         lists: dict[str, Any] = {"credit": Credit, "metrics": Metric, "columns": Callable}
-        for name in lists:
-            if not isinstance(getattr(self, name), tuple):
-                raise MarlError(f"'{name}' of an algorithm must be a tuple, got {shown(getattr(self, name))}")
-        values = [(name, getattr(self, name), kind) for name, kind in kinds.items()]
-        values += [(name, value, kind) for name, kind in lists.items() for value in getattr(self, name)]
+        values = [(name, getattr(self, name), kind) for name, kind in (kinds | dict.fromkeys(lists, tuple)).items()]
+        listed = [name for name in lists if isinstance(getattr(self, name), tuple)]
+        values += [(name, value, lists[name]) for name in listed for value in getattr(self, name)]
         for name, value, kind in values:
             if not isinstance(value, kind):
                 raise MarlError(f"'{name}' of an algorithm must be a {kind.__name__}, got {shown(value)}")
-        for function in self.columns:
-            if "<" in getattr(function, "__qualname__", "<"):  # a run stores its path
-                raise MarlError(f"'columns' of an algorithm must be functions of a module, got {shown(function)}")
+            if name == "columns" and "<" in getattr(value, "__qualname__", ""):  # a run stores its path
+                raise MarlError(f"'columns' of an algorithm must be functions of a module, got {shown(value)}")
         for part in self.parts():
             check_options(part)
         components = [credit.component for credit in self.replay_credits]
@@ -149,17 +146,13 @@ class Algorithm:
     def recall(self, table: RowTable, memory: Memory) -> tuple[RowTable, Memory]:
         """The table with the columns that the advantage computes from earlier steps, and the memory after this step.
 
-        The same table if the advantage does not remember. MarlError as in `compute`, or for a number of the memory
-        that is not finite.
+        The same table if the advantage does not remember. MarlError as in `compute`.
         """
         if not self.advantage.remembers:
             return table, memory
         rows, real, reward = self._mixed(table)
         compared = real.compared
         columns, after = self.advantage.recall(real.take(compared), reward[compared], memory)
-        for name, value in after.items():
-            if not np.isfinite(value):
-                raise MarlError(f"the memory '{name}' of advantage '{self.advantage.name}' is {value}")
         computed = {name: np.full(len(table), np.nan) for name in columns}
         for name, values in columns.items():
             computed[name][rows[compared]] = numbers_of(

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.algo.advantage import BATCH, GAE, TASK, Advantage
+from marl_verl.algo.advantage import GAE, TASK, Advantage
+from marl_verl.algo.advantage.groups import BATCH
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.reference import PlainRows, Reference, in_groups, rewards_of
 

@@ -4,8 +4,7 @@ Credits that mask agents come with the plugin `marl-verl-sharp`.
 """
 
 from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
-from marl_verl.algo.credit.shapley import MOST_PLAYERS, coalitions, leave_one_out, shapley
+from marl_verl.algo.credit.shapley import MOST_PLAYERS, coalitions, shapley
 from marl_verl.algo.credit.table import C3, StepGroups
 
-__all__ = ["C3", "Credit", "ReplayCredit", "StepGroups", "TableCredit"]
-__all__ += ["MOST_PLAYERS", "coalitions", "leave_one_out", "shapley"]
+__all__ = ["C3", "Credit", "MOST_PLAYERS", "ReplayCredit", "StepGroups", "TableCredit", "coalitions", "shapley"]

@@ -5,6 +5,7 @@ A credit is computed from the rows of a batch (`TableCredit`), or by replaying e
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -47,9 +48,9 @@ class TableCredit(Credit):
 
     component: ClassVar[str] = "credit"
 
+    @abstractmethod
     def compute(self, table: RowTable) -> FloatArray:
         """The credit of each row, [n]. `table` has no padding and is sorted by key."""
-        raise NotImplementedError
 
     def apply(self, table: RowTable) -> RowTable:
         """The table with the credit. MarlError if rows already have a component of that name."""

@@ -28,7 +28,7 @@ def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> di
         value: v of every coalition.
 
     Raises:
-        MarlError: no player, a duplicate player, too many players, or a coalition without a value.
+        MarlError: a duplicate player, too many players, or a coalition without a value.
     """
     n = len(players)
     _check(players, value, coalitions(players) if 0 < n <= MOST_PLAYERS else [])
@@ -50,8 +50,6 @@ def leave_one_out(players: Sequence[str], value: Mapping[frozenset[str], float])
 
 
 def _check(players: Sequence[str], value: Mapping[frozenset[str], float], needed: Sequence[frozenset[str]]) -> None:
-    if not players:
-        raise MarlError("a game needs at least one player")
     if len(players) > MOST_PLAYERS:
         raise MarlError(f"an exact Shapley value is limited to {MOST_PLAYERS} players, got {len(players)}")
     if twice := [player for player in players if list(players).count(player) > 1]:

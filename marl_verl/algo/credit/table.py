@@ -109,8 +109,7 @@ def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
 
 def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     """[n] ids of rows that share group and observation. MarlError if a row has no observation."""
-    if "obs" not in table.extra:
-        raise MarlError("the rows have no column 'obs', the id of a row's observation. Step groups need it.")
-    if (row := first_true(table.codes("obs") < 0)) is not None:
-        raise MarlError(f"row '{table.key(row)}' has no 'obs', which step groups need")
+    lacking = table.codes("obs") < 0 if "obs" in table.extra else np.ones(len(table), dtype=np.bool_)
+    if (row := first_true(lacking)) is not None:
+        raise MarlError(f"row '{table.key(row)}' has no 'obs', the id of its observation, which step groups need")
     return group_ids(table, (*group, "obs"))

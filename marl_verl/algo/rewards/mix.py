@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +15,7 @@ from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import Part, check_type
 from marl_verl.tasks import quick
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig
 
 
@@ -32,9 +33,9 @@ class RewardMix(Part):
         """Components that are computed only if a mix requires them: "tool"."""
         return ()
 
+    @abstractmethod
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, init=False)
@@ -52,10 +53,8 @@ class Mix(RewardMix):
     weights: Mapping[str, float] | None = None
 
     def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
-        if weights is not None and components:
-            raise MarlError("a mix has weights as a mapping and by name. Give one of them, not both.")
         check_type(weights, Mapping | None, "weights")
-        chosen = dict(weights) if weights is not None else dict(components) or None
+        chosen = {**weights, **components} if weights is not None else components or None
         if chosen == {}:
             raise MarlError("'weights' is empty: name a component, or omit it to sum all components")
         for name, weight in (chosen or {}).items():

@@ -1,9 +1,8 @@
 """Samplers, and the functions from which they are built."""
 
-from marl_verl.algo.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
 from marl_verl.algo.sampling.base import Candidate, Failure, Sample
 from marl_verl.algo.sampling.context import SamplingContext
-from marl_verl.algo.sampling.independent import BestOf, GreedyBaseline, Independent
+from marl_verl.algo.sampling.independent import Independent
 from marl_verl.algo.sampling.node import (
     SESSION,
     PartialValue,
@@ -17,27 +16,9 @@ from marl_verl.algo.sampling.node import (
     transition,
     waiting_for,
 )
-from marl_verl.algo.sampling.sampler import Sampler, drive
-from marl_verl.episode import Reason
+from marl_verl.algo.sampling.sampler import AttemptFailed, Sampler, ask, attempt, drive, gather_all, scored
 
-__all__ = [
-    "BestOf",
-    "Candidate",
-    "Failure",
-    "GreedyBaseline",
-    "Independent",
-    "Reason",
-    "SamplingContext",
-    "Sample",
-    "Sampler",
-]
-__all__ += [
-    "AttemptFailed",
-    "ask",
-    "attempt",
-    "drive",
-    "scored",
-    "gather_all",
-]  # for one attempt
-__all__ += ["SESSION", "State", "PartialValue", "check_restarted", "expand", "leaf_episode", "root"]  # trees
+__all__ = ["Candidate", "Failure", "Independent", "Sample", "Sampler", "SamplingContext"]
+__all__ += ["AttemptFailed", "ask", "attempt", "drive", "gather_all", "scored"]  # for one attempt
+__all__ += ["SESSION", "PartialValue", "State", "check_restarted", "expand", "leaf_episode", "root"]  # trees
 __all__ += ["others", "settled", "transition", "waiting_for"]  # agents that are not explored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +13,13 @@ from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.rewards.mix import RewardMix
 from marl_verl.algo.sampling.base import Candidate
 from marl_verl.algo.sampling.scoring import scored
-from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow
+from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
 from marl_verl.episode.calls import perform
+from marl_verl.episode.errors import Limits
 from marl_verl.episode.messages import Observation
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.tasks.base import DetailedScore, Task, TaskSet
-from marl_verl.tasks.sides import winner
+from marl_verl.tasks.base import DetailedScore, TaskSet
+from marl_verl.tasks.task import Task, winner
 from marl_verl.team import AgentConfig, check_sides, sides_of
 
 Score = float | dict[str, float]  # the team's, or side -> its score
@@ -70,14 +72,14 @@ class SamplingContext:
         self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
 
+    @abstractmethod
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """Request an action of the agent's policy. The request's seed depends on (agent, slot, session, candidate).
         `agent`: the agent that acts, if not `act.agent`, with its own policy and instructions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seed(self, session: int) -> int:
         """The seed of a session's runs."""
-        raise NotImplementedError
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         """Create a run of the workflow on the task, from the start or a journal. The sampler must close it."""

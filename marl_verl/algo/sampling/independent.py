@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from marl_verl.algo.sampling.attempt import ask, attempt, gather_all, scored
 from marl_verl.algo.sampling.base import GREEDY, Candidate, Failure, Sample
 from marl_verl.algo.sampling.context import SamplingContext
-from marl_verl.algo.sampling.sampler import Sampler, drive
+from marl_verl.algo.sampling.sampler import Sampler, ask, attempt, drive, gather_all, scored
 from marl_verl.episode import Episode
 from marl_verl.options import Count
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from marl_verl.algo.sampling.attempt import ask, gather_all, scored
 from marl_verl.algo.sampling.context import SamplingContext
-from marl_verl.algo.sampling.sampler import drive
+from marl_verl.algo.sampling.sampler import ask, drive, gather_all, scored
 from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Turn
 from marl_verl.episode.turn import changed
 

@@ -31,9 +31,9 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 from verl.workers.utils.padding import response_from_nested
 
-from marl_verl.backend.learning.workers import TrainingWorkers
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
+from marl_verl.backend.runtime import TrainingWorkers
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig

@@ -22,15 +22,17 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
+from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.adapters import AdapterSettings
 from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
-from marl_verl.backend.learning.workers import TrainingWorkers
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.backend.runtime import Runtime
+from marl_verl.backend.runtime import Runtime, TrainingWorkers
 from marl_verl.config.loss import unmerged_reason, updates_per_batch
+from marl_verl.config.parts import loss_named
 from marl_verl.episode.turn import DIFFERS_AT
+from marl_verl.errors import MarlError
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
@@ -177,3 +179,17 @@ def correct(
     weights = dict(zip(real, as_read(corrected.batch[WEIGHTS]).unbind(), strict=True))
     store.put(batch.keys, {WEIGHTS: [weights.get(row, torch.zeros(1)) for row in range(len(batch))]})
     return [WEIGHTS], metrics
+
+
+def register_loss(mode: str) -> None:
+    """Register the function of `policy_loss.loss_mode`, which begins with `OWN`, in this process.
+
+    Raises:
+        MarlError: the plugin cannot be loaded in this process, or does not register the loss.
+    """
+    from verl.trainer.ppo.core_algos import register_policy_loss  # not at the top: it takes seconds to import
+
+    function = loss_named(mode.removeprefix(OWN)).function
+    if function is None:
+        raise MarlError(f"loss '{mode.removeprefix(OWN)}' is no function in this process: the plugins differ")
+    register_policy_loss(mode)(function)

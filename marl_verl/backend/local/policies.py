@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-
-from marl_verl.backend.local import one_rank
-from marl_verl.backend.local.worker import LocalCritic, LocalSharedWorkers, LocalWorkers  # before other imports of verl
-
-# isort: split
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.utils import hf_tokenizer
@@ -19,13 +14,14 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
 
 from marl_verl.algo.algorithms.losses import OWN
+from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.critic import Critic, Critics
-from marl_verl.backend.learning.plugin_losses import register_loss
-from marl_verl.backend.learning.policy import LearningPolicy
+from marl_verl.backend.learning.policy import LearningPolicy, register_loss
+from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.server import LocalServer
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.worker import LocalCritic, LocalSharedWorkers, LocalWorkers  # before other imports of verl
 from marl_verl.backend.policies import Policies
-from marl_verl.backend.protocol import Rows
+from marl_verl.backend.protocol import Column, Rows
 from marl_verl.backend.runtime import Runtime
 from marl_verl.events import timed
 from marl_verl.team import PolicyConfig, TeamConfig
@@ -221,3 +217,23 @@ def server_of(
     return LocalServer(
         model, tokenizer, int(longest), max_requests=int(rollout.max_num_seqs or 256), dtype=dtype, use=use
     )
+
+
+class MemoryStore:
+    """A `RowStore`."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, torch.Tensor]] = {}
+
+    def put(self, keys: Sequence[str], fields: Mapping[str, Column]) -> None:
+        for name, column in fields.items():
+            values = column.unbind() if isinstance(column, torch.Tensor) else column
+            for key, value in zip(keys, values, strict=True):
+                self.rows.setdefault(key, {})[name] = value
+
+    def get(self, keys: Sequence[str], names: Sequence[str]) -> dict[str, torch.Tensor]:
+        return {name: jagged([self.rows[key][name] for key in keys]) for name in names}
+
+    def remove(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.rows.pop(key, None)

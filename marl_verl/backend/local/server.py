@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
-from marl_verl.backend.local.sampling import Draw, check_supported, sample
-from marl_verl.backend.local.stops import Stop
+from marl_verl.backend.local.sampling import Draw, Stop, check_supported, sample
 from marl_verl.errors import MarlError
 
 CHUNK = 2048  # at most so many tokens of prompts in one forward, or one prompt

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from marl_verl.backend.local import one_rank
-from marl_verl.backend.local.policies import LocalPolicies
-from marl_verl.backend.local.store import MemoryStore
+from marl_verl.backend.local.policies import LocalPolicies, MemoryStore
 from marl_verl.backend.opening import Backend, Host
 from marl_verl.backend.protocol import Done, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked

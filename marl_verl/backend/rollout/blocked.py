@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from marl_verl.episode.debugging import attached
+from marl_verl.episode.calls import attached
 from marl_verl.events import SCRATCH_VARIABLE
 from marl_verl.threads import current_line
 

@@ -125,7 +125,7 @@ class PolicyClient:
             whole if before is None else before_stop(whole, stop) or before,
             asked,
             opening,
-            cut=None if ended else whole,
+            cut=not ended and before is None,
         )
         return Action(
             text=parsed.text,

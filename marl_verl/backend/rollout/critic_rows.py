@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from marl_verl.backend.rollout.rows import Row
-from marl_verl.episode import Episode, Observation, Turn
-from marl_verl.episode.messages import message_text
+from marl_verl.episode import Episode, Turn
+from marl_verl.episode.messages import Observation, message_text
 from marl_verl.models.chat import Chat
 
 FIELD = "critic_ids"

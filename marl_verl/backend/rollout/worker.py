@@ -13,30 +13,27 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.concat import concat
+from marl_verl.algo.advantage.rows import concat
 from marl_verl.algo.algorithms import Metric
 from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.sampling import Independent, Sample, Sampler
+from marl_verl.algo.sampling.base import ColumnFunction, add_columns, sample_lines
 from marl_verl.algo.sampling.context import TaskContext, measured
-from marl_verl.algo.sampling.stored import sample_lines
-from marl_verl.algo.sampling.turn_columns import ColumnFunction, add_columns
-from marl_verl.backend.protocol import Done, Rows, RowStore, TaskRow
-from marl_verl.backend.report import Report
+from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow
 from marl_verl.backend.rollout.client import PolicyClient
 from marl_verl.backend.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext, default_sampling
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations
-from marl_verl.backend.rollout.endpoint import EndpointClient, KeyedEndpoint
+from marl_verl.backend.rollout.endpoint import EndpointClient, KeyedEndpoint, ScriptClient
 from marl_verl.backend.rollout.rows import Row, turn_rows
-from marl_verl.backend.rollout.scripted import ScriptClient
 from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
-from marl_verl.episode import Episode, Journal, Limits
+from marl_verl.episode import Episode, Journal
 from marl_verl.episode.communication import read_lengths
+from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError, format_error
 from marl_verl.extensions import use_run_options, used_run_options
 from marl_verl.options import build
-from marl_verl.tasks.base import Task
-from marl_verl.tasks.task import SET
+from marl_verl.tasks.task import SET, Task
 from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)

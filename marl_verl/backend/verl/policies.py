@@ -9,12 +9,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from marl_verl.backend.learning.critic import Critics
 from marl_verl.backend.policies import Policies
 from marl_verl.backend.runtime import Runtime
-from marl_verl.backend.verl.critic import RayCritic
 from marl_verl.backend.verl.devices import Devices
-from marl_verl.backend.verl.policy_runtime import PolicyRuntime
+from marl_verl.backend.verl.policy_runtime import PolicyRuntime, RayCritic, SharedRuntime
 from marl_verl.backend.verl.policy_servers import FrozenRuntime, PastRuntime, Servers
-from marl_verl.backend.verl.shared_runtime import SharedRuntime
-from marl_verl.backend.verl.store import QueueStore
+from marl_verl.backend.verl.rollouts import QueueStore
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import pools_of

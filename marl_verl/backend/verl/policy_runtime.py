@@ -14,19 +14,21 @@ from typing import Any
 import ray
 import torch
 from omegaconf import DictConfig
+from tensordict import TensorDict
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from marl_verl.algo.algorithms.losses import OWN
-from marl_verl.backend.learning.plugin_losses import register_loss
-from marl_verl.backend.learning.policy import LearningPolicy
+from marl_verl.backend.learning.adapters import SharedBaseWorker
+from marl_verl.backend.learning.critic import Critic
+from marl_verl.backend.learning.critic_worker import CriticWorker
+from marl_verl.backend.learning.policy import LearningPolicy, register_loss
 from marl_verl.backend.protocol import Rows, RowStore
-from marl_verl.backend.verl.critic import CRITIC, RayCritic
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import PolicyServerManager, Servers
-from marl_verl.backend.verl.store import meta
+from marl_verl.backend.verl.rollouts import meta
 from marl_verl.config.hardware import cpu_run
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig
@@ -140,3 +142,96 @@ def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
             return
         time.sleep(0.02)
     servers.result()
+
+
+CRITIC = "critic"
+"""The role of a colocated critic in a policy's worker group."""
+
+
+class RayCritic(Critic):
+    """One critic; `devices` are those of its policy."""
+
+    def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
+        super().__init__(name, settings, updates)
+        self.lock = devices.lock(self.policy)
+
+    def worker(self) -> RayClassWithInitArgs:
+        """The worker class that the policy's worker group starts next to the policy's."""
+        config, self._loss = self.training()
+        return RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=config)
+
+    def start(self, workers: Any) -> None:
+        """Build model and optimiser in the worker group that was made from `worker`."""
+        self.workers = workers
+        self.workers.reset()
+        self.workers.set_loss_fn(self._loss)
+
+    @property
+    def data_parallel_size(self) -> int:
+        return ranks(self.workers, "train")
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with self.lock:
+            yield
+
+    def call(self, method: str, data: TensorDict) -> TensorDict:
+        with self.turn():
+            output: TensorDict = getattr(self.workers, method)(data).get()
+            return output
+
+
+class SharedRuntime(PolicyRuntime):
+    """A trained policy with an adapter on a base model that it shares with the others of `group`, in their order."""
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        config: DictConfig,
+        devices: Devices,
+        store: RowStore,
+        critics: Sequence[RayCritic],
+        group: list[SharedRuntime],
+    ) -> None:
+        super().__init__(policy, config, devices, store, critics)
+        group.append(self)
+        self.group, self.lock = group, group[0].lock
+
+    @property
+    def first(self) -> bool:
+        return self.group[0] is self
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with self.lock:
+            self.workers.use(self.name)
+            yield
+
+    def start(self) -> None:
+        if self.first:
+            super().start()
+            for other in self.group[1:]:
+                other.workers, other.servers = self.workers, self.servers
+
+    def _worker(self, role: str) -> RayClassWithInitArgs:
+        policies = {other.name: other.adapter_settings() for other in self.group}
+        options = {"config": self._arr, "distillation_config": None, "role": role, "policies": policies}
+        return RayClassWithInitArgs(cls=ray.remote(SharedBaseWorker), **options)
+
+    def _set_losses(self) -> None:
+        for other in self.group:
+            other.workers = self.workers
+            with other.turn():
+                super(SharedRuntime, other)._set_losses()
+
+    def actors(self) -> dict[str, Any]:
+        return super().actors() if self.first else {}
+
+    def sleep(self) -> None:
+        if self.first:
+            super().sleep()
+
+    def sync(self, version: int) -> None:
+        """Send all adapters at once: the schedule `sync` has one version for all policies."""
+        if self.first:
+            super().sync(version)

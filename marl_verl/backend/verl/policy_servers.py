@@ -12,8 +12,8 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marl_verl.backend.runtime import Runtime
 from marl_verl.backend.verl.devices import Devices, numbered
+from marl_verl.config.hardware import first_replica_rank
 from marl_verl.config.placement import server_gpus
-from marl_verl.config.server_names import first_replica_rank
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig
 

@@ -12,8 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.backend.cluster import connect, send_token
-from marl_verl.backend.failure import reported
-from marl_verl.backend.opening import Backend, Host, endpoints
+from marl_verl.backend.opening import Backend, Host, endpoints, reported
 from marl_verl.backend.verl.watch import Watch, queue_actors
 from marl_verl.config.hardware import cpu_run, ray_address
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
@@ -78,8 +77,7 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
 
     from marl_verl.backend.verl import verl_plugin
     from marl_verl.backend.verl.policies import RayPolicies
-    from marl_verl.backend.verl.rollouts import RayRollouts
-    from marl_verl.backend.verl.store import QueueStore
+    from marl_verl.backend.verl.rollouts import QueueStore, RayRollouts
 
     if not verl_plugin.LOADED:
         raise MarlError("verl did not load marl-verl's plugin. Install marl-verl: pip install -e .")

@@ -39,7 +39,7 @@ def register_policy_servers() -> None:
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    from marl_verl.config.server_names import POLICIES_VARIABLE, rollout_name
+    from marl_verl.config.hardware import POLICIES_VARIABLE, rollout_name
 
     for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
         name = rollout_name(policy)

@@ -22,9 +22,8 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from vllm.lora.request import LoRARequest
 
 from marl_verl.backend.verl.devices import Slots
-from marl_verl.config.hardware import cpu_run
+from marl_verl.config.hardware import cpu_run, first_replica_rank
 from marl_verl.config.placement import server_gpus
-from marl_verl.config.server_names import first_replica_rank
 
 ADAPTER: ContextVar[int | None] = ContextVar("adapter", default=None)
 """Number of the adapter of the request that is being sent to the engine."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from marl_verl.backend.cluster import QUEUE
-from marl_verl.backend.failure import one_line, out_of_memory
+from marl_verl.backend.opening import one_line, out_of_memory
 from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 

@@ -21,6 +21,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_of, sampler_names
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.plugins import one_file
 from marl_verl.plugins.lookup import top_of
 from marl_verl.team import PolicyConfig, TeamConfig
 
@@ -104,7 +105,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     """Distribution -> version and content hash, for every part in use, every plugin file, and marl-verl."""
     marl, team = marl_section(config), team_of(config)
     known = plugins.load()
-    files = {file.name for file in plugins.files_in_use()}
+    files = {file.name for file in one_file.files_in_use()}
     used = {e.source for kind, name in _names(team, algorithm_of(team), marl) for e in known.find(kind, name)}
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first
@@ -132,7 +133,7 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     known = plugins.load()
     sources = {source.distribution: source for source in known.loaded}
     versions = {name: source.version for name, source in sources.items()}
-    names = [*saved, *(file.name for file in plugins.files_in_use() if file.name not in saved)]
+    names = [*saved, *(file.name for file in one_file.files_in_use() if file.name not in saved)]
     absent = "not installed"
     clauses = [
         f"plugin '{name}' ({saved.get(name, {}).get('version', absent)} -> {versions.get(name, absent)})"

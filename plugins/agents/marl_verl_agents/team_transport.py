@@ -19,9 +19,9 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from marl_verl.episode.effects import ContextLengthExceeded
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
-from marl_verl.episode.lengths import ContextLengthExceeded
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
 from marl_verl_agents import anthropic_messages, chat_completions, live, responses

@@ -16,7 +16,8 @@ from marl_verl_testing.scripted import ScriptedContext
 from pydantic import BaseModel
 
 from marl_verl.algo.sampling import drive
-from marl_verl.episode import CallRecord, Run, replay
+from marl_verl.episode import Run, replay
+from marl_verl.episode.journal import CallRecord
 from plugins.agents.tests.test_openai_clients import TASK, does
 
 RAN: list[Any] = []

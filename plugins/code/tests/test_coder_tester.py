@@ -137,7 +137,7 @@ def test_patterns_of_cooperation(body: str, found: set[str]) -> None:
 @pytest.mark.slow
 def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     """The second program, which passes 2 of 3 tests; a failed measure ends no run."""
-    from marl_verl.backend.report import Report
+    from marl_verl.backend.protocol import Report
     from marl_verl.backend.rollout.worker import RolloutWorker
 
     tasks = CodeWithTests(seconds=20)

@@ -31,7 +31,7 @@ from omegaconf import DictConfig
 
 from marl_verl.algo.advantage import FloatArray
 from marl_verl.backend.policies import Policies
-from marl_verl.backend.report import Report
+from marl_verl.backend.protocol import Report
 from marl_verl.events import timed
 from marl_verl.team import TeamConfig
 from marl_verl_leagues.opponent import Opponent, past_name

@@ -17,8 +17,7 @@ from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from marl_verl_leagues.matrix import matrix
 from rich.console import Console
 
-from marl_verl.backend.protocol import Done, Rows
-from marl_verl.backend.report import Report
+from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation.request import Assignment, Pairing, Request

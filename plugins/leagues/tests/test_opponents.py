@@ -17,7 +17,7 @@ from marl_verl_leagues.snapshots import MODEL, SAVED, Snapshots, check, read
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
-from marl_verl.backend.report import Report
+from marl_verl.backend.protocol import Report
 from marl_verl.backend.verl.policy_servers import PastRuntime
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import evaluation_config

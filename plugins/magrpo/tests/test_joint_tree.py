@@ -24,9 +24,11 @@ from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, eighth,
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.sampling import Independent, Sample, Sampler
-from marl_verl.episode import Act, Action, Episode, Reason, Team, Turn, Workflow
+from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode.errors import Reason
 from marl_verl.options import build
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 
 class Writers(Workflow):

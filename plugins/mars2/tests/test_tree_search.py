@@ -32,7 +32,8 @@ from marl_verl_testing.workflows import (
 
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow, replay
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])

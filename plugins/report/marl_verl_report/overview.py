@@ -20,8 +20,7 @@ from marl_verl.errors import MarlError, format_error
 from marl_verl.files import read_json, read_text
 from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.run.checkpoint.folders import complete, step_of
-from marl_verl.run.lock import is_running
-from marl_verl.run.run_dir import STARTS, RunDir
+from marl_verl.run.run_dir import STARTS, RunDir, is_running
 from marl_verl_report import curves, steps
 
 SECTIONS = ("agents", "policies", "task", "workflow", "algorithm", "sampler", "validation", "schedule")

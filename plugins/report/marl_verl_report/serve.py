@@ -14,8 +14,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs
 
 from marl_verl.errors import MarlError, shown
-from marl_verl.run.lock import is_running
-from marl_verl.run.run_dir import STARTS
+from marl_verl.run.run_dir import STARTS, is_running
 from marl_verl_report import build, overview, steps
 
 PERIOD = 0.25

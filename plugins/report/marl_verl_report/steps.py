@@ -12,10 +12,9 @@ from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
 from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.inspect.replay_json import episode_record, failure_record
+from marl_verl.inspect.replay_text import episode_record, failure_record
 from marl_verl.inspect.run_files import read_file
-from marl_verl.run.packing import unpacked
-from marl_verl.run.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir, unpacked
 
 MOST_MEMBERS = 64
 """Rows of a group that are listed with their returns."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.run.lock import locked
-from marl_verl.run.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir, locked
 from tests.browser import Page, needs_chromium, watched
 from tests.run_folder import run_folder, team_of, write_step
 

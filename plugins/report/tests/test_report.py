@@ -28,7 +28,7 @@ def test_wilson_ends_where_the_score_test_does(successes: int, tasks: int) -> No
 
 def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Any:
     from marl_verl.algo.sampling import Failure
-    from marl_verl.backend.report import Report
+    from marl_verl.backend.protocol import Report
 
     failed = [Failure(session, "timeout", "the episode took too long") for session in range(failures)]
     return Report("u", "t", len(successes) + failures, successes=list(successes), failures=failed, **own)
@@ -59,7 +59,7 @@ def test_a_metric_is_the_mean_over_the_tasks_that_report_it() -> None:
 
 @pytest.mark.slow
 def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
-    from marl_verl.trainer.validation import validation_metrics
+    from marl_verl.trainer.metrics import validation_metrics
 
     greedy = [reported([True], rewards=[{"a": {"role": 1.0}}]), reported([], failures=1)]
     found = validation_metrics(greedy, [reported([True, False, False, False]), reported([False])])
@@ -76,7 +76,7 @@ def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
 def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
     from marl_verl_report import curves
 
-    from marl_verl.trainer.validation import validation_metrics
+    from marl_verl.trainer.metrics import validation_metrics
 
     greedy = [
         reported([True], set="easy", measures=[{"pass_rate": 1.0}], read=[("a", 3.0)]),
@@ -104,8 +104,7 @@ def test_metrics_and_curves_are_per_side() -> None:
     ]
     from marl_verl_report import curves
 
-    from marl_verl.trainer.metrics import side_metrics
-    from marl_verl.trainer.validation import validation_metrics
+    from marl_verl.trainer.metrics import side_metrics, validation_metrics
 
     assert side_metrics([], "train/") == {}
     reports = [reported([True], outcomes=[each]) for each in games]

@@ -18,8 +18,7 @@ from marl_verl_report import build, steps
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import use_plugin_files
-from marl_verl.run.lock import is_running, locked
-from marl_verl.run.run_dir import RunDir
+from marl_verl.run.run_dir import RunDir, is_running, locked
 from tests.run_folder import PLANTED, run_folder
 
 Refused = Callable[..., str]

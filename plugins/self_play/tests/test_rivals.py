@@ -40,7 +40,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Independent
 from marl_verl.inspect.explain import derive
-from marl_verl.trainer.memory import AdvantageMemory
+from marl_verl.trainer.data import AdvantageMemory
 
 BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})
 SHOWN = Task("d", "which", {"letters": ["A", "B", "A", "B", "A"], "claim": "A"})

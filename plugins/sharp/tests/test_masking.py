@@ -14,9 +14,11 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
 from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, talkers, workflows
 
 from marl_verl.algo.sampling import AttemptFailed, Independent
-from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, Run, Team, Workflow
+from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Team, Workflow
 from marl_verl.episode.codec import encode_journal
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.episode.errors import Limits
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 HOLE = "(hole)"

@@ -29,7 +29,8 @@ from marl_verl.algo.credit.shapley import coalitions, shapley
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.episode import Act, Action, CallError, Episode, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 Game = Mapping[frozenset[str], float]
 

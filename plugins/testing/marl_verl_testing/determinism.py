@@ -14,7 +14,7 @@ from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
 from marl_verl.errors import unknown
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
 

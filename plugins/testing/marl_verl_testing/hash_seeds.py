@@ -23,7 +23,7 @@ import cloudpickle
 
 import marl_verl
 from marl_verl.errors import MarlWarning
-from marl_verl.plugins import GROUP
+from marl_verl.plugins.loading import GROUP
 
 VARIABLE = "PYTHONHASHSEED"
 OTHERS = 2  # processes: a set of two texts has the same order in all three with a probability of 1/4

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
+from marl_verl.plugins import loading
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
@@ -83,7 +84,7 @@ def check_free(name: str) -> None:
     owners = [
         *(
             f"plugin '{point.name}'"
-            for point in importlib.metadata.entry_points(group=plugins.GROUP)
+            for point in importlib.metadata.entry_points(group=loading.GROUP)
             if canonicalize_name(point.name) == name
         ),
         *(f"distribution '{name}'" for _ in importlib.metadata.distributions(name=name)),

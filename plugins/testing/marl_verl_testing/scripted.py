@@ -16,7 +16,8 @@ from marl_verl.episode.messages import Observation, as_message, message_text, un
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig
 from marl_verl_testing.given import instance
 

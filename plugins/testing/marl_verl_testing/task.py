@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl_testing.given import SECONDS, instance, must, same, same_elsewhere, time_limit
 
 

@@ -16,7 +16,8 @@ from marl_verl_tiny.workflows import HolderAsker, InventoryMatchGame, ScoutMover
 
 from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.task import Task
 
 SETS: list[tuple[TaskSet, tuple[str, str]]] = [
     (SplitPlanPath(), ("scout", "mover")),

@@ -17,6 +17,7 @@ from marl_verl import plugins
 from marl_verl.config.policy_models import pretrained_models
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError
+from marl_verl.plugins import one_file
 from marl_verl.run.prepare import plan_run
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "pretrained.yaml"
@@ -70,7 +71,7 @@ def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
 
 
 def test_the_demos_team_is_rewarded_for_right_stories() -> None:
-    plugins.use_files(plugins.read_files([RECIPE.with_name("stories.py")]))
+    plugins.use_files(one_file.read_files([RECIPE.with_name("stories.py")]))
     try:
         known = plugins.load()
         tasks = known.get("tasks", "stories")()

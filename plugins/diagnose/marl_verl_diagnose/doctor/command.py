@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.config.unusable import remove, unusable
 from marl_verl.run.progress import Display
 from marl_verl.run.terminal import harmless, show
 from marl_verl_diagnose.doctor import Finding
+from marl_verl_diagnose.doctor.packages import remove, unusable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

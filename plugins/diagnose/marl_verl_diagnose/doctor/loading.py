@@ -13,9 +13,9 @@ from importlib.metadata import entry_points
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.config.unusable import unusable
-from marl_verl.plugins import GROUP, VARIABLE
+from marl_verl.plugins.loading import GROUP, VARIABLE
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
+from marl_verl_diagnose.doctor.packages import unusable
 
 LIBRARY_SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
 PLUGIN_SECONDS = 60.0
@@ -28,16 +28,9 @@ LIBRARIES = {  # name -> code that loads it as a run does
 
 PLUGINS = """
 import json, os
-from marl_verl.errors import MarlError
-from marl_verl.plugins import KINDS, VARIABLE, discover
-known, twice = discover(os.environ.get(VARIABLE), strict=False), []
-for kind in KINDS:
-    for name in known.names(kind):
-        try:
-            known.entry(kind, name)
-        except MarlError as error:
-            twice.append(str(error))
-print("\\n" + json.dumps([known.describe(), twice]))
+from marl_verl.plugins import discover
+from marl_verl.plugins.loading import VARIABLE
+print("\\n" + json.dumps(discover(os.environ.get(VARIABLE), strict=False).describe()))
 """
 
 
@@ -69,7 +62,7 @@ def library(name: str, out: str, wrong: str) -> Finding:
 
 
 def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
-    """A finding for each plugin, and for each name of a part that is not unique."""
+    """A finding for each plugin."""
     names, limit = {point.name for point in entry_points(group=GROUP)}, os.environ.get(VARIABLE)
     if limit is not None:
         left = sorted(names - {name.strip() for name in limit.split(",")})
@@ -83,7 +76,7 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
     if failed:
         yield error("plugins", f"the process that loads the plugins failed: {failed}", "marl-verl plugins --debug")
         return
-    records, twice = json.loads(out.splitlines()[-1])
+    records = json.loads(out.splitlines()[-1])
     wrong = {record["plugin"] for record in records if record["error"]}
     keep = f"export {VARIABLE}={shlex.quote(','.join(sorted(names - wrong)))}   # excludes what is broken"
     for record in records:
@@ -96,8 +89,6 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
             yield error(f"plugin {name}", broken, keep)
         else:
             yield warning(f"plugin {name}", broken, f"{keep}; or pip install --upgrade {distribution}")
-    for message in twice:
-        yield warning("plugins", message, "uninstall one of the two, or use the longer name in recipes")
 
 
 @contextmanager

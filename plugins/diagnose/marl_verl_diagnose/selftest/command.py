@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     import pytest
 
     from marl_verl.config.hardware import has_accelerator
-    from marl_verl.run.machine import PACKAGES, machine, packages
+    from marl_verl.run.run_dir import PACKAGES, machine, packages
     from marl_verl.run.terminal import show
     from marl_verl_diagnose.selftest import checks
 

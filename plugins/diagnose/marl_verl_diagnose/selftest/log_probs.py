@@ -24,7 +24,7 @@ from marl_verl_tiny.inventory import Inventory
 from marl_verl_tiny.shape import Shape
 
 from marl_verl.config.hardware import RUN_VARIABLE, has_accelerator
-from marl_verl.models.sizes import sizes
+from marl_verl.models.count import sizes
 from marl_verl.run.estimate import training
 
 TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches

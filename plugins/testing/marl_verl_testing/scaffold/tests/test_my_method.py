@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl import MarlError, Task
-from marl_verl.plugins import KINDS, assemble
+from marl_verl.plugins import assemble
+from marl_verl.plugins.registry import KINDS
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, shown
 
 import my_method
