@@ -191,6 +191,7 @@ INSTEAD: Mapping[str, str] = {
     "set optim.clip_grad": "learner.grad_clip",
     "set lr_scheduler_type": "learner.optim.warmup_style",
     "set actor.ulysses_sequence_parallel_size": "actor.fsdp_config.ulysses_sequence_parallel_size",
+    "set ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size critic.ppo_micro_batch_size",
     "a trained model is not only run forward": "actor.fsdp_config.forward_only critic.fsdp.forward_only",
     "training with quantisation: marl-verl has none": "engine.qat engine.turbo_config",
 }
