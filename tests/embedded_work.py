@@ -80,7 +80,7 @@ if __name__ == "__main__":
     work, place = f"tests.embedded_work:{sys.argv[1]}", Path(sys.argv[2])
 
     def call() -> int:
-        embedded.run(work, place, ["one"], place / "train.log", False, Display(), time.time())
+        embedded.run(work, place, place / "train.log", False, Display(), time.time())
         print("finished")
         return 0
 

@@ -68,7 +68,6 @@ def test_plain_lines_where_output_cannot_be_redrawn(terminal: bool) -> None:
     out = io.StringIO()
     options: dict[str, Any] = {"force_terminal": terminal, "color_system": None, "_environ": {"TERM": "dumb"}}
     display = Display(Console(file=out, soft_wrap=True, highlight=False, **options))
-    display.expect({"starting policies": 31.4})
     for event in (
         phase("starting Ray"),
         phase("starting policies"),
@@ -80,7 +79,7 @@ def test_plain_lines_where_output_cannot_be_redrawn(terminal: bool) -> None:
     display.event({"event": "awaited", "what": "server of asker", "ready": True})
     assert out.getvalue().splitlines() == [
         "starting Ray ...",
-        "starting policies ... (usually 31 s)",
+        "starting policies ...",
         "step    0  held-out success 12.5% greedy, 25.0% sampled (300 tasks)",
         "step 1/10  team success 50.0%  reward: asker 0.25  holder 0.50  3.0 s/step  0:27 left",
         "step 10/10  team success 50.0%  reward: asker 0.25  holder 0.50  3.0 s/step  0:00 left",

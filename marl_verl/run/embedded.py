@@ -22,13 +22,13 @@ from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.episode.calls import breakpoints
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import emit, received
-from marl_verl.run.progress import Display, RunEvents, interrupted, usual
+from marl_verl.run.progress import Display, RunEvents, interrupted
 from marl_verl.run.terminal import termination_as_interrupt
 from marl_verl.threads import outside_loop
 
 
 @termination_as_interrupt()
-def run(work: str, folder: Path, policies: list[str], log: Path, gpu: bool, display: Display, begun: float) -> None:
+def run(work: str, folder: Path, log: Path, gpu: bool, display: Display, begun: float) -> None:
     """Call the function `work` ("module:name") with the run directory. SIGTERM and SIGHUP act as Ctrl-C.
 
     Raises:
@@ -37,7 +37,6 @@ def run(work: str, folder: Path, policies: list[str], log: Path, gpu: bool, disp
         Exception: raised by the display's callback.
     """
     events = RunEvents(folder, display, "local", begun)
-    display.expect(usual(folder, policies, "local"))
     module, _, name = work.partition(":")
 
     def call() -> None:

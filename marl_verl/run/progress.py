@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import re
 import statistics
@@ -25,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from marl_verl.errors import MarlError
-from marl_verl.files import read_json
 from marl_verl.run.parent import how_to_continue
 from marl_verl.run.terminal import discard, unwritable
 
@@ -77,9 +75,6 @@ SECONDS = {  # phase of a step -> its metric in seconds/
 FIRST = "first validation"
 """The phase of the start that lasts until the first step begins."""
 
-EARLIER = 5
-"""Number of earlier runs whose median is the usual duration of a phase of the start."""
-
 BLOCKS = "▁▂▃▄▅▆▇█"
 LONGEST, BAR = 40, 30  # characters of the curve, and of a bar
 
@@ -88,13 +83,10 @@ Event = dict[str, Any]
 
 
 class View:
-    """What rich draws of a run, from its events; `text` is the line of the current activity.
-
-    `usual`: phase of the start -> its usual seconds.
-    """
+    """What rich draws of a run, from its events; `text` is the line of the current activity."""
 
     def __init__(self) -> None:
-        self.text, self.usual = "", dict[str, float]()
+        self.text = ""
         self._spinner, self._since = Spinner("dots"), 0.0
         self._step, self._steps = 0, 0
         self._durations = list[tuple[float, float]]()  # of the last steps; and until the next one ended
@@ -141,9 +133,8 @@ class View:
             if self._durations:
                 yield from self._progress()
             done, last = time.monotonic() - self._since, self._values.get(f"seconds/{SECONDS.get(self.text)}")
-            usual = self.usual.get(self.text, 0.0) if last is None else last
-            if usual >= 1:
-                bar, seconds = ProgressBar(usual, min(done, usual), BAR), f"{done:.0f} of about {usual:.0f} s"
+            if last is not None and last >= 1:
+                bar, seconds = ProgressBar(last, min(done, last), BAR), f"{done:.0f} of about {last:.0f} s"
                 yield _line(self._spinner, self.text, bar, seconds)
             else:
                 yield _line(self._spinner, self.text, f"{done:.0f} s" if done >= 1 else "")
@@ -195,22 +186,6 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def usual(folder: Path, policies: Sequence[str], backend: str) -> dict[str, float]:
-    """Phase of the start -> its median seconds in the latest runs of these policies, on this backend, in a run
-    directory's folder."""
-    durations: dict[str, list[float]] = {}
-    paths = sorted(folder.resolve().parent.glob("*/timing.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    with contextlib.suppress(MarlError):  # of a damaged file
-        now, stored = (set(policies), backend), map(read_json, paths)
-        timings = [t for t in stored if (set(t.get("policies", ())), t.get("backend", "verl")) == now]
-        for timing in timings[:EARLIER]:
-            end_of_validation = {"": timing["validated"]} if "validated" in timing else {}
-            begun = sorted({**timing["phases"], **end_of_validation}.items(), key=lambda phase: float(phase[1]))
-            for (name, start), (_, end) in itertools.pairwise(begun):
-                durations.setdefault(name, []).append(end - start)
-    return {name: statistics.median(seconds) for name, seconds in durations.items()}
-
-
 class Output(Console):
     """Standard output, or standard error. If its reader ends (`| head`), the command continues without output."""
 
@@ -250,10 +225,6 @@ class Display:
             self.console.print(text, markup=False)
         except OSError as error:
             raise unwritable(error) from error
-
-    def expect(self, usual: Mapping[str, float]) -> None:
-        """Show how long phases usually take: name -> seconds."""
-        self._view.usual = dict(usual)
 
     def note(self, text: str) -> None:
         """Show the current activity: replaced by the next note on a terminal, printed otherwise."""
@@ -320,8 +291,7 @@ class Display:
         elif self._redraws:
             self._draw()
         elif kind == "phase":
-            usual = self._view.usual.get(event["name"], 0.0)
-            self.print(f"{event['name']} ..." + (f" (usually {usual:.0f} s)" if usual >= 1 else ""))
+            self.print(f"{event['name']} ...")
         elif kind == "step":
             self._step(event)
 

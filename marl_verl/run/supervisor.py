@@ -25,13 +25,10 @@ from marl_verl.run import embedded
 from marl_verl.run.cleanup import RunResources, cleanup_abandoned
 from marl_verl.run.parent import how_to_continue
 from marl_verl.run.private_network import enter
-from marl_verl.run.progress import Display, RunEvents, interrupted, usual
+from marl_verl.run.progress import Display, RunEvents, interrupted
 from marl_verl.run.terminal import termination_as_interrupt
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
-ON_TWO_CORES = {"starting Ray and loading verl": 6.0, "starting policies": 30.0}
-"""Phases of the start -> their seconds on a machine without a GPU and with 2 cores, for tiny models."""
-
 PERIOD = 1.0  # seconds between two checks whether the trainer still runs
 
 
@@ -59,7 +56,6 @@ class TrainerProcess:
     ) -> None:
         self.lock, self.private_network = lock, private_network
         self.folder, self.module, self.log = folder, module, log or folder / "train.log"
-        self.policies, self.gpu = policies, gpu
         self.resources = RunResources.begin(uuid.uuid4().hex)
         self.variables = {
             RUN_VARIABLE: self.resources.run,
@@ -80,7 +76,6 @@ class TrainerProcess:
             KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
         """
         events = RunEvents(self.folder, display, "verl", begun)
-        display.expect(usual(self.folder, self.policies, "verl") or ({} if self.gpu else ON_TWO_CORES))
         for scratch in cleanup_abandoned():
             display.print(f"removed the leftovers of a killed run: {scratch}")
         prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
@@ -215,7 +210,7 @@ def start(
     """
     policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
     if is_local(config):
-        embedded.run(work, folder, policies, log, gpu, display, begun)
+        embedded.run(work, folder, log, gpu, display, begun)
         return
     module, private = work.partition(":")[0], bool(config.marl.run.private_network)
     TrainerProcess(folder, policies, module, log, lock, gpu, private).run(display, begun)
