@@ -147,25 +147,3 @@ def test_a_containers_limit_counts(limit: str, expected: int, tmp_path: Path, mo
     (tmp_path / "memory.current").write_text(f"{3 * GIB}\n")
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: type("Free", (), {"available": 20 * GIB}))
     assert memory.available(tmp_path) == expected * GIB
-
-
-def test_host_memory_holds_what_is_offloaded_and_the_reference_model(
-    needs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = ("actor_rollout_ref.actor.fsdp_config.param_offload=true", "marl.policies.one.actor.use_kl_loss=true")
-    more = ("+marl.policies.two.actor.fsdp_config.optimizer_offload=true", "trainer.n_gpus_per_node=4")
-    assert "host memory" not in needs()
-    found = needs(*away, *more)["host memory"]
-    wanted = {f"offloaded weights of {name}": 4.0 * P for name in ("one", "two")}
-    wanted |= {"offloaded optimiser of two": 8.0 * P, "reference model of one": 4.0 * P}
-    assert found.parts == pytest.approx(wanted)
-    with pytest.raises(MarlError, match=r"host memory: about 1\d\d\.\d GiB are needed, .*offloaded optimiser .*nnodes"):
-        found.check()
-    lora = needs(*away, *more, "actor_rollout_ref.model.lora_rank=16")["host memory"].parts
-    assert not [part for part in lora if part.startswith("reference")]  # without its adapter, the model is its own
-    whole = needs(*away, "actor_rollout_ref.actor.fsdp_config.offload_policy=true")["host memory"].parts
-    assert whole["offloaded state of one"] == pytest.approx(16.0 * P)
-    monkeypatch.setattr(memory, "gpu_bytes", lambda: None)
-    elsewhere = needs(*away)["host memory"]  # the machine with the GPUs is another one
-    elsewhere.check()
-    assert " of 24 GiB" not in str(elsewhere)
