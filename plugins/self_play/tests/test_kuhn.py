@@ -18,7 +18,7 @@ from marl_verl_self_play.kuhn import (
     value,
 )
 from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Episode, MarlError, Task
 from marl_verl.algo.sampling import Independent
@@ -133,3 +133,14 @@ def test_the_probability_of_a_move_is_that_of_all_texts_that_name_it() -> None:
     assert moves("") == pytest.approx((0.5 + 0.2 * 0.1, 0.3 * 0.1 + 0.2 * 0.9))
     assert moves("b") == pytest.approx((0.0, 0.8))  # "bet" and "check" are no answers to a bet
     assert moves("", most=1) == pytest.approx((0.5, 0.2))
+
+
+def test_a_player_sees_its_own_card_the_moves_and_the_legal_moves() -> None:
+    policy = ScriptedPolicy({"first": ["check", "fold"], "second": "bet"})
+    seen = [shown(act) for act, _ in check_workflow(KuhnPokerGame(), TASK, policy).turns]
+    assert ["card: K" in text for text in seen] == [True, False, True]
+    assert ["card: Q" in text for text in seen] == [False, True, False]
+    assert "Moves so far: none." in seen[0]
+    assert "first check, second bet." in seen[2]
+    legal = [text.split("one legal move: ")[1] for text in seen]
+    assert legal == ["check or bet.", "check or bet.", "fold or call."]
