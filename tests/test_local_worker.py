@@ -274,18 +274,49 @@ def test_micro_batches_keep_rows_of_a_prompt_together(monkeypatch: pytest.Monkey
 def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.utils.torch_functional import logprobs_from_logits_v2
 
-    from marl_verl.backend.local import engine
+    from marl_verl.backend.local import quick
 
-    monkeypatch.setattr(engine, "CHUNK", 70)
+    monkeypatch.setattr(quick, "CHUNK", 70)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(9, 33, generator=generator).mul(9).to(dtype)
     labels, results = torch.arange(9) * 3, []
-    for compute in (logprobs_from_logits_v2, engine.log_probs):
+    for compute in (logprobs_from_logits_v2, quick.log_probs):
         leaf = logits.clone().requires_grad_()
         values = compute(leaf, labels)
         (values * torch.arange(9)).sum().backward()
         results.append([values.detach(), leaf.grad])
     assert_equal(*results)
+
+
+def test_rows_of_tensors_are_those_of_verls_functions() -> None:
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.engine.utils import prepare_micro_batches
+    from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
+
+    from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
+    from marl_verl.backend.local import quick
+
+    data = batch()
+    tu.assign_non_tensor(data, max_token_len_per_gpu=99)
+    for rows in ([0, 1, 2, 3], [2, 0]):
+        one, other = (select(data, torch.tensor(rows)) for select in (quick.select, tu.index_select_tensor_dict))
+        assert one.keys() == other.keys()
+        assert one is not data
+        for name in ("input_ids", "responses"):
+            assert_equal(list(one[name].unbind()), list(other[name].unbind()))
+    (part,), (places,) = quick.micro_batches(data)
+    (verls,), (order,) = prepare_micro_batches(data)
+    assert [*places] == order
+    assert_equal(part["input_ids"].values(), verls["input_ids"].values())
+    results = []
+    for pad, cut in ((no_padding_2_padding, response_from_nested), (quick.padded_responses, of_responses)):
+        leaf = torch.linspace(-1, 1, int(data["input_ids"].offsets()[-1])).requires_grad_()
+        values = torch.nested.nested_tensor_from_jagged(leaf, data["input_ids"].offsets())
+        padded = pad(values, data)
+        (padded * torch.arange(padded.numel()).view_as(padded)).sum().backward()
+        results.append((padded, leaf.grad, list(cut(values, data["response_mask"]).unbind())))
+    assert_equal(*results)
+    assert_equal(list(rows_of_nested(jagged(results[0][2]))), results[0][2])
 
 
 def critic_config(composed: Any) -> Any:
@@ -414,6 +445,8 @@ def test_nothing_listens_and_nothing_is_started(composed: Any, folder: Path) -> 
 
 def train_alone(folder: Path) -> None:
     """Update a policy, and check what this process has opened."""
+    import marl_verl.backend.local.worker  # noqa: F401 - verl sets variables when it is imported
+
     before = dict(os.environ)
     config = resolved(
         compose(folder / "recipe.yaml", [*SETTINGS, f"marl.policies.one.model.path={folder / 'model'}"], "cpu")

@@ -30,4 +30,24 @@ def put_advantages(store: RowStore, rows: Rows, result: AdvantageResult, learnin
 
 def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     """Tensors of different lengths as one nested tensor."""
-    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+    return _nested(torch.cat([*rows]), torch.tensor([*map(len, rows)], device=rows[0].device))
+
+
+def rows_of_nested(column: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The rows of a nested tensor; `unbind` takes microseconds for each."""
+    rows: tuple[torch.Tensor, ...] = column.values().split(column.offsets().diff().tolist())
+    return rows
+
+
+def of_responses(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Values of response tokens, nested like `mask`, from those of all tokens: each is at the token before."""
+    lengths = mask.offsets().diff()
+    moved = (values.offsets()[1:] - lengths - 1 - mask.offsets()[:-1]).repeat_interleave(lengths)
+    return _nested(values.values()[moved + torch.arange(len(moved), device=moved.device)], lengths)
+
+
+def _nested(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Rows of these lengths."""
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    least, most = int(lengths.min()), int(lengths.max())
+    return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=least, max_seqlen=most)

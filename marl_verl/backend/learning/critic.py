@@ -29,8 +29,8 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
-from verl.workers.utils.padding import response_from_nested
 
+from marl_verl.backend.learning.batches import of_responses
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
 from marl_verl.backend.runtime import TrainingWorkers
@@ -85,7 +85,7 @@ class Critic(TrainingWorkers):
         tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
         output = self.call("infer_batch", data)
         # the model has an output for every token of a row
-        values = response_from_nested(output["values"], data["response_mask"]).values().double().numpy()
+        values = of_responses(output["values"], data["response_mask"]).values().double().numpy()
         known = dict(zip(different, values.tolist(), strict=False))
         return np.array([known[ids] for ids in observations])
 

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
-from verl.workers.utils.padding import response_from_nested
 
-from marl_verl.backend.learning.batches import KEPT_FIELDS, jagged
+from marl_verl.backend.learning.batches import KEPT_FIELDS, jagged, of_responses, rows_of_nested
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import CONTINUES
 
@@ -118,7 +117,7 @@ def merge(store: RowStore, batch: Rows, shares: Sequence[Share]) -> tuple[Rows, 
     if all(len(chain) == 1 for update in chains for chain in update):
         return None
     fields = ["input_ids", *PLACED]
-    columns = {name: column.unbind() for name, column in store.get(batch.keys, fields).items()}
+    columns = {name: rows_of_nested(column) for name, column in store.get(batch.keys, fields).items()}
     prompts, responses = ([tag[name] for tag in batch.tags] for name in ("prompt_len", "response_len"))
     keys: list[str] = []
     tags: list[dict[str, Any]] = []
@@ -168,11 +167,11 @@ def loss_of_rows(
     output = dict(model_output)
     for name in ("log_probs", "entropy", "values"):
         if output.get(name) is not None:
-            rows = rows_of(response_from_nested(output[name], segments), segments)
+            rows = rows_of(of_responses(output[name], segments), segments)
             # verl reads the value of a token at the position before it, in rows that have a prompt
-            output[name] = jagged([torch.nn.functional.pad(row, (0, 1)) for row in rows.unbind()])
+            output[name] = jagged([torch.nn.functional.pad(row, (0, 1)) for row in rows_of_nested(rows)])
     mask = fields["response_mask"]
-    fields |= {"responses": mask, "prompts": jagged([row[:1] for row in mask.unbind()])}
-    rows = TensorDict(fields, batch_size=len(mask.unbind()))
+    fields |= {"responses": mask, "prompts": jagged([row[:1] for row in rows_of_nested(mask)])}
+    rows = TensorDict(fields, batch_size=len(mask.offsets()) - 1)
     tu.assign_non_tensor(rows, **{name: data[name] for name in ("dp_size", "batch_num_tokens", "global_batch_size")})
     return loss(model_output=output, data=rows, dp_group=dp_group)

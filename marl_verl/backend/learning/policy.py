@@ -20,11 +20,12 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.workers.utils.losses import ppo_loss
-from verl.workers.utils.padding import response_from_nested, response_to_nested
+from verl.workers.utils.padding import response_to_nested
 
 from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.adapters import AdapterSettings
 from marl_verl.backend.learning.arrangement import arranged
+from marl_verl.backend.learning.batches import of_responses
 from marl_verl.backend.learning.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
@@ -126,11 +127,11 @@ class LearningPolicy(TrainingWorkers, Runtime):
         data = self.store.get(batch.keys, ["log_probs", "response_mask", *(["entropy"] if entropy else [])])
         mask = data["response_mask"]
         # as the rows have them: a field has one type, and a model may compute in bfloat16
-        self.store.put(batch.keys, {field: response_from_nested(data["log_probs"].float(), mask)})
+        self.store.put(batch.keys, {field: of_responses(data["log_probs"].float(), mask)})
         if not entropy:
             return {}
         chosen = mask.values().bool()  # padding rows have no response token
-        return {"entropy": float(response_from_nested(data["entropy"], mask).values()[chosen].mean())}
+        return {"entropy": float(of_responses(data["entropy"], mask).values()[chosen].mean())}
 
 
 def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -22,7 +22,6 @@ from tensordict import TensorDict
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.utils.stateless import _reparametrize_module
 from verl.utils import tensordict_utils as tu
-from verl.utils import torch_functional
 from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
@@ -35,23 +34,17 @@ from marl_verl.config.model_settings import LARGE
 
 STRATEGY = "marl_local"
 """The name of the engines in verl's registry: `actor.strategy` of a local worker."""
-CHUNK = 1 << 22
-"""Logits of which log-probs are computed at once: 16 MiB in float32."""
 DEVICES = ["cpu", "cuda", "npu"]
 
 
-def log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """log softmax(logits)[label] of n tokens, from logits [n, vocabulary].
-
-    verl's function without flash-attn, which takes one token at a time: half of the time of an update of a small model.
-    The numbers are the same.
-    """
-    count = max(1, CHUNK // logits.shape[-1])
-    if logits.dtype in (torch.float32, torch.float64):
-        sums = torch.cat([part.logsumexp(-1) for part in logits.split(count)])
-        return logits.gather(-1, labels[:, None])[:, 0] - sums
-    pairs = zip(logits.split(count), labels.split(count), strict=True)
-    return torch.cat([part.log_softmax(-1).gather(-1, chosen[:, None])[:, 0] for part, chosen in pairs])
+def packed(output: Any, output_args: dict[str, Any], micro_batch: TensorDict) -> tuple[dict[str, Any], TensorDict]:
+    """Pack padded logits, of which verl would otherwise cut out row by row. Returns its further arguments."""
+    lengths = micro_batch["input_ids"].offsets().diff()
+    seen = torch.arange(output.logits.shape[1], device=lengths.device) < lengths[:, None]
+    output.logits, micro_batch = output.logits[seen][None], micro_batch.copy()
+    tu.assign_non_tensor(micro_batch, use_remove_padding=True)
+    temperature = output_args["temperature"].repeat_interleave(lengths)
+    return {**output_args, "temperature_rmpad": temperature, "pad_size": 0}, micro_batch
 
 
 class PlainEngine(FSDPEngine):
@@ -75,8 +68,7 @@ class PlainEngine(FSDPEngine):
             self._copies.close()  # of the micro-batch before; its backward pass needed them for gradient checkpointing
             copies = {name: weight.to(self._autocast_dtype) for name, weight in self.module.named_parameters()}
             self._copies.enter_context(_reparametrize_module(self.module, copies, tie_weights=True))
-        with mock.patch.object(torch_functional, "logprobs_from_logits_v2", log_probs):
-            return super().forward_step(*args, **options)
+        return super().forward_step(*args, **options)
 
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
         with quiet(), as_shards(self.module, self.optimizer, self.device_mesh):
@@ -125,6 +117,8 @@ class PlainEngineWithLMHead(PlainEngine, FSDPEngineWithLMHead):
         if self._shared is not None:
             output_args, micro_batch = self._shared.arguments(output_args), micro_batch.copy()
             tu.assign_non_tensor(micro_batch, use_remove_padding=True)  # logits are packed
+        elif "temperature" in output_args and not tu.get(micro_batch, "use_fused_kernels"):
+            output_args, micro_batch = packed(output, output_args, micro_batch)
         return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)
 
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:

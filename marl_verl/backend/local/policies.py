@@ -14,7 +14,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
 
 from marl_verl.algo.algorithms.losses import OWN
-from marl_verl.backend.learning.batches import jagged
+from marl_verl.backend.learning.batches import jagged, rows_of_nested
 from marl_verl.backend.learning.critic import Critic, Critics
 from marl_verl.backend.learning.policy import LearningPolicy, register_loss
 from marl_verl.backend.local import one_rank
@@ -227,7 +227,7 @@ class MemoryStore:
 
     def put(self, keys: Sequence[str], fields: Mapping[str, Column]) -> None:
         for name, column in fields.items():
-            values = column.unbind() if isinstance(column, torch.Tensor) else column
+            values = rows_of_nested(column) if isinstance(column, torch.Tensor) else column
             for key, value in zip(keys, values, strict=True):
                 self.rows.setdefault(key, {})[name] = value
 

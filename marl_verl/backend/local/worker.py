@@ -22,6 +22,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
 from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.backend.local.engine import STRATEGY
+from marl_verl.backend.local.quick import quick
 
 
 class LocalWorkers(ActorRolloutRefWorker):
@@ -53,6 +54,10 @@ class LocalWorkers(ActorRolloutRefWorker):
         """Load the model, and build optimiser and schedule."""
         with one_rank.environment(), contextlib.redirect_stdout(io.StringIO()):
             super().init_model()  # verl prints the model's size and the schedule
+
+    update_actor = quick()(ActorRolloutRefWorker.update_actor)
+    compute_log_prob = quick()(ActorRolloutRefWorker.compute_log_prob)
+    compute_ref_log_prob = quick()(ActorRolloutRefWorker.compute_ref_log_prob)
 
     @property
     def model(self) -> Any:
@@ -86,6 +91,9 @@ class LocalCritic(CriticWorker):
         one_rank.join()
         with one_rank.environment():
             super().__init__(config)
+
+    train_mini_batch = quick()(CriticWorker.train_mini_batch)
+    infer_batch = quick()(CriticWorker.infer_batch)
 
     def reset(self) -> None:
         """Load the model, and build optimiser and schedule."""
