@@ -183,16 +183,17 @@ def batches(
     marker = "<marker>"
     chat = [{"role": "user", "content": marker}]
     before, after = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)).split(marker)
-    prompts = tokenizer([before + seen + after for seen, _ in demonstrations], add_special_tokens=False)["input_ids"]
-    answers = tokenizer([message for _, message in demonstrations], add_special_tokens=False)["input_ids"]
-    for first in range(0, len(demonstrations) - batch_size + 1, batch_size):
-        chosen = range(first, first + batch_size)
-        longest = max(len(prompts[row]) + len(answers[row]) + 1 for row in chosen)
-        tokens = torch.full((batch_size, longest), tokenizer.pad_token_id, dtype=torch.int64)
-        labels = torch.full((batch_size, longest), IGNORED, dtype=torch.int64)
-        for number, row in enumerate(chosen):
-            answer = [*answers[row], tokenizer.eos_token_id]
-            start, end = len(prompts[row]), len(prompts[row]) + len(answer)
-            tokens[number, :end] = torch.tensor([*prompts[row], *answer])
-            labels[number, start:end] = torch.tensor(answer)
-        yield tokens, labels
+    encode = tokenizer.backend_tokenizer.encode_batch_fast
+    prompts = encode([before + seen + after for seen, _ in demonstrations], add_special_tokens=False)
+    answers = encode([message for _, message in demonstrations], add_special_tokens=False)
+    rows = [
+        (prompt.ids, [*answer.ids, tokenizer.eos_token_id]) for prompt, answer in zip(prompts, answers, strict=True)
+    ]
+    for first in range(0, len(rows) - batch_size + 1, batch_size):
+        chosen = rows[first : first + batch_size]
+        longest = max(len(prompt) + len(answer) for prompt, answer in chosen)
+        padding = [longest - len(prompt) - len(answer) for prompt, answer in chosen]
+        yield (
+            torch.tensor([p + a + [tokenizer.pad_token_id] * n for (p, a), n in zip(chosen, padding, strict=True)]),
+            torch.tensor([[IGNORED] * len(p) + a + [IGNORED] * n for (p, a), n in zip(chosen, padding, strict=True)]),
+        )

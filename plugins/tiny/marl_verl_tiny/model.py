@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import json
@@ -12,8 +13,8 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
@@ -145,43 +146,66 @@ def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | 
 def ensure_all(
     specs: Sequence[TinyModel], cache_dir: Path | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Call `ensure` for several models concurrently, each in a single-threaded process; all end before it returns.
+    """Call `ensure` for several models concurrently, outside this process, which therefore does not import torch.
 
-    Equal models are created once. `progress` is called from several threads, but never concurrently.
+    Equal models are created once.
 
     Raises:
         MarlError: a description is invalid, e.g. an unknown agent or task.
-        RuntimeError: a worker process died; the message has its last output.
+        RuntimeError: a process died; the message has the last output.
     """
     cache = cache_dir or default_cache()
     folders = [folder_of(spec, cache) for spec in specs]
     missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
-    total = sum(spec.steps + 1 for spec in missing.values())
-    done = dict.fromkeys(missing, 0.0)
-    lock = threading.Lock()
-
-    def report(folder: Path, fraction: float) -> None:
-        with lock:
-            done[folder] = fraction * (missing[folder].steps + 1)
-            if progress is not None:
-                progress(sum(done.values()) / total)
-
     if missing:
-        workers = _Workers()
-        with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1)) as pool:
-            try:
-                jobs = [
-                    pool.submit(workers.make, spec, cache, functools.partial(report, folder))
-                    for folder, spec in missing.items()
-                ]
-                for job in as_completed(jobs):
-                    job.result()
-            finally:  # before the pool waits for its threads, which wait for processes
-                pool.shutdown(wait=False, cancel_futures=True)
-                workers.stop()
+        _make_all([*missing.values()], cache, progress)
     if progress is not None:
         progress(1.0)
     return folders
+
+
+def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress | None) -> None:
+    command = [sys.executable, "-m", "marl_verl_tiny.model", "--cache", str(cache)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    steps = [spec.steps + 1 for spec in specs]
+    done, message = [0.0] * len(specs), list[str]()
+    with Popen(
+        [*command, *(spec.to_json() for spec in specs)],
+        env=env,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        text=True,
+        process_group=0,  # Ctrl-C reaches only this process
+    ) as maker:
+        assert maker.stdout is not None
+        try:
+            for line in maker.stdout:
+                if not line.startswith("fraction "):
+                    message.append(line.rstrip())
+                elif progress is not None:
+                    _, number, fraction = line.split()
+                    done[int(number)] = float(fraction) * steps[int(number)]
+                    progress(sum(done) / sum(steps))
+            code = maker.wait()
+        finally:
+            _end(maker)
+    if code == 2 and message:
+        raise MarlError(message[-1])
+    if code != 0:
+        agents = ", ".join(agent for spec in specs for agent in spec.agents)
+        last = "\n".join(message[-20:])
+        raise RuntimeError(f"making the tiny models of {agents} failed ({code}): {last}")
+
+
+def _end(maker: Popen[str]) -> None:
+    """End a process and its forks with SIGTERM, which removes incomplete folders, then with SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(maker.pid, number)
+        with contextlib.suppress(TimeoutExpired):
+            maker.wait(timeout=5)
+            return
 
 
 def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
@@ -227,67 +251,35 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     (folder / "tiny.json").write_text(spec.to_json() + "\n")
 
 
-class _Workers:
-    """The running worker processes. After `stop` none is alive and none can be started."""
-
-    def __init__(self) -> None:
-        self._processes: list[Popen[str]] = []
-        self._lock = threading.Lock()
-        self._stopped = False
-
-    def make(self, spec: TinyModel, cache_dir: Path, report: Progress) -> None:
-        """Create one model in a single-threaded process, and report the progress that it prints."""
-        with self._lock:
-            if self._stopped:
-                raise RuntimeError("the work was stopped")
-            command = [sys.executable, "-m", "marl_verl_tiny.model", "--cache", str(cache_dir), spec.to_json()]
-            env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-            # a new process group: Ctrl-C reaches only the caller, which calls `stop`
-            worker = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, process_group=0)
-            self._processes.append(worker)
-        message: list[str] = []
-        assert worker.stdout is not None
-        with worker.stdout:
-            for line in worker.stdout:
-                if line.startswith("fraction "):
-                    report(float(line.split()[1]))
-                else:
-                    message.append(line.rstrip())
-        code = worker.wait()
-        if code == 2 and message:
-            raise MarlError(message[-1])
-        if code != 0:
-            last = "\n".join(message[-20:])
-            raise RuntimeError(f"making the tiny model of {', '.join(spec.agents)} failed ({code}): {last}")
-
-    def stop(self) -> None:
-        """End the processes with SIGTERM, which removes incomplete folders, then with SIGKILL."""
-        with self._lock:
-            self._stopped = True
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            try:
-                process.wait(timeout=5)
-            except TimeoutExpired:
-                process.kill()
-                process.wait()
+def _report(number: int, fraction: float) -> None:
+    os.write(1, f"fraction {number} {fraction:.4f}\n".encode())  # at once: forks share the pipe
 
 
 def main() -> int:
-    """Create one tiny model; print progress as `fraction 0.25` lines. Ends when the output pipe is closed."""
+    """Create tiny models, each in a fork; print progress as `fraction NUMBER 0.25` lines. Ends with its output pipe."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_tiny.model", description=main.__doc__)
-    parser.add_argument("spec", type=json.loads, help="TinyModel.to_json()")
+    parser.add_argument("specs", type=json.loads, nargs="+", help="TinyModel.to_json()")
     parser.add_argument("--cache", type=Path)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
-    try:
-        spec = build(TinyModel, arguments.spec, "tiny")
-        ensure(spec, arguments.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
-    except MarlError as error:
-        print(error, flush=True)
-        return 2
-    return 0
+    from marl_verl_tiny import factory  # noqa: F401 - once for all
+
+    for number, options_of_model in enumerate(arguments.specs):
+        if not os.fork():
+            code = 1
+            try:
+                spec = build(TinyModel, options_of_model, "tiny")
+                ensure(spec, arguments.cache, functools.partial(_report, number))
+                code = 0
+            except MarlError as error:
+                print(error, flush=True)
+                code = 2
+            except Exception:  # noqa: BLE001 - the caller shows it
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+    codes = (os.waitstatus_to_exitcode(os.wait()[1]) for _ in arguments.specs)
+    return next(filter(None, codes), 0)  # the caller ends the others
 
 
 if __name__ == "__main__":
