@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     SEPARATE: ("ppo-clip-tis", 7, ("marl.run.merge_turns=false",)),
 }
 if not os.environ.get("MARL_VERL_LONG"):
-    CASES = {name: CASES[name] for name in ("importance weights", "a rank without a row", "adapters", MERGED, SEPARATE)}
+    CASES = {name: CASES[name] for name in ("a rank without a row", MERGED, SEPARATE)}
 """Name -> loss, number of rows, overrides."""
 Found = dict[str, tuple[dict[str, Any], dict[str, float]]]
 """Case -> (weights before - weights after by name, metrics)."""
@@ -49,14 +49,14 @@ def find(folder: Path, ranks: int) -> Found:
     found: Found = {}
     with torch.no_grad():
         plain = AutoModelForCausalLM.from_pretrained(folder / "model").double()
-        given = dict.fromkeys(CASES, ROWS) | dict.fromkeys((MERGED, SEPARATE), UNMOVED)
+        given = dict.fromkeys([*CASES, "a shared base"], ROWS) | dict.fromkeys((MERGED, SEPARATE), UNMOVED)
         now = {name: log_probs(plain, rows) for name, rows in given.items()}
     for name, (loss, rows, overrides) in CASES.items():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)  # of the adapters
             found[name] = Actor(folder / "model", loss, LIMIT, *overrides).update(given[name][:rows], now[name][:rows])
     found["a critic"] = _critic(folder, ranks)
-    found["a shared base"] = _shared_base(folder, now["adapters"])
+    found["a shared base"] = _shared_base(folder, now["a shared base"])
     return found
 
 

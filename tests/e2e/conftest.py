@@ -30,8 +30,6 @@ __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 MARS2 = ROOT / "recipes" / "mars2" / "cpu.yaml"
-SHARP = ROOT / "recipes" / "sharp" / "cpu.yaml"
-SMALL = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.long
@@ -251,26 +249,12 @@ class WithPlugin(Finished):
 
 @pytest.fixture(scope="session")
 def five(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
-    """Every kind of policy in one team, and a critic. A command of tests/e2e/isolation.py, which is then killed."""
+    """Every kind of policy in one team, and a critic. A command of tests/e2e/isolation.py, with Ctrl-C at its end."""
     site = tmp_path_factory.mktemp("site")
     (site / "five.yaml").write_text(RECIPE)
     folder = tmp_path_factory.mktemp("runs") / "five"
     words = ("isolation", str(site / "five.yaml"), str(folder))
-    return with_plugin("five", signal.SIGKILL, words, site, folder, (folder / "seen.json").is_file)
-
-
-@pytest.fixture(scope="session")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """SHARP's CPU recipe, whose credit plays episodes again without an agent. Ctrl-C ends it after a step."""
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
-    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(SHARP), *SMALL, "marl.task.test_size=4", *place]
-
-    def reached() -> bool:
-        metrics = folder / "metrics.jsonl"
-        return metrics.is_file() and '"train/success"' in metrics.read_text()
-
-    return until_signal(signal.SIGINT, command, folder, reached, {})
+    return with_plugin("five", signal.SIGINT, words, site, folder, (folder / "seen.json").is_file)
 
 
 def with_plugin(

@@ -1,4 +1,4 @@
-"""A user's script: train README's pair by the Python API, then evaluate and explain without the files of the recipe.
+"""A user's script: train README's pair by the Python API, then evaluate here and explain, without the recipe's files.
 
 python notebook.py OVERRIDES, as JSON, in a folder with my_team.py and my_team.yaml. Prints what it found, as JSON.
 """
@@ -22,7 +22,9 @@ async def notebook():
         pathlib.Path(name).unlink()
     again = load_run(run)
     swap = ["answerer=sender"]
-    found = await asyncio.to_thread(evaluate, run, step=3, tasks=10, swap=swap, greedy_only=True, progress=False)
+    found = await asyncio.to_thread(
+        evaluate, run, step=3, tasks=10, swap=swap, greedy_only=True, progress=False, backend="local"
+    )
     rows = explain(run, step=2)
     return {
         "steps": steps,
