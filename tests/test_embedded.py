@@ -200,6 +200,7 @@ def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
     options += ["trainer.total_training_steps=1", "--plugin", f"{tmp_path}/parts.py", "--local"]
     terminal = Terminal(sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *options)
     for name in ("workflow", "call", "reward"):
+        terminal.expect("-> return name")  # the last prompt is still shown
         terminal.expect("(Pdb) ")
         time.sleep(1)
         terminal.type("p 'here', name")

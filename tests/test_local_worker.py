@@ -367,7 +367,7 @@ def test_policies_with_a_shared_base_train_as_alone(composed: Any) -> None:
     update(alone)
     optim = omega_conf_to_dataclass(config.policies.one.actor_rollout_ref.actor).optim
     policies = {"one": AdapterSettings(1, optim), "two": AdapterSettings(2, optim)}
-    both = LocalSharedWorkers(config.policies.one.actor_rollout_ref, policies)
+    both = LocalSharedWorkers(config.policies.one.actor_rollout_ref, policies=policies)
     both.init_model()
     for policy in policies:
         both.use(policy)

@@ -23,6 +23,7 @@ from marl_verl.algo.sampling.base import add_columns
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode.calls import breakpoints
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check
 from marl_verl.options import Part
@@ -114,6 +115,7 @@ def check_replays(
         yield f"{problem}, but credit '{credit.name}' replays its episodes: set marl.algorithm.options.credit=none"
 
 
+@breakpoints(None)
 def check_advantage(synthetic: SyntheticTeam) -> None:
     """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
     try:
@@ -131,6 +133,7 @@ class SyntheticTeam:
     team: TeamConfig
     moves: tuple[tuple[str, ...], ...] = ()
 
+    @breakpoints(None)
     def turns(self, number: int, episodes: int | None = None) -> list[Turn]:
         """The turns of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
         name, agents = self.algorithm.sampler, self.team.agents

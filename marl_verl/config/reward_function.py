@@ -26,6 +26,7 @@ from marl_verl.algo.sampling.context import finite, score_parts
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.verl_keys import at, verl_defaults
+from marl_verl.episode.calls import breakpoints
 from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, MarlWarning, format_error, nearest, shown
 from marl_verl.options import build
@@ -107,6 +108,7 @@ class FunctionScored(TaskSet):
         return DetailedScore.of(result[0] if self._batch else result)
 
 
+@breakpoints(None)
 def check_score(task_set: TaskSet, task: Task, parts: Sequence[str] = ()) -> None:
     """MarlError where a user's score of an empty answer is no number, or lacks `parts`; a MarlWarning where it raises,
     which would fail an attempt of a run."""

@@ -12,6 +12,7 @@ import pdb
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -83,6 +84,9 @@ class _Debugger(pdb.Pdb):
     do_q = do_exit = do_EOF = do_quit  # type: ignore[assignment]
 
 
+IN_PROGRESS: list[float] = []  # when the calls of `in_thread` began that are awaited
+
+
 async def recorded(
     fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
 ) -> tuple[CallRecord, Exception | None]:
@@ -145,9 +149,13 @@ async def _awaited(value: Any) -> Any:
 
 async def in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Run a synchronous function in a daemon thread: an executor's threads would keep the process alive."""
-    context = contextvars.copy_context()
-    work = threads.in_thread("marl-verl call", lambda: context.run(_plainly, fn, arguments))
-    return await asyncio.wrap_future(work)
+    context, begun = contextvars.copy_context(), time.monotonic()
+    IN_PROGRESS.append(begun)
+    try:
+        work = threads.in_thread("marl-verl call", lambda: context.run(_plainly, fn, arguments))
+        return await asyncio.wrap_future(work)
+    finally:
+        IN_PROGRESS.remove(begun)
 
 
 def as_json(value: Any) -> str:

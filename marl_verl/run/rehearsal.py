@@ -38,6 +38,7 @@ class Unjudged(MarlError):
     """The score or a role reward refuses a task with a MarlError."""
 
 
+@breakpoints(None)
 def rehearse_split(
     workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, rewards: Mapping[str, RoleReward], task_set: TaskSet
 ) -> Moves:

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
 def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Path) -> None:
     """Ctrl-C in step 4, or an error in it."""
     recipe, overrides = CASES[case]
-    options = (*overrides, "trainer.save_freq=2", "trainer.test_freq=2")
+    options = (*overrides, "trainer.save_freq=2", "trainer.test_freq=2", "marl.run.journal_tokens=true")
     whole = train(tmp_path / "whole" / "run", recipe, *options, steps=4)
     check(whole)
     folder = tmp_path / "halved" / "run"

@@ -45,9 +45,9 @@ class LocalPolicies(Policies):
             if policy.frozen:
                 runtimes[name] = FrozenPolicy(policy, section)
             elif policy.base is None:
-                runtimes[name] = TrainedPolicy(policy, config, section, store, beside)
+                runtimes[name] = TrainedPolicy(policy, config, section, store, critics=beside)
             else:
-                runtimes[name] = SharedPolicy(policy, config, section, store, beside, sharing)
+                runtimes[name] = SharedPolicy(policy, config, section, store, critics=beside, group=sharing)
         super().__init__(runtimes, critics)
 
 
@@ -57,15 +57,8 @@ class TrainedPolicy(LearningPolicy):
     workers: LocalWorkers
     server: LocalServer
 
-    def __init__(
-        self,
-        policy: PolicyConfig,
-        config: DictConfig,
-        section: DictConfig,
-        store: MemoryStore,
-        critics: Sequence[Any] = (),
-    ) -> None:
-        super().__init__(policy, config, section, store)
+    def __init__(self, *arguments: Any, critics: Sequence[Any]) -> None:
+        super().__init__(*arguments)
         self._critics = critics
 
     def start(self) -> None:
@@ -112,16 +105,8 @@ class SharedPolicy(TrainedPolicy):
 
     workers: LocalSharedWorkers
 
-    def __init__(
-        self,
-        policy: PolicyConfig,
-        config: DictConfig,
-        section: DictConfig,
-        store: MemoryStore,
-        critics: Sequence[Any],
-        group: list[SharedPolicy],
-    ) -> None:
-        super().__init__(policy, config, section, store, critics)
+    def __init__(self, *arguments: Any, group: list[SharedPolicy], critics: Sequence[Any]) -> None:
+        super().__init__(*arguments, critics=critics)
         group.append(self)
         self.group = group
 
@@ -133,7 +118,7 @@ class SharedPolicy(TrainedPolicy):
 
     def _workers(self, reference: bool) -> LocalSharedWorkers:
         settings = {other.name: other.adapter_settings() for other in self.group}
-        return LocalSharedWorkers(self._arr, settings, reference)
+        return LocalSharedWorkers(self._arr, reference, policies=settings)
 
     def _set_losses(self) -> None:
         for other in self.group:

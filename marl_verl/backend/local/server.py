@@ -3,23 +3,28 @@
     generate() -> waiting -> admitted: its prompt is computed, once for equal prompts -> a token per step -> its future
 
 Steps run in the caller's event loop, on the trainer's own weights. Between two steps all other tasks run until none is
-ready, so that what they ask for together is computed together. A row's tokens do not depend on the other rows.
+ready, and none waits for a call of users' code; one server samples until it has no request, and admits them sorted. So
+what is computed together depends on nothing but the requests, and with it the last digits of a row's log-probs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl.backend.local.sampling import Draw, Stop, check_supported, sample
+from marl_verl.episode.calls import IN_PROGRESS
 from marl_verl.errors import MarlError
 
+PATIENCE = 5.0  # seconds that a call of users' code is awaited
 CHUNK = 2048  # at most so many tokens of prompts in one forward, or one prompt
 
 
@@ -34,8 +39,9 @@ class Completion:
 
 @dataclass
 class Row:
-    """A request: its prompt and what is sampled so far."""
+    """A request: its prompt and what is sampled so far. Those of lower `order` are admitted first."""
 
+    order: tuple[int, str, int]
     prompt: tuple[int, ...]
     draw: Draw
     stop: Stop
@@ -81,7 +87,8 @@ class LocalServer:
 
     version: int | None = None
     """Version of the weights, which completions carry as `global_steps`."""
-    _settling = 0  # servers that wait for other tasks, in all event loops of this process
+    _numbers = itertools.count()
+    _settling: ClassVar[list[LocalServer]] = []  # those that wait for other tasks
 
     def __init__(
         self,
@@ -107,6 +114,7 @@ class LocalServer:
         self._rows: list[Row] = []  # the row at place n of the cache
         self._cache = RowCache()
         self._task: asyncio.Task[None] | None = None
+        self._number, self._settled, self._seeded = next(self._numbers), 0, False
 
     async def generate(
         self,
@@ -126,25 +134,26 @@ class LocalServer:
             MarlError: another parameter, or a prompt without room for a token.
             Exception: what the model's forward raised, in all requests in flight.
         """
-        row = self._row(prompt_ids, sampling_params, adapter)
+        row = self._row(request_id, prompt_ids, sampling_params, adapter)
         self._waiting.append(row)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve())
         ids = await row.future
         return Completion(ids, row.log_probs if sampling_params.get("logprobs") else [], {"global_steps": self.version})
 
-    def _row(self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], adapter: int | None) -> Row:
+    def _row(self, name: str, prompt_ids: Sequence[int], parameters: Mapping[str, Any], adapter: int | None) -> Row:
         check_supported(parameters)
+        self._seeded = "seed" in parameters
         room = self._max_model_len - len(prompt_ids)
         if room < 1 or not prompt_ids:
             size = f"a prompt of {len(prompt_ids)} tokens"
             raise MarlError(f"{size} leaves no room for a completion: the model's limit is {self._max_model_len}")
-        limit = parameters.get("max_tokens") or room
         return Row(
+            (self._settled, name, parameters.get("seed") or 0),
             tuple(prompt_ids),
             Draw.of(parameters, self._device),
             Stop(parameters.get("stop") or (), parameters.get("stop_token_ids") or (), self._tokenizer, prompt_ids),
-            min(limit, room),
+            min(parameters.get("max_tokens") or room, room),
             adapter,
             asyncio.get_running_loop().create_future(),
         )
@@ -179,16 +188,21 @@ class LocalServer:
             self._rows, self._waiting, self._cache = [], [], RowCache()
 
     async def _settle(self) -> None:
-        """Let other tasks run until only servers that wait here are ready."""
+        """Let other tasks run until only servers that wait here are ready, and this one is the first of them."""
         loop = asyncio.get_running_loop()
-        LocalServer._settling += 1
+        self._settling.append(self)
         try:
             for _ in range(1000):  # a task that is always ready must not stop it
                 await asyncio.sleep(0)
-                if len(getattr(loop, "_ready", ())) < LocalServer._settling:
+                while self._seeded and any(time.monotonic() - begun < PATIENCE for begun in IN_PROGRESS):
+                    time.sleep(0.001)
+                    await asyncio.sleep(0)
+                waiting = [server for server in self._settling if server._task and server._task.get_loop() is loop]
+                if len(getattr(loop, "_ready", ())) < len(waiting) and self is min(waiting, key=lambda s: s._number):
                     break
         finally:
-            LocalServer._settling -= 1
+            self._settling.remove(self)
+            self._settled += 1
 
     def _remove_finished(self) -> None:
         """Free the places of rows that are finished or cancelled, and close the gaps with the last rows."""
@@ -204,7 +218,7 @@ class LocalServer:
     def _admit(self) -> list[Row]:
         """Give places to waiting requests, as far as they fit, in order. All rows have one adapter: a batch begins with
         all requests of the first one's, and later ones join as long as they overtake none of another."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = sorted(self._waiting, key=lambda row: row.order), []
         first, closed = len(self._rows), False
         longest = max((row.length for row in self._rows), default=0)
         for row in waiting:
@@ -243,8 +257,7 @@ class LocalServer:
     def _compute_prompts(self, admitted: Sequence[Row]) -> None:
         """Fill the cache with prompts, equal ones computed once, without their last tokens."""
         places: dict[tuple[int, ...], list[int]] = {}
-        first = len(self._rows) - len(admitted)
-        for n, row in enumerate(admitted, first):
+        for n, row in enumerate(admitted, len(self._rows) - len(admitted)):
             if len(row.prompt) > 1:
                 places.setdefault(row.prompt[:-1], []).append(n)
         prompts = sorted(places, key=len)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -19,7 +18,7 @@ from omegaconf import DictConfig, open_dict
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
+from marl_verl.backend.learning.adapters import SharedBaseWorker
 from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.backend.local.engine import STRATEGY
 from marl_verl.backend.local.quick import quick
@@ -69,14 +68,7 @@ class LocalWorkers(ActorRolloutRefWorker):
 
 
 class LocalSharedWorkers(LocalWorkers, SharedBaseWorker):
-    """`LocalWorkers` for the policies with `base: shared`: `use(policy)` chooses the one that methods apply to.
-
-    Args:
-        policies: policy -> settings of its adapter.
-    """
-
-    def __init__(self, config: DictConfig, policies: Mapping[str, AdapterSettings], reference: bool = False) -> None:
-        super().__init__(config, reference, policies=policies)
+    """`LocalWorkers` of policies with `base: shared`: `use(policy)` chooses the one that methods apply to."""
 
 
 class LocalCritic(CriticWorker):
