@@ -123,7 +123,7 @@ def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(memory, "available", lambda: 5 << 30)
         message = refused("train", str(RECIPE), "--dry-run")
-        assert "this machine: about 5.8 GiB are needed, and 5.0 GiB are there. Largest part: processes" in message
+        assert "this machine: about 5.6 GiB are needed, and 5.0 GiB are there. Largest part: processes" in message
 
 
 def test_task_files(refused: Refused) -> None:
