@@ -157,14 +157,18 @@ def test_a_breakpoint_opens_a_prompt_and_no_time_limit_expires(tmp_path: Path) -
 
 
 PARTS = """
+from dataclasses import dataclass
+
 from marl_verl import Workflow, hookimpl
+from marl_verl.algo.advantage import Advantage
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.sampling import Independent
 
 STOPPED = set()
 
 def stop(name):
     if name not in STOPPED:
         STOPPED.add(name)
-        print(f"in {name}")
         breakpoint()
     return name
 
@@ -182,25 +186,43 @@ def reward(task, turn, episode):
     stop("reward")
     return 0.5
 
+class Sampler(Independent):
+    async def sample(self, context):
+        stop("sampler")
+        return await super().sample(context)
+
+@dataclass(frozen=True)
+class Estimator(Advantage):
+    def compute(self, table, reward):
+        stop("estimator")
+        return super().compute(table, reward)
+
 @hookimpl
 def marl_register(registry):
+    registry.sampler("stops", Sampler)
+    registry.algorithm("stops", Algorithm(sampler="stops", advantage=Estimator()))
     registry.workflow("stops", SendAndAsk)
     registry.reward("stops", reward)
 """
 
 
-@pytest.mark.e2e
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text(PARTS)
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
     options = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "marl.task.test_size=4"]
     options += ["marl.rollout.act_seconds=5", "marl.rollout.call_seconds=0.5", "marl.rollout.episode_seconds=5"]
-    options += ["marl.workflow.name=stops", "marl.agents.holder.reward=stops", f"marl.run.dir={tmp_path}/runs"]
+    options += [
+        "marl.workflow.name=stops",
+        "marl.algorithm.name=stops",
+        "marl.agents.holder.reward=stops",
+        f"marl.run.dir={tmp_path}/runs",
+    ]
+    options += [f"marl.policies.{name}.tiny={{steps: 30, batch_size: 16}}" for name in ("holder", "asker")]
     options += ["trainer.total_training_steps=1", "--plugin", f"{tmp_path}/parts.py", "--local"]
     terminal = Terminal(sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *options)
-    for name in ("workflow", "call", "reward"):
-        terminal.expect("-> return name")  # the last prompt is still shown
+    for name in ("workflow", "call", "reward", "sampler", "estimator"):  # the first three in a validation
+        terminal.expect("-> return name")  # the last prompt is still shown: it is no sign of this one
         terminal.expect("(Pdb) ")
         time.sleep(1)
         terminal.type("p 'here', name")

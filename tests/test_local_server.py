@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from marl_verl.backend.local.server import Completion, LocalServer
+from marl_verl.episode.calls import perform
 from marl_verl.errors import MarlError
 
 WORDS = [f"w{n}" for n in range(40)]
@@ -158,6 +160,35 @@ def test_equal_prompts_are_computed_once_and_together(model: Any, tokenizer: Any
     finally:
         hook.remove()
     assert computed == [(1, 19), (8, 1), (8, 1), (8, 1)]
+
+
+def test_what_is_computed_together_does_not_depend_on_how_long_calls_take(model: Any, tokenizer: Any) -> None:
+    """In two servers, whose requests follow calls of users' code."""
+    wanted, computed = requests(12), list[tuple[int, ...]]()
+    hook = model.model.register_forward_pre_hook(
+        lambda _, __, inputs: computed.append(tuple(inputs["input_ids"].flatten())), with_kwargs=True
+    )
+
+    async def together(delays: Sequence[float]) -> list[Completion]:
+        servers = [LocalServer(model, tokenizer, LIMIT) for _ in range(2)]
+
+        async def episode(n: int) -> Completion:
+            for server in (*servers, servers[1]):
+                await perform(time.sleep, (delays[n],), 10)
+                completion = await server.generate(str(n), prompt_ids=wanted[n][0], sampling_params=wanted[n][1])
+            return completion
+
+        return await asyncio.gather(*map(episode, range(len(delays))))
+
+    try:
+        runs = []
+        for scale in (0.0, 0.02, -0.02):
+            completions = asyncio.run(together([max(0.0, scale * (n - 6)) for n in range(12)]))
+            runs.append(([completion.log_probs for completion in completions], [*computed]))
+            computed.clear()
+    finally:
+        hook.remove()
+    assert runs[0] == runs[1] == runs[2]
 
 
 def test_stop_strings_are_included_and_may_span_tokens(model: Any, tokenizer: Any) -> None:

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 
-from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.resolve import resolve
-from marl_verl.team import read_team
-from tests.verl_actor import RECIPE, cpu_verl, make_model
+from marl_verl import plugins
+from tests.verl_actor import Actor, Row, cpu_verl, make_model, resolved, whole
 
 pytest.importorskip("verl")
+from marl_verl.backend.local import one_rank  # noqa: F401 - before other imports of verl
+
+# isort: split
+from tests.test_merging import TALK
+
 pytestmark, LONG = pytest.mark.slow, pytest.mark.long
 
-ROWS = [([3, 9], [12, 7, 20, 8]), ([4, 11, 22, 5], [25, 13, 6]), ([8, 8, 21], [14, 15]), ([26], [9])]
+Pairs = Sequence[tuple[list[int], list[int]]]
+"""Prompts and responses."""
+PAIRS: Pairs = [([3, 9], [12, 7, 20, 8]), ([4, 11, 22, 5], [25, 13, 6]), ([8, 8, 21], [14, 15]), ([26], [9])]
 SETTINGS = (
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=12",  # several micro-batches an update
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20",  # several micro-batches an update
+    "actor_rollout_ref.actor.optim.optimizer=AdamW",
     "actor_rollout_ref.actor.optim.lr=0.01",
     "actor_rollout_ref.actor.optim.lr_warmup_steps=3",
     "actor_rollout_ref.actor.optim.clip_grad=0.3",
-    "actor_rollout_ref.rollout.temperature=0.8",
     "actor_rollout_ref.actor.entropy_coeff=0.01",
 )
 LORA = ("actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.model.lora_alpha=8")
@@ -38,125 +44,81 @@ HALF = (
     "actor_rollout_ref.model.enable_gradient_checkpointing=true",
 )
 CRITIC = ("marl.algorithm.name=ippo", "marl.critic.optim.lr=0.01", "marl.critic.ppo_max_token_len_per_gpu=12")
+POLICIES = {"one": 1, "two": 2}  # on a shared base, with the seeds of their adapters
 Workers = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with cpu_verl():
-        folder = tmp_path_factory.mktemp("local")
-        make_model(folder / "model")
-        (folder / "recipe.yaml").write_text(RECIPE)
-        yield folder
+        model = tmp_path_factory.mktemp("local") / "model"
+        make_model(model)
+        yield model
 
 
-@pytest.fixture(scope="module")
-def composed(folder: Path) -> Any:
-    return compose(folder / "recipe.yaml", [*SETTINGS, f"marl.policies.one.model.path={folder / 'model'}"], "cpu")
+def has_reference(config: Any) -> bool:
+    return config.actor.use_kl_loss and not config.model.lora_rank
 
 
-def resolved(composed: Any, *overrides: str) -> Any:
-    config = with_overrides(composed, list(overrides))
-    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    return resolve(config, read_team(marl))
-
-
-def fsdp2(config: Any, reference: bool = False) -> Any:
+def fsdp2(config: Any, role: str) -> Any:
     """The worker that the verl backend starts in a Ray actor."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-    config = deepcopy(config)
     with open_dict(config):
         config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.mixed_precision
-    worker = ActorRolloutRefWorker(config=config, role="actor")
-    worker.role = "actor_ref" if reference else "actor"
+    worker = ActorRolloutRefWorker(config=config, role=role)
+    worker.role = "actor_ref" if has_reference(config) else "actor"
     return worker
 
 
-def local(config: Any, reference: bool = False) -> Any:
+def local(config: Any, role: str) -> Any:
     from marl_verl.backend.local.worker import LocalWorkers
 
-    return LocalWorkers(config, reference)
+    return LocalWorkers(config, has_reference(config))
 
 
-def started(make: Workers, config: Any, loss: Any = None, reference: bool = False) -> Any:
-    from functools import partial
-
-    from verl.utils.config import omega_conf_to_dataclass
-    from verl.workers.utils.losses import ppo_loss
-
-    torch.manual_seed(1)
-    worker = make(config.policies.one.actor_rollout_ref, reference)
-    worker.init_model()
-    actor = omega_conf_to_dataclass(config.policies.one.actor_rollout_ref.actor)
-    worker.set_loss_fn(partial(ppo_loss, config=actor))
-    return worker
+def started(make: Workers, model: Path, *overrides: str) -> Actor:
+    torch.manual_seed(1)  # of adapters
+    return Actor(model, "ppo-clip", *SETTINGS, *overrides, make=make)
 
 
-def batch(**columns: list[torch.Tensor]) -> Any:
-    """The rows, with more fields of their response tokens."""
+def update(actor: Actor, rows: Pairs | Sequence[Row] = PAIRS, updates: int = 2) -> dict[str, Any]:
+    """Optimiser steps, with old log-probs off the actor's. Returns metrics, and log-probs from before them."""
+    rows = [
+        row
+        if isinstance(row, Row)
+        else Row(*row, math.cos(7 * number), [0.1 * math.cos(number + t) for t in row[1]], [0.0] * len(row[1]))
+        for number, row in enumerate(rows)
+    ]
+    _, metrics = actor.update(rows, [torch.zeros(len(row.response)) for row in rows], updates)
+    fields = ("old_log_probs", *["ref_log_prob"] * (KL[0] in actor.overrides))
+    columns = actor.store.get(actor.trained.keys, fields)
+    numbers = {name: value for name, value in metrics.items() if not name.startswith(("perf/", "mfu"))}
+    return numbers | {name: values.values() for name, values in columns.items()}
+
+
+def batch(pairs: Pairs, **columns: list[torch.Tensor]) -> Any:
+    """Rows as workers get them, with more fields of their response tokens."""
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
+    ones = [torch.ones(len(response), dtype=torch.int64) for _, response in pairs]
     fields = {
-        "prompts": [torch.tensor(prompt) for prompt, _ in ROWS],
-        "responses": [torch.tensor(response) for _, response in ROWS],
-        "input_ids": [torch.tensor(prompt + response) for prompt, response in ROWS],
-        "position_ids": [torch.arange(len(prompt) + len(response)) for prompt, response in ROWS],
-        "response_mask": [torch.ones(len(response), dtype=torch.int64) for _, response in ROWS],
-        "loss_mask": [torch.ones(len(response), dtype=torch.int64) for _, response in ROWS],
-        **columns,
+        "prompts": [torch.tensor(prompt) for prompt, _ in pairs],
+        "responses": [torch.tensor(response) for _, response in pairs],
+        "input_ids": [torch.tensor(prompt + response) for prompt, response in pairs],
+        "position_ids": [torch.arange(len(prompt) + len(response)) for prompt, response in pairs],
+        **{"response_mask": ones, "loss_mask": ones, **columns},
     }
     nested = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in fields.items()}
-    data = TensorDict(nested, batch_size=len(ROWS))
+    data = TensorDict(nested, batch_size=len(pairs))
     tu.assign_non_tensor(data, temperature=0.8)
     return data
 
 
-def log_probs(compute: Any, name: str = "log_probs", **options: Any) -> list[torch.Tensor]:
-    """The model's log-probs or entropies of each response token, as they are put into the rows."""
-    from verl.utils import tensordict_utils as tu
-    from verl.workers.utils.padding import response_from_nested
-
-    data = batch()
-    tu.assign_non_tensor(data, calculate_entropy=True, compute_loss=False, **options)
-    return list(response_from_nested(compute(data)[name].float(), batch()["response_mask"]).unbind())
-
-
-def update(worker: Any, reference: bool = False, adapter: bool = False, updates: int = 2) -> dict[str, Any]:
-    """Two optimiser steps, with old log-probs off the actor's. Returns metrics and log-probs from before them."""
-    from verl.utils import tensordict_utils as tu
-
-    now, entropy = (log_probs(worker.compute_log_prob, name) for name in ("log_probs", "entropy"))
-    fields = {"old_log_probs": [row + 0.1 * torch.cos(row * 50) for row in now]}
-    fields["advantages"] = [torch.linspace(-1, 1, len(row)) - number / 2 for number, row in enumerate(now)]
-    if reference:
-        compute = worker.compute_log_prob if adapter else worker.compute_ref_log_prob
-        fields["ref_log_prob"] = log_probs(compute, no_lora_adapter=True) if adapter else log_probs(compute)
-    data = batch(**fields)
-    tu.assign_non_tensor(
-        data,
-        calculate_entropy=True,
-        distillation_use_topk=False,
-        distillation_only=False,
-        global_batch_size=float(len(ROWS) / updates),
-        mini_batch_size=len(ROWS) // updates,
-        epochs=1,
-        seed=3,
-        dataloader_kwargs={"shuffle": False},
-    )
-    metrics = dict(worker.update_actor(data)["metrics"])
-    numbers = {name: values for name, values in metrics.items() if not name.startswith(("perf/", "mfu"))}
-    return {**numbers, **fields, "entropy": entropy}
-
-
-def plain(value: Any) -> Any:
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
 def weights(worker: Any) -> dict[str, torch.Tensor]:
     module = getattr(worker, "actor", worker).engine.module
-    return {name: plain(weight.detach()).clone() for name, weight in module.named_parameters()}
+    return {name: whole(weight.detach()).clone() for name, weight in module.named_parameters()}
 
 
 def assert_equal(one: Any, other: Any, relative: float = 1e-6) -> None:
@@ -170,11 +132,11 @@ def assert_equal(one: Any, other: Any, relative: float = 1e-6) -> None:
         for left, right in zip(one, other, strict=True):
             assert_equal(left, right, relative)
     elif isinstance(one, torch.Tensor):
-        one, other = plain(one), plain(other)
+        one, other = whole(one), whole(other)
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=0, atol=relative * max(float(one.double().abs().max()), 1e-30))
     elif isinstance(one, float):
-        assert one == pytest.approx(other, rel=relative)
+        assert one == pytest.approx(other, rel=relative, abs=relative / 100)  # a loss is a sum of terms of size 1
     elif hasattr(one, "values"):
         assert_equal(one.values, other.values, relative)
     else:
@@ -190,41 +152,75 @@ def cubed(
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    "ppo-clip": ("marl.algorithm.options.loss=ppo-clip",),
-    "a plugin's loss": (),
+    "full": (),
     "lora": LORA,
     "reference": KL,
     "lora and reference": (*LORA, *KL),
     "bfloat16": HALF,
     "bfloat16 and lora": (*HALF, *LORA),
 }
-SHORT = ("a plugin's loss", "lora and reference", "bfloat16 and lora")
+
+
+SHORT = ("lora and reference", "bfloat16 and lora")
 """The others have a part of these."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in SHORT else LONG) for name in CASES])
-def test_updates_equal_those_of_fsdp2(composed: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_equal_those_of_fsdp2(model: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.fsdp import CPUOffloadPolicy
-    from verl.trainer.ppo import core_algos
     from verl.workers.engine.fsdp import transformer_impl
 
     # verl pins the memory of a reference, for which torch needs a GPU
     monkeypatch.setattr(transformer_impl, "CPUOffloadPolicy", lambda pin_memory: CPUOffloadPolicy(pin_memory=False))
-    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "cubed", cubed)
-    config, reference, adapter = resolved(composed, *CASES[case]), "reference" in case, "lora" in case
-    if not CASES[case]:
-        config.policies.one.actor_rollout_ref.actor.policy_loss.loss_mode = "cubed"
     results, trained = [], []
     for make in (fsdp2, local):
-        worker = started(make, config, reference=reference and not adapter)
-        before = weights(worker)
-        results.append([update(worker, reference, adapter) for _ in range(2)])
-        trained.append(weights(worker))
+        actor = started(make, model, *CASES[case])
+        before = weights(actor.worker)
+        results.append([update(actor) for _ in range(2)])
+        trained.append(weights(actor.worker))
     assert_equal(*results)
     assert_equal(*trained)
     changed = {name for name, weight in trained[0].items() if not torch.equal(weight, before[name])}
-    assert changed == {name for name in before if not adapter or "lora_" in name}
-    assert results[0][0]["grad_norm"][0] > 0.3  # so that clipping is compared, too
+    assert changed == {name for name in before if "lora" not in case or "lora_" in name}
+    assert results[0][0]["grad_norm"] > 0.3  # so that clipping is compared, too
+
+
+POLICY_LOSS = "actor_rollout_ref.actor.policy_loss"
+LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce")
+MODES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "cispo")
+"""Of verl: `policy_loss.loss_mode` of the loss `verl`."""
+
+
+@pytest.fixture(scope="module")
+def actors(model: Path) -> tuple[list[Actor], dict[str, torch.Tensor]]:
+    """A worker of each backend, and their weights."""
+    actors = [Actor(model, "ppo-clip", SETTINGS[0], make=make) for make in (fsdp2, local)]
+    return actors, actors[0].weights()
+
+
+def test_losses_are_all_of_verl_and_marl_verl() -> None:
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+
+    assert set(MODES) == {mode for mode in POLICY_LOSS_REGISTRY if not mode.startswith("marl:")} - {"bypass_mode"}
+    assert set(LOSSES) == {*plugins.discover().names("losses")} - {"verl"}
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, *MODES, "cubed"])
+def test_every_loss_updates_as_on_fsdp2(actors: Any, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From rows of a tree of conversations, which are merged unless the loss forbids it."""
+    from verl.trainer.ppo import core_algos
+
+    monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "cubed", cubed)
+    mode = (loss,) if loss in LOSSES else ("verl", f"{POLICY_LOSS}.loss_mode={loss}", f"{POLICY_LOSS}.dro_beta=0.1")
+    (workers, initial), results = actors, []
+    for actor in workers:
+        actor.learn_with(*mode)
+        actor.set_weights(initial)
+        torch.manual_seed(4)  # clip_cov selects tokens at random
+        results.append((update(actor, TALK, 1 if loss == "reinforce" else 2), actor.weights()))
+        assert (results[-1][0]["merge/rows_after"] < len(TALK)) == ("_cov" not in loss)
+        assert all(not torch.equal(weight, initial[name]) for name, weight in results[-1][1].items())
+    assert_equal(*results)
 
 
 PROMPTS = ([3, 9, 4], [8, 8])
@@ -234,29 +230,25 @@ SHARING += [(PROMPTS[0], [13, 6]), (PROMPTS[0], [11, 2, 4]), ([26], [9])]
 
 @pytest.mark.parametrize(("overrides", "tolerance"), [((*LORA, *KL), 1e-5), (HALF, 0.05)])
 def test_rows_of_large_models_share_their_prompts(
-    composed: Any, overrides: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
+    model: Path, overrides: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loss, gradient and log-probs are those of rows that share nothing; the order of their sums differs."""
     from marl_verl.backend.local import engine
 
-    monkeypatch.setattr(sys.modules[__name__], "ROWS", SHARING)
     one_micro_batch = [f"actor_rollout_ref.{key}_max_token_len_per_gpu=64" for key in ("actor.ppo", "rollout.log_prob")]
-    config = resolved(composed, *one_micro_batch, *overrides)
     results = []
     for least in (10**9, 0):
         monkeypatch.setattr(engine, "LARGE", least)
-        both = {"reference": overrides != HALF, "adapter": overrides != HALF}  # an adapter's reference is its base
-        results.append(update(started(local, config), **both))
+        results.append(update(started(local, model, *one_micro_batch, *overrides), SHARING))
     assert_equal(*results, tolerance)
 
 
-def test_micro_batches_keep_rows_of_a_prompt_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_micro_batches_keep_rows_of_a_prompt_together() -> None:
     from verl.utils import tensordict_utils as tu
 
     from marl_verl.backend.local.sharing import Shared, micro_batches, sequences_of
 
-    monkeypatch.setattr(sys.modules[__name__], "ROWS", SHARING)
-    data = batch()
+    data = batch(SHARING)
     assert sequences_of(data) == [[0, 2], [5, 6], [1, 3], [4], [7]]  # at most twice the tokens of the prompt
     tu.assign_non_tensor(data, max_token_len_per_gpu=16)
     parts, rows = micro_batches(data)
@@ -298,7 +290,7 @@ def test_rows_of_tensors_are_those_of_verls_functions() -> None:
     from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
     from marl_verl.backend.local import quick
 
-    data = batch()
+    data = batch(PAIRS)
     tu.assign_non_tensor(data, max_token_len_per_gpu=99)
     for rows in ([0, 1, 2, 3], [2, 0]):
         one, other = (select(data, torch.tensor(rows)) for select in (quick.select, tu.index_select_tensor_dict))
@@ -321,33 +313,27 @@ def test_rows_of_tensors_are_those_of_verls_functions() -> None:
     assert_equal(list(rows_of_nested(jagged(results[0][2]))), results[0][2])
 
 
-def critic_config(composed: Any) -> Any:
-    """What a critic gives to its worker, and the loss."""
-    from marl_verl.backend.learning.critic import Critic
-
-    return Critic("one", resolved(composed, *CRITIC).critics.one, updates=1).training()
-
-
-def test_critic_updates_equal_those_of_fsdp2(composed: Any) -> None:
+def test_critic_updates_equal_those_of_fsdp2(model: Path) -> None:
     from verl.utils import tensordict_utils as tu
 
+    from marl_verl.backend.learning.critic import Critic
     from marl_verl.backend.learning.critic_worker import CriticWorker
     from marl_verl.backend.local.worker import LocalCritic
 
     results = []
     for make in (CriticWorker, LocalCritic):
-        config, loss = critic_config(composed)
+        config, loss = Critic("one", deepcopy(resolved(model, *CRITIC)[0].critics.one), updates=1).training()
         critic = make(config)
         critic.reset()
         critic.set_loss_fn(loss)
         for _ in range(2):
-            data = batch()
+            data = batch(PAIRS)
             tu.assign_non_tensor(data, compute_loss=False)
             values = [
                 row[-1 - len(rest) : -1]
-                for row, (_, rest) in zip(critic.infer_batch(data)["values"].unbind(), ROWS, strict=True)
+                for row, (_, rest) in zip(critic.infer_batch(data)["values"].unbind(), PAIRS, strict=True)
             ]
-            data = batch(values=values, returns=[torch.cos(row + number) for number, row in enumerate(values)])
+            data = batch(PAIRS, values=values, returns=[torch.cos(row + number) for number, row in enumerate(values)])
             options = {"epochs": 1, "seed": 3, "dataloader_kwargs": {"shuffle": False}}
             tu.assign_non_tensor(data, global_batch_size=2.0, mini_batch_size=2, **options)
             metrics = dict(critic.train_mini_batch(data)["metrics"])
@@ -356,32 +342,37 @@ def test_critic_updates_equal_those_of_fsdp2(composed: Any) -> None:
     assert float(results[0][0][0].abs().max()) > 0  # a new head computes 0
 
 
-def test_policies_with_a_shared_base_train_as_alone(composed: Any) -> None:
+def test_policies_with_a_shared_base_train_as_alone(model: Path) -> None:
     from verl.utils.config import omega_conf_to_dataclass
 
     from marl_verl.backend.learning.adapters import AdapterSettings
     from marl_verl.backend.local.worker import LocalSharedWorkers
 
-    config = resolved(composed, *LORA)
-    alone = started(local, config)
+    def shared(config: Any, role: str) -> Any:
+        optim = omega_conf_to_dataclass(config.actor).optim
+        return LocalSharedWorkers(
+            config, policies={name: AdapterSettings(seed, optim) for name, seed in POLICIES.items()}
+        )
+
+    alone, both = (started(make, model, *LORA) for make in (local, shared))
     update(alone)
-    optim = omega_conf_to_dataclass(config.policies.one.actor_rollout_ref.actor).optim
-    policies = {"one": AdapterSettings(1, optim), "two": AdapterSettings(2, optim)}
-    both = LocalSharedWorkers(config.policies.one.actor_rollout_ref, policies=policies)
-    both.init_model()
-    for policy in policies:
-        both.use(policy)
-        both.set_loss_fn(alone.actor.loss_fn)
+    for policy in POLICIES:
+        both.worker.use(policy)
+        both.worker.set_loss_fn(both.policy.loss())
         update(both)
-    two = weights(both)
-    assert any(not torch.equal(weight, two[name]) for name, weight in weights(alone).items())
-    both.use("one")
-    assert_equal(weights(both), weights(alone))
+    two = weights(both.worker)
+    assert any(not torch.equal(weight, two[name]) for name, weight in weights(alone.worker).items())
+    both.worker.use("one")
+    assert_equal(weights(both.worker), weights(alone.worker))
 
 
-def state(worker: Any) -> dict[str, Any]:
-    engine = worker.actor.engine
-    return {"weights": weights(worker), "adam": engine.optimizer.state_dict(), "rate": engine.lr_scheduler.state_dict()}
+def state(actor: Actor) -> dict[str, Any]:
+    engine = actor.worker.actor.engine
+    return {
+        "weights": weights(actor.worker),
+        "adam": engine.optimizer.state_dict(),
+        "rate": engine.lr_scheduler.state_dict(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -390,34 +381,33 @@ def state(worker: Any) -> dict[str, Any]:
     ids=["lora, to local", "full, from local"],
 )
 def test_checkpoints_continue_on_either_backend(
-    composed: Any, overrides: tuple[str, ...], makers: tuple[Workers, Workers], tmp_path: Path
+    model: Path, overrides: tuple[str, ...], makers: tuple[Workers, Workers], tmp_path: Path
 ) -> None:
     from marl_verl.run.checkpoint import weights as files
 
-    config = resolved(composed, *overrides)
-    before, after = (started(make, config) for make in makers)
+    before, after = (started(make, model, *overrides) for make in makers)
     for _ in range(2):  # the learning rate of the first one is 0
         update(before)
     generators = torch.get_rng_state()
-    before.save_checkpoint(str(tmp_path), None, 1, max_ckpt_to_keep=None)
+    before.worker.save_checkpoint(str(tmp_path), None, 1, max_ckpt_to_keep=None)
     torch.manual_seed(5)
-    after.load_checkpoint(local_path=str(tmp_path), del_local_after_load=False)
+    after.worker.load_checkpoint(local_path=str(tmp_path), del_local_after_load=False)
     assert torch.equal(torch.get_rng_state(), generators)
     assert_equal(state(before), state(after))
-    assert_equal(*(update(worker) for worker in (before, after)))
+    assert_equal(*(update(actor) for actor in (before, after)))
     assert_equal(state(before), state(after))
     trained = files.assembled(tmp_path)
     assert all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in trained.values())
     assert (files.lora(tmp_path) is not None) == bool(overrides)
-    assert files.policy_change(str(config.policies.one.actor_rollout_ref.model.path), tmp_path)[1]
+    assert files.policy_change(str(model), tmp_path)[1]
 
 
-def test_checkpoint_files_are_those_of_fsdp2(composed: Any, tmp_path: Path) -> None:
-    config, contents = resolved(composed), []
+def test_checkpoint_files_are_those_of_fsdp2(model: Path, tmp_path: Path) -> None:
+    contents = []
     for make in (fsdp2, local):
-        worker, folder = started(make, config), tmp_path / make.__name__
-        update(worker)
-        worker.save_checkpoint(str(folder), None, 1)
+        actor, folder = started(make, model), tmp_path / make.__name__
+        update(actor)
+        actor.worker.save_checkpoint(str(folder), None, 1)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
         kinds = [
             {
@@ -439,29 +429,25 @@ def flat(item: tuple[Any, Any]) -> list[tuple[str, Any]]:
     return [(f"{key}/{path}", leaf) for part in value.items() for path, leaf in flat(part)]
 
 
-def test_nothing_listens_and_nothing_is_started(folder: Path) -> None:
+def test_nothing_listens_and_nothing_is_started(model: Path) -> None:
     """In a process of its own, where the process group is the backend's."""
-    command = [sys.executable, "-m", "tests.test_local_worker", str(folder)]
-    subprocess.run(command, check=True, timeout=120, cwd=Path(__file__).parents[1])
+    command = [sys.executable, "-m", "tests.test_local_worker", str(model)]
+    options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], **options)
+    assert done.returncode == 0, done.stderr
 
 
-def train_alone(folder: Path) -> None:
+def train_alone(model: Path) -> None:
     """Update a policy, and check what this process has opened."""
-    import marl_verl.backend.local.worker  # noqa: F401 - verl sets variables when it is imported
-
     before = dict(os.environ)
-    config = resolved(
-        compose(folder / "recipe.yaml", [*SETTINGS, f"marl.policies.one.model.path={folder / 'model'}"], "cpu")
-    )
-    worker = started(local, config)
-    update(worker)
-    worker.save_checkpoint(str(folder / "alone"), None, 1)
+    actor = started(local, model)
+    update(actor)
+    actor.worker.save_checkpoint(str(model.parent / "alone"), None, 1)
     import psutil
     import ray
 
     process = psutil.Process()
-    assert not process.net_connections(kind="all")
-    assert not process.children()
+    assert (process.net_connections(kind="all"), process.children()) == ([], [])
     assert not ray.is_initialized()
     assert "vllm" not in sys.modules
     assert {**os.environ} == before

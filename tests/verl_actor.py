@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tensordict import TensorDict
 
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.resolve import resolve
-from marl_verl.team import read_team
+from marl_verl.team import TeamConfig, read_team
 
 RECIPE = """
 defaults: [marl_trainer, _self_]
@@ -150,33 +151,51 @@ def _composed(folder: Path) -> DictConfig:
     return compose(recipe, SETTINGS, hardware="cpu")
 
 
+def whole(weight: Any) -> torch.Tensor:
+    """A weight that FSDP2 may have divided."""
+    tensor: torch.Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return tensor
+
+
+@functools.cache
+def resolved(model: Path, *change: str) -> tuple[DictConfig, TeamConfig]:
+    """The config of a run of one policy, after `SETTINGS`."""
+    config = with_overrides(_composed(model.parent), [*change, f"marl.policies.one.model.path={model}"])
+    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+    return resolve(config, team), team
+
+
 class Actor:
     """A policy that learns with a loss.
 
     Args:
         model: folder that `make_model` wrote.
         overrides: of the config, after `SETTINGS`.
-        make: makes the worker; verl's class by default.
+        make: makes the worker from `config` and `role`; verl's class by default.
         store: of the rows; a `MemoryStore` by default.
     """
 
     def __init__(self, model: Path, loss: str, *overrides: str, make: Any = None, store: Any = None) -> None:
-        from verl.workers.engine_workers import ActorRolloutRefWorker
-
         from marl_verl.backend.local.policies import MemoryStore
 
-        change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
-        config = with_overrides(_composed(model.parent), [*change, *overrides])
-        team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
-        config = resolve(config, team)
-        section = config.policies.one
-        self.store = MemoryStore() if store is None else store
-        self.worker: Any = (make or ActorRolloutRefWorker)(config=section.actor_rollout_ref, role="actor")
-        self.worker.init_model()
-        self.calls: list[str] = []
-        self.policy = self._policy(team.policies["one"], config, section)
-        self.worker.set_loss_fn(self.policy.loss())
+        self._model, self.overrides, self.calls = model, overrides, list[str]()
         self._moved: dict[str, torch.Tensor] = {}
+        self.store = MemoryStore() if store is None else store
+        config = deepcopy(self._config(loss, *overrides)[0].policies.one.actor_rollout_ref)
+        if make is None:
+            from verl.workers.engine_workers import ActorRolloutRefWorker as make
+        self.worker: Any = make(config=config, role="actor")
+        self.worker.init_model()
+        self.learn_with(loss, *overrides)
+
+    def _config(self, loss: str, *overrides: str) -> tuple[DictConfig, TeamConfig]:
+        return resolved(self._model, f"marl.algorithm.options.loss={loss}", *overrides)
+
+    def learn_with(self, loss: str, *overrides: str) -> None:
+        """Set the loss. The model, its weights and the optimiser stay."""
+        config, team = self._config(loss, *overrides)
+        self.policy = self._policy(team.policies["one"], config, config.policies.one)
+        self.worker.set_loss_fn(self.policy.loss())
 
     def _policy(self, policy: Any, config: DictConfig, section: DictConfig) -> Any:
         from verl.utils import tensordict_utils as tu
@@ -195,7 +214,7 @@ class Actor:
                 data = TensorDict(self.store.get(keys, fields), batch_size=share)
                 tu.assign_non_tensor(data, temperature=section.actor_rollout_ref.rollout.temperature, **options)
                 output = getattr(actor.worker, method)(data)
-                if method == "compute_log_prob":
+                if method != "update_actor":
                     actor.keep(
                         keys, {name: output[name].unbind() for name in ("log_probs", "entropy") if name in output}
                     )
@@ -215,8 +234,15 @@ class Actor:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights by name, float64."""
-        weights = self.worker.actor.engine.module.named_parameters()
-        return {name: weight.full_tensor().detach().double().clone() for name, weight in weights}
+        return {name: whole(weight.detach()).double().clone() for name, weight in self._parameters()}
+
+    def set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        """Write weights into the model, of which this process is the only rank."""
+        for name, weight in self._parameters():
+            getattr(weight, "_local_tensor", weight).detach().copy_(weights[name])
+
+    def _parameters(self) -> Iterator[tuple[str, Any]]:
+        return self.worker.actor.engine.module.named_parameters()
 
     def update(
         self, rows: Sequence[Row], log_probs: Sequence[torch.Tensor], updates: int = 1

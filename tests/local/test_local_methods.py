@@ -38,7 +38,7 @@ def test_a_paper(recipe: str, tmp_path: Path) -> None:
 FAST = ("gdpo", "remax")
 """The others differ in arithmetic only, which their own tests check."""
 OTHER_TEAMS = {"gigpo", "sharp"}
-"""They need rewards of single steps, and a planner."""
+"""They need rewards of single steps (below), and a planner (above)."""
 ALGORITHMS = [
     pytest.param(name, marks=() if name in FAST else LONG)
     for name in sorted({*plugins.discover().names("algorithms")} - OTHER_TEAMS)
@@ -106,6 +106,38 @@ def test_a_model_plays_against_a_script(tmp_path: Path) -> None:
     second = ("marl.agents.second.policy=bot", "marl.agents.second.reward=null")
     run = train(tmp_path / "run", "self_play/kuhn_cpu", "marl.policies.bot.script=kuhn-equilibrium", *second)
     assert not any(row["invalid"] for row in check(run, still={"bot"}) if row["agent"] == "second")
+
+
+STEPS = """
+from marl_verl import Workflow, hookimpl
+
+class Steps(Workflow):
+    async def run(self, task, team):
+        for _ in range(3):
+            answer = (await team["asker"].act("message 1 2 3 4 index 2")).text
+        return answer
+
+def varied(task, turn, episode):
+    return sum(turn.action.response_ids) % 7 / 7
+
+@hookimpl
+def marl_register(registry):
+    registry.workflow("steps", Steps)
+    registry.reward("varied", varied)
+"""
+
+
+def test_steps_from_one_observation_are_compared(tmp_path: Path) -> None:
+    """By gigpo, whose steps have rewards of their own."""
+    (tmp_path / "steps.py").write_text(STEPS)
+    alone = (f"marl.plugins=[{tmp_path / 'steps.py'}]", "marl.workflow.name=steps", "~marl.agents.holder")
+    options = (
+        "marl.algorithm.name=gigpo",
+        "marl.algorithm.options.advantage.step=role",
+        "marl.agents.asker.reward=varied",
+    )
+    rows = check(train(tmp_path / "run", INVENTORY, *alone, "~marl.policies.holder", *options))
+    assert {(row["turn"], row["obs"]) for row in rows} == {(turn, rows[0]["obs"]) for turn in range(3)}
 
 
 @LONG

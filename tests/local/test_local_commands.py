@@ -1,0 +1,101 @@
+"""The commands that read a run directory, on one that was trained in this process."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from marl_verl_testing.real import Finished, rows
+
+from marl_verl.cli.main import main
+from tests.local.training import INVENTORY, episodes, train
+
+pytest.importorskip("verl")
+pytestmark = pytest.mark.slow
+
+POLICIES = ("holder", "asker")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return train(tmp_path_factory.mktemp("runs") / "run", INVENTORY, "trainer.save_freq=1", steps=2)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command in this process. Returns its output."""
+
+    def call(*words: str | Path) -> str:
+        capsys.readouterr()
+        code, output = main([str(word) for word in words]), capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
+
+    return call
+
+
+def test_explain(run: Finished, command: Callable[..., str]) -> None:
+    records = json.loads(command("explain", "--run", run.folder, "--step", "2", "--json"))
+    keys = {f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 2) if not row["padding"]}
+    assert {record["key"] for record in records} == keys
+    key = min(keys)
+    assert f"row {key}" in command("explain", "--run", run.folder, "--step", "2", "--row", key)
+
+
+def test_replay(run: Finished, command: Callable[..., str]) -> None:
+    listed = re.search(r"\bs2t\d+_\S+", command("replay", "--run", run.folder))
+    assert listed
+    journal = run.folder / "journals" / "step_00002.jsonl"
+    shown = json.loads(command("replay", journal, "--episode", listed[0], "--json"))
+    assert shown["replay"]["score"] == next(e["score"] for e in episodes(run, 2) if e.get("id") == listed[0])
+
+
+def test_report(run: Finished, command: Callable[..., str], tmp_path: Path) -> None:
+    command("report", run.folder, "--output", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    data = [
+        gzip.decompress(base64.b64decode(text)).decode()
+        for text in re.findall(r"<script[^>]*>(H4sI[^<]*)</script>", page)
+    ]
+    assert all(any(episode["uid"] in part for part in data) for episode in episodes(run, 2))
+
+
+def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: Path) -> None:
+    """Exported models say in transformers what the policies of that step say in an evaluation."""
+    options = ("--step", "1", "--tasks", "3", "--episodes", "2", "--json")
+    numbers = json.loads(command("eval", run.folder, *options))
+    assert (numbers["step"], numbers["eval_tasks"], numbers["episodes"]) == (1, 3, 2)
+    stored = (run.folder / "evaluations" / "step_1.jsonl").read_text().splitlines()[1:]
+    acts = [act for episode in map(json.loads, stored) for act in episode["journal"]["records"]]
+    for policy in POLICIES:
+        folder = tmp_path / policy
+        done = json.loads(
+            command("export", run.folder, "--policy", policy, "--step", "1", "--output", folder, "--json")
+        )
+        assert done["step"] == 1
+        own = [act for act in acts if act["agent"] == policy]
+        assert len(own) >= 3
+        assert answers(folder, own) == [act["action"]["text"] for act in own]
+
+
+def answers(folder: Path, acts: list[dict[str, Any]]) -> list[str]:
+    """What a model says greedily to the observations of acts."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    texts = []
+    for act in acts:
+        ids = tokenizer.apply_chat_template(
+            act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        with torch.no_grad():
+            sampled = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        texts.append(tokenizer.decode(sampled, skip_special_tokens=True))
+    return texts
