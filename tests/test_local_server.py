@@ -255,7 +255,7 @@ def test_an_error_in_a_step_fails_all_requests_and_no_later_one(model: Any, toke
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("key", ["repetition_penalty", "min_tokens", "structured_outputs", "top_q"])
+@pytest.mark.parametrize("key", ["repetition_penalty", "min_tokens", "top_q"])
 def test_other_parameters_are_refused(model: Any, tokenizer: Any, key: str) -> None:
     with pytest.raises(MarlError, match=rf"{key}.*verl backend"):
         sample(LocalServer(model, tokenizer, LIMIT), [([1], {**PARAMETERS, key: 2})])

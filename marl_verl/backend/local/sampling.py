@@ -20,7 +20,10 @@ from torch import Generator, Tensor
 from marl_verl.errors import MarlError
 
 GREEDY_BELOW, LEAST_TEMPERATURE = 1e-5, 1e-2  # vLLM's
-SUPPORTED = ("temperature", "top_p", "top_k", "min_p", "seed", "logprobs", "max_tokens", "stop", "stop_token_ids")
+SUPPORTED = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "logprobs"),
+    *("max_tokens", "stop", "stop_token_ids", "structured_outputs"),
+)
 NEUTRAL = {"repetition_penalty": 1.0}  # values without an effect
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 
 from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
+from marl_verl.backend.local.grammars import Grammars, restrict
 from marl_verl.backend.local.sampling import Draw, Stop, check_supported, sample
 from marl_verl.episode.calls import IN_PROGRESS
 from marl_verl.errors import MarlError
@@ -48,6 +49,7 @@ class Row:
     limit: int  # of sampled tokens
     adapter: int | None
     future: asyncio.Future[list[int]]
+    grammar: Any = None  # the state of what restricts it
     last: int = 0  # the token that the next step computes
     position: int = 0  # its position
     ids: list[int] = field(default_factory=list)
@@ -65,6 +67,8 @@ class Row:
         """Append a sampled token; the last one resolves the future."""
         self.ids.append(token)
         self.log_probs.append(log_prob)
+        if self.grammar is not None:
+            self.grammar.accept_token(token)
         self.last, self.position = token, self.position + 1
         if (self.stop.ends(token) or len(self.ids) == self.limit) and not self.future.done():
             self.future.set_result(self.ids)
@@ -108,6 +112,7 @@ class LocalServer:
         self._weight = next(model.parameters())
         self._dtype, self._casts = dtype, dtype not in (torch.float32, self._weight.dtype)
         self._vocabulary = len(tokenizer)
+        self._grammars = Grammars(tokenizer, self._causal.config.get_text_config().vocab_size)
         self._max_model_len, self._max_requests = max_model_len, max_requests
         self._max_tokens = max_cache_bytes // token_bytes(self._causal.config, self._weight.itemsize)
         self._waiting: list[Row] = []
@@ -128,7 +133,7 @@ class LocalServer:
 
         Args:
             sampling_params: of vLLM: `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `logprobs`, `max_tokens`,
-                `stop`, `stop_token_ids`.
+                `stop`, `stop_token_ids`, `structured_outputs`.
 
         Raises:
             MarlError: another parameter, or a prompt without room for a token.
@@ -148,14 +153,16 @@ class LocalServer:
         if room < 1 or not prompt_ids:
             size = f"a prompt of {len(prompt_ids)} tokens"
             raise MarlError(f"{size} leaves no room for a completion: the model's limit is {self._max_model_len}")
+        stop, restriction = parameters.get("stop_token_ids") or (), parameters.get("structured_outputs")
         return Row(
             (self._settled, name, parameters.get("seed") or 0),
             tuple(prompt_ids),
             Draw.of(parameters, self._device),
-            Stop(parameters.get("stop") or (), parameters.get("stop_token_ids") or (), self._tokenizer, prompt_ids),
+            Stop(parameters.get("stop") or (), stop, self._tokenizer, prompt_ids),
             min(parameters.get("max_tokens") or room, room),
             adapter,
             asyncio.get_running_loop().create_future(),
+            restriction and self._grammars.matcher(restriction, stop),
         )
 
     @property
@@ -291,6 +298,7 @@ class LocalServer:
         ).logits[:, -1]
         logits = logits.float()
         logits[:, self._vocabulary :] = -torch.inf
+        restrict(logits, [row.grammar for row in rows])
         tokens, log_probs = sample(logits, [row.draw for row in rows])
         for row, token, log_prob in zip(rows, tokens.tolist(), log_probs.tolist(), strict=True):
             row.add(token, log_prob)

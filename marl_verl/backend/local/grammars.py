@@ -1,0 +1,46 @@
+"""Completions that a grammar restricts (`response_format`, a forced `tool_choice`), as in vLLM: before a token is drawn
+the logits of tokens with which the text cannot continue are -inf. xgrammar, imported when needed, knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from marl_verl.errors import MarlError
+
+
+class Grammars:
+    """The grammars of a model with `size` logits, which may be more than its tokenizer has tokens."""
+
+    def __init__(self, tokenizer: Any, size: int) -> None:
+        self._tokenizer, self._size = tokenizer, size
+        self._compiler: Any = None
+
+    def matcher(self, restriction: Any, stop: Collection[int]) -> Any:
+        """xgrammar's matcher of a completion, which ends with a token of `stop`, from vLLM's `StructuredOutputsParams`.
+
+        MarlError: a JSON schema that xgrammar cannot express, which vLLM leaves to other libraries.
+        """
+        import xgrammar
+
+        if restriction.grammar is None:
+            problem = f"the local backend does not support the JSON schema {restriction.json}"
+            raise MarlError(f"{problem}: simplify it, or use the verl backend (marl.run.backend=verl)")
+        if self._compiler is None:
+            words = xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=self._size)
+            self._compiler = xgrammar.GrammarCompiler(words)  # compiles equal grammars once
+        grammar = self._compiler.compile_grammar(restriction.grammar)
+        return xgrammar.GrammarMatcher(grammar, override_stop_tokens=sorted(stop) or None)
+
+
+def restrict(logits: torch.Tensor, matchers: Sequence[Any]) -> None:
+    """Mask the logits, [rows, size], with each row's matcher; None allows all tokens."""
+    if rows := [row for row, matcher in enumerate(matchers) if matcher is not None and not matcher.is_terminated()]:
+        import xgrammar
+
+        allowed = xgrammar.allocate_token_bitmask(len(matchers), logits.shape[1])
+        for row in rows:
+            matchers[row].fill_next_token_bitmask(allowed, row)
+        xgrammar.apply_token_bitmask_inplace(logits, allowed.to(logits.device), indices=rows)
