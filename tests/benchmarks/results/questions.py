@@ -1,0 +1,155 @@
+"""Questions that no paper answers, as experiments. Their statements say what was expected.
+
+Settings were chosen on seeds 1000 and above, which no result uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from marl_verl_report.measures import curve
+
+from marl_verl.inspect.run_files import Run
+from tests.benchmarks.results.claim import SHORT, Arm, Claim, Comparison, steps
+from tests.benchmarks.results.measures import (
+    AREA,
+    DECADES,
+    GREEDY,
+    POINTS,
+    SAMPLING,
+    SUCCESS,
+    Measure,
+    largest,
+    last,
+    log10,
+    mean,
+)
+
+
+def arm(name: str, recipe: str, *words: str) -> Arm:
+    return Arm(name, [f"recipes/{recipe}/cpu.yaml", *words])
+
+
+def at_tokens(tokens: int) -> Callable[[Run], float]:
+    """Greedy success after a number of sampled tokens, replays included, between two validations by interpolation."""
+
+    def of_run(run: Run) -> float:
+        sampled, success = curve(run, "train/tokens"), curve(run, SUCCESS)
+        until = [sum(count for at, count in sampled.items() if at <= step) for step in success]
+        return float(np.interp(tokens, until, list(success.values())))
+
+    return of_run
+
+
+TEAM_REWARD = (
+    "marl.algorithm.options.rewards.weights.team=1.0",
+    "~marl.algorithm.options.rewards.weights.role",
+    "~marl.agents.verifier.reward",
+)
+
+STOPS = Claim(
+    name="stops",
+    title="Baselines per turn where the team decides when to stop",
+    claim=(
+        "a baseline per turn compares only the episodes that got so far, which the policy itself decides. Is it "
+        "biased? We expected no effect."
+    ),
+    setting=(
+        "[Second-guess](../recipes/dr_mas/README.md) with the team's reward: the verifier's answer ends the episode "
+        "or begins a second round. The same rows are compared per agent (`dr-mas`), per agent and turn "
+        "(`at-grpo-sessions`), or as whole episodes (`grpo-trajectory-mean`). `gigpo` needs rewards of single steps."
+    ),
+    arms=[
+        arm("per agent", "dr_mas"),
+        arm("per turn", "dr_mas", "--variant", "grpo", "marl.algorithm.name=at-grpo-sessions"),
+        arm("whole episodes", "dr_mas", "--variant", "trajectory_mean"),
+    ],
+    settings=[*steps(20, 5), *SHORT, *TEAM_REWARD],
+    measures=[GREEDY, AREA, Measure("rounds", "rows of the solver per step", mean("agent/solver/rows"))],
+    comparisons=[
+        Comparison("Groups per turn learn more slowly than groups per agent", "area", "per turn", "per agent", "lower"),
+        Comparison(
+            "Groups per turn learn more slowly than whole episodes", "area", "per turn", "whole episodes", "lower"
+        ),
+    ],
+)
+
+SINGLETON = Claim(
+    name="singleton",
+    title="A group of one: the advantage of an agent that acts rarely",
+    claim=(
+        "an agent that acts rarely has many groups of one row. Its advantage can be 0, the raw reward (Dr. MAS), or "
+        "compared with the batch. We expected that the batch teaches it most."
+    ),
+    setting=(
+        "[Second-guess with a reviser](../recipes/dr_mas/README.md), where the prize is in the second box in 7 of 10 "
+        "tasks."
+    ),
+    arms=[
+        arm(name, "dr_mas", "--variant", "rare", f"+marl.algorithm.options.advantage.singleton={name}")
+        for name in ("raw", "zero", "batch")
+    ],
+    settings=[*steps(20, 5), *SHORT, "marl.task.options.likely=0.7", "marl.policies.solver.tiny.good=0.7"],
+    measures=[
+        *(GREEDY, AREA),
+        Measure("reviser", "reward of the reviser, last step", last("agent/reviser/reward"), margin=POINTS),
+        Measure("singles", "its groups of one", mean("agent/reviser/singles"), percent=True),
+        Measure("log-largest", "log10 of its largest gradient norm", log10(largest("reviser")), margin=DECADES),
+    ],
+    comparisons=[
+        Comparison("The batch gives a higher success than raw rewards", "success", "batch", "raw"),
+        Comparison("Raw rewards give a higher success than 0", "success", "raw", "zero"),
+        Comparison("Raw rewards make larger gradients than the batch", "log-largest", "raw", "batch"),
+    ],
+)
+
+SHARED = Claim(
+    name="shared",
+    title="One policy for all roles, or one per role",
+    claim=(
+        "AT-GRPO's authors find that separate policies win where roles differ, and a shared one where they are alike "
+        "(arXiv 2510.11062). Both roles here differ."
+    ),
+    setting="[Boards of 4 x 4](../recipes/at_grpo/README.md): a planner knows the goal, an executor the walls.",
+    arms=[arm("one per role", "at_grpo"), arm("one for both", "at_grpo", "--variant", "shared")],
+    settings=[*steps(20, 5), *SHORT],
+    measures=[GREEDY, SAMPLING, AREA],
+    comparisons=[Comparison("One policy per role reaches a higher success", "success", "one per role", "one for both")],
+)
+
+CREDIT = Claim(
+    name="credit",
+    title="Kinds of credit at equal sampled tokens",
+    claim=(
+        "credit for each agent's part teaches more than the team's reward. Replays cost tokens: what counts is the "
+        "success after equal tokens, replays included."
+    ),
+    setting=(
+        "[Three ledgers](../recipes/sharp/README.md), success after 16,000 sampled tokens. *Difference reward* is the "
+        "outcome minus that of one masked run (leave-one-out, SHARP's), in which what saw the masked act is sampled "
+        "again; in the last arm, everything after it."
+    ),
+    arms=[
+        arm("team reward", "sharp", "--variant", "broadcast_only", "marl.algorithm.options.credit=none"),
+        arm("difference reward", "sharp"),
+        arm("Shapley", "sharp", "--variant", "shapley"),
+        arm("sampled Shapley", "sharp", "--variant", "sampled_shapley"),
+        arm("difference, sampled again", "sharp", "--variant", "full"),
+    ],
+    settings=[
+        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
+        *(*steps(20, 4), *SHORT),
+    ],
+    measures=[
+        GREEDY,
+        Measure("at-tokens", "success after 16,000 tokens", at_tokens(16_000), percent=True, margin=POINTS),
+        Measure("tokens", "tokens per step", mean("train/tokens")),
+    ],
+    comparisons=[
+        Comparison(f"{name} reaches a higher success than the team's reward", "at-tokens", name, "team reward")
+        for name in ("difference reward", "Shapley", "sampled Shapley", "difference, sampled again")
+    ],
+)
+
+QUESTIONS = (STOPS, SINGLETON, SHARED, CREDIT)
