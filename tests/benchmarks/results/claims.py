@@ -7,6 +7,7 @@ from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, 
 from tests.benchmarks.results.dr_mas import DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE
 from tests.benchmarks.results.marginal import broadcast_correlation, correlation_gap, credit_correlation
 from tests.benchmarks.results.measures import AREA, GREEDY, POINTS, SAMPLING, Measure, gain, last, mean
+from tests.benchmarks.results.questions import QUESTIONS
 
 
 def variants(name: str, recipe: str, *names: str) -> Arm:
@@ -202,4 +203,4 @@ PRETRAINED = Claim(
     backend="verl",
 )
 
-CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE, SHARP, MAGRPO, MARS2, SELF_PLAY, PRETRAINED)
+CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE, SHARP, MAGRPO, MARS2, SELF_PLAY, PRETRAINED, *QUESTIONS)

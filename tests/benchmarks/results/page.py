@@ -32,6 +32,7 @@ sampling. `marl-verl compare` does the same for two recipes of yours ([report](r
   the other side. If it contains 0 and lies between -d and d, there is *no effect larger than d*.
 - Looks at 20, 30 and 40 seeds share the error of 5 %, so that the interval of a difference has a level of 98.3 %. An
   experiment ends at the first look that decides all its statements.
+- After the papers come questions of our own. What we expected, and the settings, were written down before the runs.
 - A tiny model has learnt its task from demonstrations of mixed quality, and training reweights what they contain.
   An effect that needs a capable model cannot be seen here.
 """

@@ -1,7 +1,4 @@
-"""Questions that no paper answers, as experiments. Their statements say what was expected.
-
-Settings were chosen on seeds 1000 and above, which no result uses.
-"""
+"""Questions that no paper answers, as experiments. What was expected, and the settings, are from before the runs."""
 
 from __future__ import annotations
 
@@ -152,4 +149,91 @@ CREDIT = Claim(
     ],
 )
 
-QUESTIONS = (STOPS, SINGLETON, SHARED, CREDIT)
+TURNS = Claim(
+    name="turns",
+    title="Agents that learn in turn",
+    claim="partners that do not move at the same time make learning steadier. We expected no effect on the success.",
+    setting=(
+        "[Rendezvous](../recipes/magrpo/README.md), all with equally many steps and sampled tokens; in turn, an agent "
+        "learns in every second step, or in three of six."
+    ),
+    arms=[
+        arm("at once", "magrpo"),
+        arm("in turn", "magrpo", "marl.schedule.turns=[[left],[right]]"),
+        arm("in turn, 3 steps each", "magrpo", "marl.schedule.turns=[[left],[right]]", "marl.schedule.turn_steps=3"),
+    ],
+    settings=[*steps(24, 6), *SHORT],
+    measures=[
+        GREEDY,
+        SAMPLING,
+        AREA,
+        Measure("log-largest", "log10 of the largest gradient norm, left", log10(largest("left")), margin=DECADES),
+    ],
+    comparisons=[
+        Comparison("Learning in turn reaches a higher success", "success", "in turn", "at once"),
+        Comparison("Learning in turn is slower", "area", "in turn", "at once", "lower"),
+        Comparison("Longer turns are slower", "area", "in turn, 3 steps each", "in turn", "lower"),
+        Comparison("Learning in turn has smaller gradients", "log-largest", "in turn", "at once", "lower"),
+    ],
+)
+
+SCORE = Measure(
+    "score", "share of the items that are covered, greedy", last("validation/score"), percent=True, margin=POINTS
+)
+DIFFERENCE = Measure("difference", "difference of the agents' choices", last("team/difference"), margin=0.05)
+
+
+def cover(name: str, agents: int, policies: int) -> Arm:
+    """Cover with a number of agents and items; `policies`: 1, or one each."""
+    words = [
+        f"marl.task.options.items={agents}",
+        *([] if policies > 1 else ["marl.agents.agent-2.policy=one", "~marl.policies.two"]),
+    ]
+    for number in range(3, agents + 1):
+        policy = f"p{number}" if policies > 1 else "one"
+        words.append(f"+marl.agents.agent-{number}={{policy: {policy}}}")
+        words += [f"+marl.policies.{policy}={{frozen: false, tiny: {{steps: 200, good: 0.9}}}}"] if policies > 1 else []
+    return Arm(name, ["recipes/games/cover.yaml", *words])
+
+
+AGENTS = Claim(
+    name="agents",
+    title="The number of agents",
+    claim="the more agents act at once, the noisier is each one's share of the reward. We expected slower learning.",
+    setting="[Cover](../recipes/games/README.md): n agents choose one of n items each, without seeing others' choice.",
+    arms=[cover(f"{agents} agents", agents, agents) for agents in (2, 4, 8)],
+    settings=[*steps(20, 5), "marl.task.test_size=60", *SHORT[1:]],
+    measures=[
+        *(SCORE, DIFFERENCE),
+        Measure("tokens", "sampled tokens per step", mean("train/tokens")),
+        Measure("seconds", "seconds per step, with other load", mean("seconds/step")),
+        Measure("read", "tokens that agent 1 reads from others, per act", mean("agent/agent-1/read_length")),
+    ],
+    comparisons=[
+        Comparison("Eight agents cover a smaller share than four", "score", "8 agents", "4 agents", "lower"),
+        Comparison("Four agents cover a smaller share than two", "score", "4 agents", "2 agents", "lower"),
+    ],
+)
+
+ROLES = Claim(
+    name="roles",
+    title="Do roles emerge with one policy and no role prompt?",
+    claim=(
+        "agents with one policy and one prompt cannot be told apart, so that no role can emerge; with a policy each, "
+        "roles emerge by themselves."
+    ),
+    setting=(
+        "[Cover](../recipes/games/README.md) with four agents. *Difference* is 0 if all agents choose with equal "
+        "probabilities, whatever these are."
+    ),
+    arms=[cover("a policy each", 4, 4), cover("one policy", 4, 1)],
+    settings=[*steps(20, 5), "marl.task.test_size=60", *SHORT[1:]],
+    measures=[SCORE, DIFFERENCE],
+    comparisons=[
+        Comparison("With a policy each, agents come to differ", "difference", "a policy each", "one policy"),
+        Comparison("With a policy each, a team covers more", "score", "a policy each", "one policy"),
+        Comparison("With one policy, agents come to differ", "difference", "one policy"),
+    ],
+)
+
+QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, CREDIT)
