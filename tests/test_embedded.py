@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(work: str, folder: Path, progress: Any = False) -> None:
     log = folder / "train.log"
-    embedded.run(f"tests.embedded_work:{work}", folder, ["one"], log, False, Display.of(progress), time.time())
+    embedded.run(f"tests.embedded_work:{work}", folder, log, False, Display.of(progress), time.time())
 
 
 def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
