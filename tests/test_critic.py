@@ -185,7 +185,7 @@ def batch(store: MemoryStore) -> Rows:
     keys = [f"u_0_{index}" for index in range(5)]
     for index, key in enumerate(keys):
         if policies[index] != "frozen":
-            store.put([key], {"prompts": torch.tensor([[index, 1]]), "critic_ids": torch.tensor([[index, 1, 1]])})
+            store.put([key], {"prompts": [torch.tensor([index, 1])], "critic_ids": [torch.tensor([index, 1, 1])]})
     tags = [{"policy": name, "critic_cut": index == 2} for index, name in enumerate(policies)]
     tags[4]["is_padding"] = True
     return Rows(keys, tags)

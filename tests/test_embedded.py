@@ -32,6 +32,9 @@ def run(work: str, folder: Path, progress: Any = False) -> None:
 
 def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handler, events = logging.StreamHandler(), list[dict[str, Any]]()
+    logging.disable(logging.NOTSET)  # whatever other tests have left
+    logging.getLogger("verl").setLevel(logging.WARNING)
+    logging.getLogger("verl.some.module").disabled = False
     logging.getLogger("transformers").addHandler(logging._StderrHandler())  # type: ignore[attr-defined]
     logging.getLogger("verl").addHandler(handler)
     try:
@@ -108,7 +111,7 @@ class Terminal:
 
     def __init__(self, *command: str) -> None:
         self._ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "PYTHONBREAKPOINT": ""}
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
         os.close(theirs)

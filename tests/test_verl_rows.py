@@ -208,7 +208,7 @@ def test_verls_keys_become_options_of_the_task_set(tmp_path: Path) -> None:
         used(tmp_path, "marl.task.train_file=x.jsonl")
     with pytest.raises(MarlError, match=r"'data\.train_files' must be a local file .*got 'hdfs://x/y\.parquet'"):
         used(tmp_path, "data.train_files='hdfs://x/y.parquet'")
-    with pytest.raises(MarlError, match=r"'data\.val_files' must be a file or a list of files, got \[3\]"):
+    with pytest.raises(MarlError, match=r"'data\.val_files' must be a local file or a list of local files, got \[3\]"):
         used(tmp_path, "data.val_files=[3]")
 
 

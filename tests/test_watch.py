@@ -34,6 +34,7 @@ def ray() -> Iterator[Any]:
         patch.setenv("RAY_prestart_worker_first_driver", "0")  # else a process for every CPU
         for name, value in RAY.items():
             patch.setenv(name, value)
+        patch.setenv("PYTHONBREAKPOINT", "")  # ray.init sets it; here it is undone
         ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
         yield ray
         ray.shutdown()
