@@ -145,6 +145,8 @@ def plan(
     workflow, task_set = build_parts(evaluated)
     if crossed and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
+    if is_local(config):
+        config.marl.run.private_network = False  # of the run on verl; one process has no network
     check_local(config, evaluated)
     private_network.check(config, evaluated)
     check_run_options(config.marl.run)
