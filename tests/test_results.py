@@ -23,7 +23,7 @@ from tests.benchmarks.results.claim import FEWEST, Arm, Claim, Comparison
 from tests.benchmarks.results.claims import CLAIMS
 from tests.benchmarks.results.gradients import advantages, ratios
 from tests.benchmarks.results.marginal import correlations, truths
-from tests.benchmarks.results.measures import GREEDY, Measure, area, gain, largest, last, log10, mean, spikes
+from tests.benchmarks.results.measures import GREEDY, Measure, largest, log10, of, spikes
 
 ROOT = Path(__file__).parents[1]
 CLAIM = Claim(
@@ -32,7 +32,7 @@ CLAIM = Claim(
     claim="a beats b.",
     setting="A toy.",
     arms=[Arm("a", ["a.yaml"]), Arm("b", ["b.yaml", "x=1"])],
-    measures=[GREEDY, Measure("norm", "norm", last("norm"))],
+    measures=[GREEDY, Measure("norm", "norm", of("norm"))],
     comparisons=[
         Comparison("a is better", "success", "a", "b"),
         Comparison("a has a smaller norm", "norm", "a", "b", "lower"),
@@ -155,12 +155,12 @@ def test_measures_of_a_run(tmp_path: Path) -> None:
     assert spikes("p")(run) == pytest.approx(8.0 / 1.5)
     assert largest("p")(run) == 8.0
     assert log10(largest("p"))(run) == pytest.approx(3 * math.log10(2))
-    assert mean("policy/p/grad_norm")(run) == 3.0
-    assert gain("validation/success")(run) == pytest.approx(0.5)
-    assert last("validation/success")(run) == 0.6
-    assert area(run) == pytest.approx(0.45)
+    assert of("mean:policy/p/grad_norm")(run) == 3.0
+    assert of("gain:validation/success")(run) == pytest.approx(0.5)
+    assert of("validation/success")(run) == 0.6
+    assert of("area:validation/success")(run) == pytest.approx(0.45)
     with pytest.raises(MarlError, match="unknown metric 'absent'"):
-        last("absent")(run)
+        of("absent")(run)
 
 
 def test_the_true_contribution_of_a_worker_and_how_rewards_agree_with_it() -> None:

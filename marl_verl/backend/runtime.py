@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class TrainingWorkers:
     """Training workers with one rank, of this object alone; a backend overrides what is different there."""
 
     workers: Any
+    lock: AbstractContextManager[Any] = nullcontext()
+    """Held while the workers belong to this policy or critic: in a pool they may take turns."""
 
     @property
     def data_parallel_size(self) -> int:
@@ -48,7 +50,8 @@ class TrainingWorkers:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """The time in which the training workers belong to this policy or critic."""
-        yield
+        with self.lock:
+            yield
 
     def save(self, folder: Path, step: int) -> None:
         """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""

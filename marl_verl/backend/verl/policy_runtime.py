@@ -113,11 +113,6 @@ class PolicyRuntime(LearningPolicy, Servers):
     def data_parallel_size(self) -> int:
         return ranks(self.workers, "actor")
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        with self.lock:
-            yield
-
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
         """See `LearningPolicy`: workers read the fields from TransferQueue and write their columns to it."""
         options["temperature"] = self._arr.rollout.temperature
@@ -169,11 +164,6 @@ class RayCritic(Critic):
     @property
     def data_parallel_size(self) -> int:
         return ranks(self.workers, "train")
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        with self.lock:
-            yield
 
     def call(self, method: str, data: TensorDict) -> TensorDict:
         with self.turn():

@@ -23,15 +23,14 @@ from marl_verl.run.run_dir import STARTS
 
 @dataclass(frozen=True)
 class Arm:
-    """What is trained: `words` are those of `marl-verl train`, without the seed."""
+    """What is trained, without the seed."""
 
-    words: tuple[str, ...]
     recipe: Path
     overrides: tuple[str, ...]
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Arm:
-        """MarlError for an unknown option or variant."""
+        """The arm of the words of `marl-verl train`. MarlError for an unknown option or variant."""
         parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
         parser.add_argument("recipe", type=Path)
         parser.add_argument("overrides", nargs="*")
@@ -40,7 +39,7 @@ class Arm:
         if wrong := [word for word in rest if word.startswith("-")]:
             raise MarlError(f"arm '{shlex.join(words)}': unknown option '{wrong[0]}', an arm may have --variant NAME")
         overrides = (*variant_overrides(options.recipe, options.variant), *options.overrides, *rest)
-        return cls(tuple(words), options.recipe, overrides)
+        return cls(options.recipe, overrides)
 
 
 @dataclass(frozen=True)

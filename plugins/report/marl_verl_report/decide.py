@@ -39,21 +39,21 @@ def difference(first: Mapping[int, float], second: Mapping[int, float], level: f
     return estimate([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], level)
 
 
-def decided(found: Estimate, margin: float | None = None) -> str | None:
+def decided(effect: Estimate, margin: float | None = None) -> str | None:
     """What an interval says: "higher" or "lower" than 0, "within" -margin and margin, or None."""
-    if found.low > 0 or found.high < 0:
-        return "higher" if found.low > 0 else "lower"
-    return "within" if margin is not None and max(-found.low, found.high) <= margin else None
+    if effect.low > 0 or effect.high < 0:
+        return "higher" if effect.low > 0 else "lower"
+    return "within" if margin is not None and max(-effect.low, effect.high) <= margin else None
 
 
-def needed(found: Estimate, level: float, margin: float | None = None) -> int | None:
+def needed(effect: Estimate, level: float, margin: float | None = None) -> int | None:
     """The number of seeds whose interval would decide, if mean and deviation stayed as they are. None: over `MOST`."""
-    room = abs(found.mean) if margin is None else max(abs(found.mean), margin - abs(found.mean))
+    room = abs(effect.mean) if margin is None else max(abs(effect.mean), margin - abs(effect.mean))
 
     def enough(n: int) -> bool:
-        return quantile(n - 1, level) * found.deviation < room * math.sqrt(n)
+        return quantile(n - 1, level) * effect.deviation < room * math.sqrt(n)
 
-    n = bisect.bisect_left(range(MOST), True, lo=max(found.n, 2), key=enough)
+    n = bisect.bisect_left(range(MOST), True, lo=max(effect.n, 2), key=enough)
     return n if n < MOST else None
 
 

@@ -43,15 +43,15 @@ def curves(axes: Any, arms: Mapping[str, Sequence[Curve]], label: str) -> None:
     axes.legend(frameon=False)
 
 
-def differences(axes: Any, values: Sequence[float], found: Estimate, label: str, margin: float | None = None) -> None:
+def differences(axes: Any, values: Sequence[float], effect: Estimate, label: str, margin: float | None = None) -> None:
     """The difference of each pair, sorted, with their mean and its interval; a gray band from -margin to margin."""
     axes.axvline(0, color="black", linewidth=0.8)
     if margin is not None:
         axes.axvspan(-margin, margin, color="gray", alpha=0.15, linewidth=0)
     axes.plot(sorted(values), range(1, len(values) + 1), "o", markersize=3, color="gray")
-    if found.n > 1:
+    if effect.n > 1:
         axes.errorbar(
-            [found.mean], [-1], xerr=[[found.mean - found.low], [found.high - found.mean]], fmt="D", capsize=3
+            [effect.mean], [-1], xerr=[[effect.mean - effect.low], [effect.high - effect.mean]], fmt="D", capsize=3
         )
     axes.set(xlabel=label, ylabel="pair of runs, sorted", yticks=[])
     axes.grid(alpha=0.3, axis="x")

@@ -6,7 +6,7 @@ from tests.benchmarks.results import kuhn
 from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, steps
 from tests.benchmarks.results.dr_mas import DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE
 from tests.benchmarks.results.marginal import broadcast_correlation, correlation_gap, credit_correlation
-from tests.benchmarks.results.measures import AREA, GREEDY, POINTS, SAMPLING, Measure, gain, last, mean
+from tests.benchmarks.results.measures import AREA, GREEDY, POINTS, SAMPLING, Measure, of
 from tests.benchmarks.results.questions import QUESTIONS
 
 
@@ -79,8 +79,8 @@ SHARP = Claim(
         Measure("credit", "correlation of the credit with the truth", credit_correlation),
         Measure("broadcast", "of the team's reward", broadcast_correlation),
         Measure("gap", "difference of the two", correlation_gap, margin=0.1),
-        Measure("harmful", "harmful calls, last step", last("worker_calls/harmful"), percent=True, margin=0.02),
-        Measure("useful", "useful calls, last step", last("worker_calls/useful"), percent=True),
+        Measure("harmful", "harmful calls, last step", of("worker_calls/harmful"), percent=True, margin=0.02),
+        Measure("useful", "useful calls, last step", of("worker_calls/useful"), percent=True),
     ],
     comparisons=[
         Comparison("SHARP reaches a higher success", "success", "SHARP", "broadcast only"),
@@ -134,10 +134,12 @@ MARS2 = Claim(
     settings=[*steps(20, 10), *SHORT],
     measures=[
         SAMPLING,
-        Measure("gain", "gain over step 0, sampled", gain("validation/success_sampled"), percent=True, margin=POINTS),
-        Measure("gain-cross", "gain from refining the other's", mean("refinement/gain_cross")),
-        Measure("gain-own", "gain from refining the own", mean("refinement/gain_own")),
-        Measure("diversity", "semantic diversity", mean("diversity/semantic"), margin=0.05),
+        Measure(
+            "gain", "gain over step 0, sampled", of("gain:validation/success_sampled"), percent=True, margin=POINTS
+        ),
+        Measure("gain-cross", "gain from refining the other's", of("mean:refinement/gain_cross")),
+        Measure("gain-own", "gain from refining the own", of("mean:refinement/gain_own")),
+        Measure("diversity", "semantic diversity", of("mean:diversity/semantic"), margin=0.05),
     ],
     comparisons=[
         Comparison("Two models reach a higher success", "sampled", "two models", "twice the same"),
@@ -191,7 +193,7 @@ PRETRAINED = Claim(
     measures=[
         GREEDY,
         SAMPLING,
-        Measure("gain", "gain over step 0, greedy", gain("validation/success"), percent=True, margin=POINTS),
+        Measure("gain", "gain over step 0, greedy", of("gain:validation/success"), percent=True, margin=POINTS),
     ],
     comparisons=[Comparison("Training raises the success of a pretrained team", "gain", "24 steps")],
     notes=[

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, steps
 from tests.benchmarks.results.gradients import ratio
-from tests.benchmarks.results.measures import AREA, DECADES, GREEDY, RATIO, Measure, largest, log10, mean, spikes
+from tests.benchmarks.results.measures import AREA, DECADES, GREEDY, RATIO, Measure, largest, log10, of, spikes
 
 NORMALISED = (
     "with one mean and std for all agents, the second moment of agent k's gradient is scaled by its amplification "
@@ -20,7 +20,7 @@ TEAM = ("solver", "verifier", "reviser")
 
 def agent(name: str, metric: str, label: str) -> Measure:
     """A metric of an agent, averaged over the steps."""
-    return Measure(f"{metric}-{name}", label, mean(f"agent/{name}/{metric}"), margin=RATIO)
+    return Measure(f"{metric}-{name}", label, of(f"mean:agent/{name}/{metric}"), margin=RATIO)
 
 
 def spike(name: str) -> Measure:

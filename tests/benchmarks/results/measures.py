@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from marl_verl_report.measures import column
+from marl_verl_report.measures import column, measured
 
 from marl_verl.inspect.run_files import Run
 
@@ -37,33 +38,19 @@ class Measure:
     margin: float | None = None
 
 
-def last(metric: str) -> Callable[[Run], float]:
-    return lambda run: column(run, metric)[-1]
-
-
-def mean(metric: str) -> Callable[[Run], float]:
-    """Over all steps."""
-    return lambda run: statistics.fmean(column(run, metric))
-
-
-def gain(metric: str) -> Callable[[Run], float]:
-    """From the first to the last record."""
-    return lambda run: column(run, metric)[-1] - column(run, metric)[0]
-
-
-def area(run: Run) -> float:
-    """Mean of the greedy success over the validations after the first: the area under the learning curve."""
-    return statistics.fmean(column(run, SUCCESS)[1:])
+def of(measure: str) -> Callable[[Run], float]:
+    """A measure of `marl-verl compare`, e.g. "mean:train/tokens"."""
+    return partial(measured, measure=measure)
 
 
 def largest(policy: str) -> Callable[[Run], float]:
     """Largest gradient norm of a policy over the steps."""
-    return lambda run: max(column(run, f"policy/{policy}/grad_norm"))
+    return of(f"max:policy/{policy}/grad_norm")
 
 
-def log10(of: Callable[[Run], float]) -> Callable[[Run], float]:
+def log10(value: Callable[[Run], float]) -> Callable[[Run], float]:
     """The decimal logarithm of a measure of several orders of magnitude, whose means and intervals mean little."""
-    return lambda run: math.log10(of(run))
+    return lambda run: math.log10(value(run))
 
 
 def spikes(policy: str) -> Callable[[Run], float]:
@@ -76,6 +63,6 @@ def spikes(policy: str) -> Callable[[Run], float]:
     return of_run
 
 
-GREEDY = Measure("success", "success, greedy", last(SUCCESS), percent=True, margin=POINTS)
-SAMPLING = Measure("sampled", "success, sampled", last(SAMPLED), percent=True, margin=POINTS)
-AREA = Measure("area", "mean of the learning curve", area, percent=True, margin=POINTS)
+GREEDY = Measure("success", "success, greedy", of(SUCCESS), percent=True, margin=POINTS)
+SAMPLING = Measure("sampled", "success, sampled", of(SAMPLED), percent=True, margin=POINTS)
+AREA = Measure("area", "mean of the learning curve", of(f"area:{SUCCESS}"), percent=True, margin=POINTS)

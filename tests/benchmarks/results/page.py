@@ -111,27 +111,27 @@ def results(claim: Claim, cells: list[Cell]) -> Iterator[str]:
 def verdict(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[str, str]:
     """(the result of a statement, the numbers behind it)."""
     measure = claim.measure(comparison.measure)
-    found, values = difference(claim, cells, comparison)
-    if found is None:
+    effect, values = difference(claim, cells, comparison)
+    if effect is None:
         return "not measured", ""
     margin, unit = margin_of(claim, comparison), " points" if measure.percent else ""
     write = (lambda x: f"{100 * x:+.1f}") if measure.percent else "{:+.2f}".format
-    match decide.decided(found, margin):
+    match decide.decided(effect, margin):
         case "within":
             word = f"no effect larger than {write(margin or 0.0).removeprefix('+')}{unit}"
         case None:
-            more = decide.needed(found, level(claim), margin)
+            more = decide.needed(effect, level(claim), margin)
             word = f"undecided: {f'about {more}' if more else f'more than {decide.MOST}'} seeds would decide"
         case side:
             word = "replicates" if side == comparison.claimed else "does not replicate"
-    if found.n < min(FEWEST, claim.most):
-        word += f", with {found.n} seeds only"
+    if effect.n < min(FEWEST, claim.most):
+        word += f", with {effect.n} seeds only"
     if comparison.second is None:
         shown = (
             f"{interval(estimate(values, level(claim)), number(measure))}, against {number(measure)(comparison.than)}"
         )
         return word, f" (*{measure.label}* {shown})"
-    return word, f" (difference of *{measure.label}* {interval(found, write)}{unit})"
+    return word, f" (difference of *{measure.label}* {interval(effect, write)}{unit})"
 
 
 def difference(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[Estimate | None, list[float]]:
@@ -158,10 +158,10 @@ def margin_of(claim: Claim, comparison: Comparison) -> float | None:
 
 def decided(claim: Claim, cells: list[Cell]) -> bool:
     """Whether each statement of a claim is decided."""
-    found = (
+    effects = (
         (difference(claim, cells, comparison)[0], margin_of(claim, comparison)) for comparison in claim.comparisons
     )
-    return all(estimate is not None and decide.decided(estimate, margin) for estimate, margin in found)
+    return all(estimate is not None and decide.decided(estimate, margin) for estimate, margin in effects)
 
 
 def commands(claim: Claim, cells: list[Cell]) -> Iterator[str]:

@@ -18,9 +18,8 @@ from tests.benchmarks.results.measures import (
     SUCCESS,
     Measure,
     largest,
-    last,
     log10,
-    mean,
+    of,
 )
 
 
@@ -63,7 +62,7 @@ STOPS = Claim(
         arm("whole episodes", "dr_mas", "--variant", "trajectory_mean"),
     ],
     settings=[*steps(20, 5), *SHORT, *TEAM_REWARD],
-    measures=[GREEDY, AREA, Measure("rounds", "rows of the solver per step", mean("agent/solver/rows"))],
+    measures=[GREEDY, AREA, Measure("rounds", "rows of the solver per step", of("mean:agent/solver/rows"))],
     comparisons=[
         Comparison("Groups per turn learn more slowly than groups per agent", "area", "per turn", "per agent", "lower"),
         Comparison(
@@ -90,8 +89,8 @@ SINGLETON = Claim(
     settings=[*steps(20, 5), *SHORT, "marl.task.options.likely=0.7", "marl.policies.solver.tiny.good=0.7"],
     measures=[
         *(GREEDY, AREA),
-        Measure("reviser", "reward of the reviser, last step", last("agent/reviser/reward"), margin=POINTS),
-        Measure("singles", "its groups of one", mean("agent/reviser/singles"), percent=True),
+        Measure("reviser", "reward of the reviser, last step", of("agent/reviser/reward"), margin=POINTS),
+        Measure("singles", "its groups of one", of("mean:agent/reviser/singles"), percent=True),
         Measure("log-largest", "log10 of its largest gradient norm", log10(largest("reviser")), margin=DECADES),
     ],
     comparisons=[
@@ -141,7 +140,7 @@ CREDIT = Claim(
     measures=[
         GREEDY,
         Measure("at-tokens", "success after 16,000 tokens", at_tokens(16_000), percent=True, margin=POINTS),
-        Measure("tokens", "tokens per step", mean("train/tokens")),
+        Measure("tokens", "tokens per step", of("mean:train/tokens")),
     ],
     comparisons=[
         Comparison(f"{name} reaches a higher success than the team's reward", "at-tokens", name, "team reward")
@@ -178,9 +177,9 @@ TURNS = Claim(
 )
 
 SCORE = Measure(
-    "score", "share of the items that are covered, greedy", last("validation/score"), percent=True, margin=POINTS
+    "score", "share of the items that are covered, greedy", of("validation/score"), percent=True, margin=POINTS
 )
-DIFFERENCE = Measure("difference", "difference of the agents' choices", last("team/difference"), margin=0.05)
+DIFFERENCE = Measure("difference", "difference of the agents' choices", of("team/difference"), margin=0.05)
 
 
 def cover(name: str, agents: int, policies: int) -> Arm:
@@ -205,9 +204,9 @@ AGENTS = Claim(
     settings=[*steps(20, 5), "marl.task.test_size=60", *SHORT[1:]],
     measures=[
         *(SCORE, DIFFERENCE),
-        Measure("tokens", "sampled tokens per step", mean("train/tokens")),
-        Measure("seconds", "seconds per step, with other load", mean("seconds/step")),
-        Measure("read", "tokens that agent 1 reads from others, per act", mean("agent/agent-1/read_length")),
+        Measure("tokens", "sampled tokens per step", of("mean:train/tokens")),
+        Measure("seconds", "seconds per step, with other load", of("mean:seconds/step")),
+        Measure("read", "tokens that agent 1 reads from others, per act", of("mean:agent/agent-1/read_length")),
     ],
     comparisons=[
         Comparison("Eight agents cover a smaller share than four", "score", "8 agents", "4 agents", "lower"),
