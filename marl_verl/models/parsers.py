@@ -141,7 +141,7 @@ class Parsers:
             return _forced(parsed, choice, parameters)
         calls, content = self._extracted(raw, request)
         grown = self._extracted(f"{raw}\nx", request)[0] if calls else []
-        # a call that the model does not close goes on with what follows
+        # a call that the model does not close contains what follows
         if (len(grown) == len(calls) and grown != calls) or (cut and (calls or self._begun(raw, request))):
             return replace(parsed, malformed=CUT)
         if not calls:

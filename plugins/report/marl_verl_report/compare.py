@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EXAMPLES = """
 Runs with the same seed are paired: they have the same tasks and order of data, and models that are made on the spot
 begin with the same weights. After every 10 seeds the interval of the mean difference is looked at, and the comparison
-ends as soon as it decides; all looks together are wrong in at most 5 % of comparisons. The same command goes on where
-it was interrupted. DIR/compare.svg shows the learning curves and the differences, DIR/compare.json has the numbers.
+ends as soon as it decides; all looks together are wrong in at most 5 % of comparisons. The same command continues an
+interrupted comparison. DIR/compare.svg shows the learning curves and the differences, DIR/compare.json the numbers.
 
   marl-verl compare a.yaml b.yaml --seeds 20 --local
   marl-verl compare recipes/at_grpo/cpu.yaml "--variant grpo" trainer.total_training_steps=20 --local --margin 0.05

@@ -218,7 +218,7 @@ ROLES = Claim(
     name="roles",
     title="Do roles emerge with one policy and no role prompt?",
     claim=(
-        "agents with one policy and one prompt cannot be told apart, so that no role can emerge; with a policy each, "
+        "nothing tells agents with one policy and one prompt apart: no role can emerge. If each has its own policy, "
         "roles emerge by themselves."
     ),
     setting=(
