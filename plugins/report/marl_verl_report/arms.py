@@ -85,7 +85,7 @@ def trained(
     waiting = [cell for cell in cells if not cell.complete()]
     yield from (cell for cell in cells if cell not in waiting)
     if waiting:
-        _import_once()
+        _import_once(jobs)
     context, running = get_context("fork"), dict[Any, tuple[Any, Cell]]()
     try:
         while waiting or running:
@@ -109,8 +109,8 @@ def trained(
             child.join()
 
 
-def _import_once() -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # runs share the cores
+def _import_once(jobs: int) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))  # runs share the cores
     from marl_verl.run import embedded
 
     embedded.load()

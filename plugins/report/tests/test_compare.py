@@ -39,7 +39,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (folder / "summary.json").write_text("{}")
 
     monkeypatch.setattr(api, "train", train)
-    monkeypatch.setattr("marl_verl_report.arms._import_once", lambda: None)
+    monkeypatch.setattr("marl_verl_report.arms._import_once", lambda jobs: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "team.yaml").write_text("defaults: [marl_trainer, _self_]\n")
     (tmp_path / "variants.yaml").write_text(VARIANTS)
