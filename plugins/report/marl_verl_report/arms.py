@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from marl_verl.errors import MarlError, RunError
 from marl_verl.files import read_json
 from marl_verl.inspect.run_files import Run
 from marl_verl.run.run_dir import STARTS
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # wait while a run is forked: what they raise there gets lost
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,11 @@ def trained(
             while waiting and len(running) < jobs:
                 cell = waiting.pop(0)
                 child = context.Process(target=_train, args=(cell, plugin_files, then), name=cell.folder.name)
-                child.start()
+                signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+                try:
+                    child.start()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
                 running[child.sentinel] = child, cell
             for ended in connection.wait(list(running)):
                 child, cell = running.pop(ended)
@@ -133,4 +140,5 @@ def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], obje
         return 0
 
     with termination_as_interrupt():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         sys.exit(reported(work))

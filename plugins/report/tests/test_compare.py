@@ -80,9 +80,7 @@ def test_what_is_not_decided_says_how_many_seeds_would(recipe: str, capfd: pytes
 
 
 def test_a_failed_run_ends_the_others(recipe: str, capfd: pytest.CaptureFixture[str]) -> None:
-    begun = time.monotonic()
-    assert main(["compare", recipe, "fail=1 sleep=0", "--seeds", "4", "sleep=20", "--dir", "d", "--jobs", "5"]) == 2
-    assert time.monotonic() - begun < 15
+    assert main(["compare", recipe, "fail=1 sleep=0", "--seeds", "4", "sleep=900", "--dir", "d", "--jobs", "5"]) == 2
     error = capfd.readouterr().err
     assert "run 'B-1': no such task (log: d/B-1.log)" in error
     assert not list(Path("d").glob("*/summary.json"))

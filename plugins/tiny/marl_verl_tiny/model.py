@@ -200,12 +200,11 @@ def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress | None
 
 def _end(maker: Popen[str]) -> None:
     """End a process and its forks with SIGTERM, which removes incomplete folders, then with SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(maker.pid, number)
-        with contextlib.suppress(TimeoutExpired):
-            maker.wait(timeout=5)
-            return
+    maker.terminate()  # it ends its forks
+    with contextlib.suppress(TimeoutExpired):
+        maker.wait(timeout=5)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(maker.pid, signal.SIGKILL)
 
 
 def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
@@ -264,8 +263,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
     from marl_verl_tiny import factory  # noqa: F401 - once for all
 
+    forks = list[int]()
     for number, options_of_model in enumerate(arguments.specs):
-        if not os.fork():
+        forks.append(os.fork())
+        if not forks[-1]:
             code = 1
             try:
                 spec = build(TinyModel, options_of_model, "tiny")
@@ -278,8 +279,18 @@ def main() -> int:
                 traceback.print_exc()
             finally:
                 os._exit(code)
-    codes = (os.waitstatus_to_exitcode(os.wait()[1]) for _ in arguments.specs)
-    return next(filter(None, codes), 0)  # the caller ends the others
+    try:
+        while forks:
+            fork, status = os.wait()
+            forks.remove(fork)
+            if code := os.waitstatus_to_exitcode(status):
+                return code
+        return 0
+    finally:  # one that fails, or SIGTERM, ends the others
+        for fork in forks:
+            os.kill(fork, signal.SIGTERM)
+        for fork in forks:
+            os.waitpid(fork, 0)
 
 
 if __name__ == "__main__":
