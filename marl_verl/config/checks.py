@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.backend import is_local
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.verl_keys import ALLOWED, at, settings_of
 from marl_verl.errors import MarlError, check, format_error, missing, shown
@@ -112,7 +113,7 @@ SERVED, CORRECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm", "algorithm.
 
 
 def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
-    """Make verl's own config objects, and look up losses and arguments of vLLM. MarlError with their own errors.
+    """Make verl's own config objects, and look up losses and what vLLM, if used, is given. MarlError with their errors.
 
     The imports take seconds: nothing is imported for a recipe that sets no such key.
     """
@@ -127,7 +128,7 @@ def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 _make(resolved)
-        if arguments:
+        if arguments and not is_local(config):
             from vllm import AsyncEngineArgs
 
             AsyncEngineArgs(**dict.fromkeys(arguments))

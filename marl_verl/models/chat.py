@@ -13,11 +13,13 @@ a turn (`ControlTokens`).
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from marl_verl.episode.messages import Observation, as_observation, json_value
@@ -63,10 +65,9 @@ class Chat:
         MarlError if it has no chat template, and what transformers raises if the tokenizer cannot be loaded. `where`
         are further arguments of transformers, such as `local_files_only`.
         """
-        from transformers import AutoTokenizer
-
-        path, trusted = model.get("tokenizer_path") or model["path"], bool(model.get("trust_remote_code"))
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted, **where)
+        path, trusted = str(model.get("tokenizer_path") or model["path"]), bool(model.get("trust_remote_code"))
+        changed = tuple(sorted(file.stat().st_mtime_ns for file in Path(path).expanduser().glob("*")))
+        tokenizer = copy.copy(_tokenizer(path, changed, trust_remote_code=trusted, **where))
         return cls(with_template(tokenizer, model), options, f"{whose} (model '{model['path']}')")
 
     def render(
@@ -242,6 +243,14 @@ def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
             arguments = call["function"]["arguments"]
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
     return {**message, "tool_calls": calls}
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer(path: str, changed: tuple[int, ...], **where: Any) -> Any:
+    """A tokenizer, loaded once for all policies and checks, until a file of it has `changed`."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, **where)
 
 
 def with_template(tokenizer: Any, model: Mapping[str, Any]) -> Any:
