@@ -24,7 +24,6 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.cli.main import COMMANDS, main, registered
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import MarlError
-from marl_verl.run import estimate as memory
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.folders import manifest
 from marl_verl.run.checkpoint.team import describe
@@ -116,14 +115,10 @@ def test_a_run_directory_that_is_there(refused: Refused) -> None:
     assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in message
 
 
-def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(total=1 << 40, free=100 << 20))
         assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
-    with monkeypatch.context() as patch:
-        patch.setattr(memory, "available", lambda: 5 << 30)
-        message = refused("train", str(RECIPE), "--dry-run")
-        assert "this machine: about 5.6 GiB are needed, and 5.0 GiB are there. Largest part: processes" in message
 
 
 def test_task_files(refused: Refused) -> None:

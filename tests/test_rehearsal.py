@@ -42,7 +42,6 @@ def marl_register(registry):
     registry.workflow("sends", Sends)
 """
 REFUSED = [
-    ('{"temperature": 0.1}', r"temperature=0\.1, but .* is trained at 1: .*ignored=\('temperature',\)"),
     ('{"tools": [{"type": "function", "function": {"name": "add"}}]}', "the chat template does not render tools"),
 ]
 
@@ -82,24 +81,6 @@ def test_a_request_that_a_run_refuses_ends_the_dry_run(plugin: Path, body: str, 
     with pytest.raises(MarlError, match=why) as error:
         planned(plugin, body)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overrides", "why"),
-    [
-        (["data.max_prompt_length=4"], r"every train prompt of agent 'sender' is too long: .* 10 tokens, .*=4 "),
-        (["marl.policies.answerer.rollout.prompt_length=9"], "every train prompt of agent 'answerer' is too long"),
-        (
-            ["marl.agents.answerer.instructions=now answer in one digit please"],
-            "agent 'answerer' is too long: .* 19 tok",
-        ),
-    ],
-)
-def test_prompts_that_are_all_too_long_end_the_dry_run(overrides: list[str], why: str) -> None:
-    size = ["marl.task.train_size=40", "marl.task.test_size=10"]
-    with pytest.raises(MarlError, match=why):
-        plan_run(RECIPE, ["data.max_prompt_length=12", *size, *overrides])
 
 
 @pytest.mark.slow

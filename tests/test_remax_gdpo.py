@@ -20,10 +20,10 @@ from marl_verl.algo.algorithms.remax import REMAX
 from marl_verl.algo.rewards.mix import Mix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.base import GREEDY, sample_lines
-from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.algo.sampling.context import TaskContext, score_parts
 from marl_verl.algo.sampling.independent import GreedyBaseline
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.config.reward_function import FunctionScored, check_score
+from marl_verl.config.reward_function import FunctionScored
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
@@ -186,7 +186,6 @@ def test_both_are_those_of_stock_verl(seed: int) -> None:
 
 SCORE = """
 def compute_score(data_source, solution_str, ground_truth, extra_info):
-    assert extra_info["experiment_name"] == "tiny"
     return {"score": 3.0, "format_reward": True, "accuracy_reward": 2, "note": "text"}
 """
 
@@ -195,13 +194,13 @@ def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_pat
     (tmp_path / "mine.py").write_text(SCORE)
     plugins.use_files([reward_file(tmp_path / "mine.py")])
     try:
-        tasks = FunctionScored(function="mine.py:compute_score", experiment="tiny")
+        tasks = FunctionScored(function="mine.py:compute_score")
         keys = ("format_reward", "accuracy_reward")
-        check_score(tasks, TASK, keys)
+        score = tasks.score(TASK, "g")
         with pytest.raises(MarlError, match=r"no number 'acuracy_reward': did you mean 'accuracy_reward'"):
-            check_score(tasks, TASK, ("acuracy_reward",))
+            score_parts(score, ("acuracy_reward",))
         with pytest.raises(MarlError, match=r"no number 'format_reward': it is 0\.0"):
-            check_score(Length(), TASK, keys)
+            score_parts(0.0, keys)
         parts = WorkerContext(TaskContext(Checked(), tasks, AGENTS, parts=keys), {"p": Server("g")}, 0)
         parts.task_context.rewards.update(helpful=lambda *_: 1.0)  # type: ignore[attr-defined]
         sample = asyncio.run(GreedyBaseline(1).sample(PolicySamplingContext(parts, TASK, "u", 1, None)))

@@ -1,4 +1,4 @@
-"""`marl-verl replay`: output for episodes and trees, masking, and user errors."""
+"""`marl-verl replay`: output for episodes and trees, and user errors."""
 
 from __future__ import annotations
 
@@ -66,31 +66,15 @@ class Sums(TaskSet):
         return float(answer == task.data["gold"])
 
 
-class Chorus(Workflow):
-    """A joint action, then two more acts; fails if the left agent has no answer."""
-
-    async def run(self, task: Task, team: Team) -> str:
-        actions = await team.act({"left": task.prompt, "right": task.prompt})
-        if actions["left"].text == "(no answer)":
-            raise ValueError("the left one is silent")
-        if actions["right"].text == "(no answer)":
-            await team["left"].act("the right one is silent")
-        more = await asyncio.gather(*(team["left"].act(actions["right"].text, slot=slot) for slot in "xy"))
-        return more[0].text + more[1].text
-
-
 def parts(**changed: Any) -> Any:
     """A plugin with these parts, some of them changed since."""
-    found = {"review": Review, "chorus": Chorus, "sums": Sums, **changed}
+    found = {"review": Review, "sums": Sums, **changed}
 
     class Mine:
         @hookimpl
         def marl_register(self, registry: Any) -> None:
-            for name in ("review", "chorus"):
-                if found[name] is not None:
-                    registry.workflow(name, found[name])
-            if found["sums"] is not None:
-                registry.task("sums", found["sums"])
+            registry.workflow("review", found["review"])
+            registry.task("sums", found["sums"])
 
     return plugins.assemble({"mine": Mine()}, only=None)
 
@@ -169,12 +153,6 @@ def play(
     return asyncio.run(Independent(episodes).sample(context))
 
 
-def chorus() -> str:
-    policy = ScriptedPolicy({"left": lambda act: act.slot, "right": "r"})
-    context = ScriptedContext(Chorus(), TASK, policy, tasks=Sums())
-    return write(asyncio.run(Independent(1).sample(context)), head("chorus", ("left", "right")))
-
-
 # One episode
 
 
@@ -236,7 +214,7 @@ def test_json_has_everything(texts: Shown) -> None:
     assert found["effects"][3]["observation"][1] == {"role": "assistant", "content": long}
     assert found["effects"][0]["rewards"] == {"team": 1.0}
     assert found["replay"] == {
-        "finished": True, "stands_at": [], "ended": None, "answer": "4", "score": 1.0, "success": True
+        "finished": True, "stands_at": [], "answer": "4", "score": 1.0, "success": True
     }  # fmt: skip
 
 
@@ -289,40 +267,6 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
         "no run or file is given: e.g. marl-verl replay runs/NAME, or marl-verl replay journals/step_00012.jsonl"
         in refused()
     )
-
-
-# Masking
-
-
-def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
-    path = write(play())
-    shown = texts(path, "--mask", "judge:1")
-    assert "judge:1   row q_0_3, team 1 before\n  masked; original action: 'yes'\n" in shown
-    assert "  says\n    (no answer)\n" in shown
-    assert "ends here: solver:2 is not in the journal: a model would have to sample it\n" in shown
-    assert "before  score 1, success\nmasked  not known\n" in shown
-    shown = texts(path, "--mask", "judge:0")
-    assert "solver:1   row q_0_2, team 1 before\n  observation changed: a model would sample this act again" in shown
-    assert "    user: (no answer)\n" in shown  # what it sees now
-    assert shown.endswith(
-        "answer 4\nbefore  score 1, success\nmasked  score 1, success\ndifference 0\n"
-        "acts that a model would sample again: solver:1\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("path", "mask", "message"),
-    [
-("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
-],
-)  # fmt: skip
-def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mask: str, message: str) -> None:
-    shown = texts(write(play()) if path == "review" else chorus(), "--mask", mask)
-    assert message in shown
-    assert "not reached any more: " in shown
-    assert "masked  not known\n" in shown
-    assert "difference" not in shown
-    assert "would sample again" not in shown
 
 
 # Trees
@@ -400,8 +344,7 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Shown, since: Callab
         found = refused(path)
         assert f"episode 'q_0' cannot be replayed: {message}" in found
         assert "--stored shows it without running it" in found
-        assert message in refused(path, "--mask", "solver:0")  # nothing is masked in what cannot be replayed
-    since(review=Review)
+    since()
     Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
     assert "is not in the journal, which has call judge: " in refused(path)
 
@@ -458,27 +401,13 @@ class _Deaf:
 # What a user does wrong
 
 
-def test_a_truncated_file_loses_only_its_last_episode(
-    texts: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_line_is_named(refused: Shown) -> None:
     path = Path(several())
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
-    assert refused("f.jsonl", prints=True) == "marl-verl: 'f.jsonl': line 4 is cut off\n"
-    assert texts("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
-    assert "has no episode 'q_2': did you mean 'q_" in refused("f.jsonl", "--episode", "q_2")
-    assert "; line 4 is cut off" in refused("f.jsonl", "--episode", "q_2")
-    path.write_bytes(b"".join(lines[:3])[:-1])  # only the line break is missing
-    assert "2 episodes" in texts("f.jsonl")
-    path.write_bytes(lines[0] + b"{broken}\n[]\n" + lines[2])
-    assert main(["replay", "f.jsonl"]) == 2
-    printed = capsys.readouterr()
-    assert "1 episode, 0 failed attempts\n" in printed.out  # a list, though there is but one left
-    assert "'f.jsonl': line 2 is no JSON object" in printed.err
-    assert "(and 1 more)" in printed.err
-    assert main(["replay", "f.jsonl", "--json"]) == 2
-    found = json.loads(capsys.readouterr().out)
-    assert ([each["id"] for each in found["episodes"]], len(found["damaged"])) == (["q_1"], 2)
+    assert refused("f.jsonl").startswith("marl-verl: 'f.jsonl', line 4 is damaged: ")
+    path.write_bytes(lines[0] + b"[]\n")
+    assert "'f.jsonl', line 2 lacks" in refused("f.jsonl")
 
 
 # In a process of its own
@@ -524,7 +453,7 @@ def test_what_the_documentation_shows_is_what_is_printed(
     text = (Path(__file__).parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
     documented()
     shown = re.findall(r"```\n\$ marl-verl replay ([^\n]*)\n(.*?)```", text, re.DOTALL)
-    assert len(shown) == 3
+    assert len(shown) == 2
     for command, output in shown:
         assert texts(*command.split()) == output
     monkeypatch.setattr("marl_verl_tiny.workflows.NOTHING", "nothing")

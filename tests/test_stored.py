@@ -120,7 +120,7 @@ def test_round_trip() -> None:
     assert file.header.agents["solver"].instructions == "Solve."
     assert (file.header.step, file.header.split, file.header.sampler.name) == (12, "train", "independent")
     assert (file.header.task.name, file.header.task.options) == ("inventory", {"length": 3})
-    assert (file.damaged, file.failures) == ([], [])
+    assert file.failures == []
 
 
 words = st.text(max_size=6)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
 
@@ -72,31 +72,6 @@ def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content
     assert str(path) in str(error.value)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"answer": 4}, "row 1: column 'answer' is not read, and looks like the answer. Write it into 'data'."),
-        (
-            {"context": "c"},
-            "column 'context' is not read, and looks like a part of the question. Write it into 'prompt'.",
-        ),
-        ({"data": {"answer": 4}, "solution": "long", "context": "", "final_answer": "4", "question": "p"}, None),
-    ],
-)
-def test_a_column_that_looks_like_question_or_answer_is_not_dropped(
-    tmp_path: Path, row: dict[str, Any], message: str | None
-) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text(json.dumps({"id": "a", "prompt": "p", **row}))
-    if message is None:
-        with pytest.warns(MarlWarning, match="are not used"):
-            assert read_tasks(path)
-    else:
-        with pytest.raises(MarlError) as error:
-            read_tasks(path)
-        assert message in str(error.value)
 
 
 # Which held-out tasks are training tasks

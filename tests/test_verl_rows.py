@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import judged
 from marl_verl.config.compose import compose
-from marl_verl.config.reward_function import use_reward_function, use_verl_data
+from marl_verl.config.reward_function import use_reward_function
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.task import Task
@@ -91,7 +91,7 @@ def test_a_wrong_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
     file = write(tmp_path / "t.jsonl", ROW, row)
     with pytest.raises(MarlError) as error:
         read(file)
-    assert str(error.value).startswith(f"data.train_files '{file}', row 2")
+    assert str(error.value).startswith(f"train_files '{file}', row 2")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -180,36 +180,11 @@ def test_what_scores_by_comparing_evaluates_nothing(name: str) -> None:
 RECIPE = """
 defaults: [marl_trainer, _self_]
 marl:
-  task: {name: verl}
+  task: {name: verl, options: {train_files: %s, val_files: [%s]}}
   workflow: {name: single}
   agents: {solver: {policy: solver}}
   policies: {solver: {}}
-data: {train_files: %s, val_files: [%s]}
 """
-
-
-def used(tmp_path: Path, *overrides: str, source: str = "openai/gsm8k") -> Any:
-    train, test = (write(tmp_path / name, {**ROW, "data_source": source}) for name in ("a.jsonl", "b.jsonl"))
-    (tmp_path / "team.yaml").write_text(RECIPE % (train, test))
-    config = compose(tmp_path / "team.yaml", overrides)
-    use_verl_data(config)
-    return config
-
-
-@pytest.mark.slow
-def test_verls_keys_become_options_of_the_task_set(tmp_path: Path) -> None:
-    config = used(tmp_path, "data.train_max_samples=7", "reward.sandbox_fusion.url=http://here", "data.shuffle=false")
-    options: Any = OmegaConf.to_container(config.marl.task.options)
-    files = {"train_files": [str(tmp_path / "a.jsonl")], "val_files": [str(tmp_path / "b.jsonl")]}
-    assert options == {**files, "train_max_samples": 7, "shuffle": False, "sandbox_url": "http://here"}
-    assert (config.data.train_files, config.data.val_files) == (None, None)
-    build(VerlRows, options, "marl.task.options")
-    with pytest.raises(MarlError, match=r"'marl\.task\.train_file' has no effect on task set 'verl': set data\.train"):
-        used(tmp_path, "marl.task.train_file=x.jsonl")
-    with pytest.raises(MarlError, match=r"'data\.train_files' must be a local file .*got 'hdfs://x/y\.parquet'"):
-        used(tmp_path, "data.train_files='hdfs://x/y.parquet'")
-    with pytest.raises(MarlError, match=r"'data\.val_files' must be a local file or a list of local files, got \[3\]"):
-        used(tmp_path, "data.val_files=[3]")
 
 
 @pytest.mark.slow
@@ -218,7 +193,9 @@ def test_a_reward_function_scores_any_data_source(tmp_path: Path) -> None:
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
         "    return {'score': float(solution_str == ground_truth), 'acc': 1}\n"
     )
-    config = used(tmp_path, "reward.custom_reward_function.path=mine.py", source="my/data")
+    train, test = (write(tmp_path / name, {**ROW, "data_source": "my/data"}) for name in ("a.jsonl", "b.jsonl"))
+    (tmp_path / "team.yaml").write_text(RECIPE % (train, test))
+    config = compose(tmp_path / "team.yaml", ["marl.task.reward=mine.py"])
     plugins.use_files(use_reward_function(config, tmp_path))
     options: Any = OmegaConf.to_container(config.marl.task.options)
     tasks = build(plugins.load().get("tasks", "function-scored"), options, "marl.task.options")

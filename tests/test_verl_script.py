@@ -241,6 +241,19 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
         ),
         ("data.truncation=left", {"data.filter_overlong_prompts": True}),
         (
+            "data.train_files=/d/a.jsonl data.train_max_samples=7 data.shuffle=False sandbox_fusion.url=http://here "
+            "custom_reward_function.path=mine.py +custom_reward_function.reward_kwargs.bonus=2",
+            {
+                "marl.task.options.train_files": ["/d/a.jsonl"],
+                "marl.task.options.train_max_samples": 7,
+                "marl.task.options.shuffle": False,
+                "marl.task.options.sandbox_url": "http://here",
+                "marl.task.reward": "mine.py:compute_score",
+                "marl.task.reward_kwargs.bonus": 2,
+                "data.shuffle": False,
+            },
+        ),
+        (
             "trainer.val_before_train=False trainer.test_freq=-1",
             {"trainer.val_before_train": False, "trainer.test_freq": 1_000_000},
         ),

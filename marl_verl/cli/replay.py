@@ -1,4 +1,4 @@
-"""`marl-verl replay FILE [--episode ID] [--mask AGENT[:SLOT]]`: replay a stored episode and show it."""
+"""`marl-verl replay FILE [--episode ID]`: replay a stored episode and show it."""
 
 import argparse
 import re
@@ -8,10 +8,9 @@ from pathlib import Path
 
 from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.episode import Episode
-from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_text
-from marl_verl.inspect.episodes import EpisodeFile, first_of
-from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
+from marl_verl.inspect.episodes import EpisodeFile
+from marl_verl.inspect.replay import changes, replay
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
 from marl_verl.run.run_dir import RunDir, unpacked
 from marl_verl.run.terminal import harmless, show
@@ -29,8 +28,6 @@ compressed with gzip or zstd; - is standard input.
   marl-verl replay runs/inventory-1 --step 12              the same file; default: the latest step
   marl-verl replay runs/inventory-1 --episode s7t00000_1   the id has the step; g20t00000_0 is of a validation
   marl-verl replay FILE --episode s12t00000_0                    one episode: observations, actions and rewards
-  marl-verl replay FILE --episode s12t00000_0 --mask holder:0    the result with the holder's first action masked
-  marl-verl replay FILE --episode s12t00000_0 --mask holder      the result with all actions of the holder masked
   marl-verl replay FILE --episode s12t00000_0 --stored           the stored episode, without a replay or its plugin
   marl-verl replay FILE --episode s12t00000_0 --json             in full, for programs
 """
@@ -41,16 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="id of the episode (default: list all, or show the only one)")
-    mask = "replace the action of this act, or all actions of this agent, by a placeholder; may be repeated"
-    parser.add_argument("--mask", action="append", default=[], metavar="AGENT[:SLOT]", help=mask)
-    text = "text of the masked actions (default: '%(default)s')"
-    parser.add_argument("--placeholder", default=PLACEHOLDER, metavar="TEXT", help=text)
     parser.add_argument("--stored", action="store_true", help="show the stored episode without a replay")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 2 also where the replay differs from the stored episode, or lines of the file are damaged."""
+    """Exit code 2 also where the replay differs from the stored episode."""
     problem = _shown(options)
     if problem is not None:
         print(f"marl-verl: {harmless(problem)}", file=sys.stderr)
@@ -58,23 +51,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shown(options: argparse.Namespace) -> str | None:
-    """Print the list or the episode. Returns a problem with the file or the replay, None without one."""
-    if options.placeholder != PLACEHOLDER and not options.mask:
-        raise MarlError("--placeholder is the text of masked actions: add --mask AGENT")
-    if options.stored and options.mask:
-        raise MarlError("--mask needs a replay, which --stored disables: leave one out")
+    """Print the list or the episode. Returns how the replay differs, None where it does not."""
     source, content = _chosen(options)
     file = EpisodeFile.parse(unpacked(content, source), source)
     name = options.episode
-    if name is None and len(file.episodes) == 1 and not file.damaged and (options.mask or not file.failures):
+    if name is None and len(file.episodes) == 1 and not file.failures:
         name = next(iter(file.episodes))
-    if name is None and options.mask:
-        raise MarlError(f"{source} has {len(file.episodes)} episodes: select one with --episode ID")
     if name is None:
-        return _list(file, options)
+        _list(file, options)
+        return None
     failures = [failure for failure in file.failures if failure.id == name and name not in file.episodes]
-    if failures and options.mask:
-        raise MarlError(f"'{name}' is a failed attempt ({failures[0].reason}): it has no act to mask")
     if failures:
         records = [replay_text.failure_record(failure) for failure in failures]
         show(replay_text.as_json(records) if options.json else replay_text.failure_text(file, failures))
@@ -97,7 +83,7 @@ def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     return read_step("replay", options.folder, RunDir.stored_journals, remedy, step=step)
 
 
-def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
+def _list(file: EpisodeFile, options: argparse.Namespace) -> None:
     if options.json:
         show(replay_text.as_json(replay_text.list_record(file)))
     else:
@@ -106,15 +92,14 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
             named = f"{shlex.quote(str(options.folder))} --step {file.header.step}"
             validations = RunDir(options.folder).stored_episodes()
         show(replay_text.list_text(file, named, next(reversed(validations.values()), None)))
-    return f"{file.source}: {first_of(file.damaged)}" if file.damaged else None
 
 
 def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> str | None:
-    again, masked = (None, None) if options.stored else replay(file, episode, options.mask, options.placeholder)
+    again = None if options.stored else replay(file, episode)
     if options.json:
-        show(replay_text.as_json(replay_text.episode_record(file, episode, again, masked)))
+        show(replay_text.as_json(replay_text.episode_record(file, episode, again)))
     else:
-        show(replay_text.episode_text(file, episode, again, masked, _run(file, options)))
+        show(replay_text.episode_text(file, episode, again, _run(file, options)))
     return None if again is None else changes(file, episode, again)
 
 

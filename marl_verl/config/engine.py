@@ -108,11 +108,7 @@ def kernel_problems(model: DictConfig, where: str, attention: str) -> Iterator[s
 
 @check
 def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> Iterator[str]:
-    """MarlError where prompt and response exceed `rollout.max_model_len` or the model's context, or a server fails.
-
-    Instructions are counted in words, of which each has at least one token: the tokenizer of a model to make is not
-    loaded. `check_templates` counts the tokens of other models.
-    """
+    """MarlError where prompt and response exceed `rollout.max_model_len` or the model's context, or a server fails."""
     for name, section in resolved.policies.items():
         where, part = f"marl.policies.{name}", section.actor_rollout_ref
         rollout, model = part.rollout, part.model
@@ -130,12 +126,3 @@ def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, Mod
         if (tokens := rollout.max_num_batched_tokens) < (rows := rollout.max_num_seqs):
             problem = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"
             yield f"{problem}: raise it, or lower rollout.max_num_seqs"
-        for agent in team.agents.values():
-            if agent.policy == name and (words := len(agent.instructions.split())) > prompt:
-                yield too_long(agent.name, name, f"{words} words", prompt)
-
-
-def too_long(agent: str, policy: str, length: str, limit: int) -> str:
-    """The problem of instructions that leave no room for an observation."""
-    problem = f"the instructions of agent '{agent}' have {length}, but a prompt of policy '{policy}' has {limit} tokens"
-    return f"{problem}: shorten marl.agents.{agent}.instructions, or raise data.max_prompt_length"

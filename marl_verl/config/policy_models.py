@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.engine import too_long
 from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
@@ -124,9 +123,6 @@ def check_templates(
         chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
         for agent in agents:
             chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
-            limit = int(part.actor_rollout_ref.rollout.prompt_length)
-            if agent.instructions and (tokens := chat.shortest(agent)) > limit:
-                raise MarlError(too_long(agent.name, name, f"{tokens} tokens with the chat template", limit))
         for act in asked:
             parameters = act.parameters or {}
             chat.check(team.agents[act.agent], [act.observation], parameters.get("tools"))

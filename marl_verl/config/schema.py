@@ -53,6 +53,7 @@ class TaskSection:
     name: str = MISSING  # a registered task set; `marl-verl plugins` lists them
     options: Options = field(default_factory=dict)  # of the task set; `marl-verl plugins NAME` lists them
     reward: str | None = None  # a function that scores answers, e.g. my_reward.py:compute_score; relative to the recipe
+    reward_kwargs: Options = field(default_factory=dict)  # further arguments of this function
     train_size: Tasks = 4096  # number of generated tasks; ignored with a file
     test_size: Tasks = 300  # number of held-out tasks, for validations and evaluations
     train_file: str | None = None  # JSON lines or parquet with the columns id, prompt, data

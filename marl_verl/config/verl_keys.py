@@ -52,10 +52,8 @@ PASSED: tuple[tuple[Any, str], ...] = (
         rollout.enable_chunked_prefill rollout.enable_prefix_caching rollout.scheduling_policy rollout.load_format
         rollout.layered_summon rollout.log_prob_use_dynamic_bsz rollout.disable_log_stats
         rollout.calculate_log_probs rollout.quantization rollout.engine_kwargs.vllm rollout.val_kwargs.do_sample
-        data.train_files data.val_files data.prompt_key data.reward_fn_key data.shuffle data.filter_overlong_prompts
-        data.apply_chat_template_kwargs algorithm.rollout_correction reward.custom_reward_function
-        reward.sandbox_fusion trainer.logger trainer.val_before_train transfer_queue.backend.SimpleStorage
-        ray_kwargs.ray_init custom_reward_function""",
+        data.shuffle data.filter_overlong_prompts data.apply_chat_template_kwargs algorithm.rollout_correction
+        trainer.logger trainer.val_before_train transfer_queue.backend.SimpleStorage ray_kwargs.ray_init""",
     ),
     (
         Positive,
@@ -66,8 +64,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
         learner.ppo_epochs learner.ppo_mini_batch_size learner.ppo_max_token_len_per_gpu
         forward.ulysses_sequence_parallel_size actor.fsdp_config.entropy_from_logits_chunk_size
         critic.forward_max_token_len_per_gpu ref.log_prob_max_token_len_per_gpu
-        transfer_queue.backend.SimpleStorage.num_data_storage_units reward.sandbox_fusion.max_concurrent
-        reward.sandbox_fusion.memory_limit_mb actor_rollout_ref.nccl_timeout""",
+        transfer_queue.backend.SimpleStorage.num_data_storage_units actor_rollout_ref.nccl_timeout""",
     ),
     (
         Positive | None,
@@ -79,8 +76,8 @@ PASSED: tuple[tuple[Any, str], ...] = (
     ),
     (
         Every,
-        """trainer.test_freq trainer.save_freq data.train_max_samples data.val_max_samples rollout.top_k
-        rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size critic.fsdp.fsdp_size""",
+        """trainer.test_freq trainer.save_freq rollout.top_k rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size
+        critic.fsdp.fsdp_size""",
     ),
     (
         Part,
@@ -115,12 +112,11 @@ PASSED: tuple[tuple[Any, str], ...] = (
     (Literal["cpu", "cuda", "npu"], "trainer.device"),
     (Literal["disable", "auto"], "trainer.resume_mode"),
     (Literal[True], "transfer_queue.enable"),
-    (str, "trainer.project_name reward.custom_reward_function.name"),
+    (str, "trainer.project_name"),
     (
         str | None,
-        """trainer.experiment_name reward.sandbox_fusion.url ray_kwargs.ray_init.address critic.model.path
-        models.tokenizer_path models.hf_config_path models.custom_chat_template models.lora_adapter_path
-        models.external_lib""",
+        """trainer.experiment_name ray_kwargs.ray_init.address critic.model.path models.tokenizer_path
+        models.hf_config_path models.custom_chat_template models.lora_adapter_path models.external_lib""",
     ),
     (str | list | None, "models.target_modules models.exclude_modules"),
     (bool | None, "model.lora.merge models.use_liger"),
@@ -158,7 +154,7 @@ ENGINE = (
     "Megatron, VeOmni and others: policies are trained by verl's FSDP engine (actor_rollout_ref.actor.strategy=fsdp2)"
 )
 SERVER = "a team is served by vLLM (actor_rollout_ref.rollout.name=vllm), with the settings of rollout"
-REWARD = "a function that scores answers is reward.custom_reward_function.path or marl.task.reward"
+REWARD = "a function that scores answers is marl.task.reward"
 KL = "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
 ESTIMATOR = "set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
 CHECKPOINT = "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
@@ -169,7 +165,10 @@ INSTEAD: Mapping[str, str] = {
         rollout.multi_turn rollout.agent data.tool_config_path data.function_tool_path""",
     "a judge is an agent, with a frozen policy or an endpoint (docs/teams.md)": "reward_model reward.reward_model",
     "agents see text only": "data.image_key data.video_key data.audio_key rollout.limit_images",
-    REWARD: "reward.reward_manager reward.reward_kwargs",
+    REWARD: "reward.reward_manager reward.reward_kwargs reward.custom_reward_function custom_reward_function",
+    "it is one of marl.task.options of task set verl (docs/from-verl.md)": """
+        data.train_files data.val_files data.prompt_key data.reward_fn_key data.train_max_samples data.val_max_samples
+        reward.sandbox_fusion sandbox_fusion""",
     "set marl.schedule.mode=async": "trainer.v1 async_training",
     "register a task set (docs/plugins.md)": "data.custom_cls data.sampler data.datagen",
     KL: "algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty",
@@ -182,7 +181,6 @@ INSTEAD: Mapping[str, str] = {
     "set marl.sampler.options and marl.validation.options": "rollout.n rollout.val_kwargs.n",
     "set lora_rank, lora_alpha, target_modules": "models.lora",
     "the model's servers would not have it: set model.path to a model that has it": "models.override_config",
-    "set reward.sandbox_fusion": "sandbox_fusion",
     "set the key of the same meaning of rollout or model": """vllm.model vllm.tensor_parallel_size
         vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
         vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",

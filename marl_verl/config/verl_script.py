@@ -71,9 +71,18 @@ MOVED: Mapping[str, str] = {
     "reward_model.sandbox_fusion": "reward.sandbox_fusion",
     "reward_model.num_workers": "reward.num_workers",
     "sandbox_fusion": "reward.sandbox_fusion",
+    "reward.sandbox_fusion.url": "marl.task.options.sandbox_url",
+    "reward.sandbox_fusion.max_concurrent": "marl.task.options.sandbox_concurrent",
+    "reward.sandbox_fusion.memory_limit_mb": "marl.task.options.sandbox_memory_mb",
     "custom_reward_function": "reward.custom_reward_function",
+    "reward.custom_reward_function.reward_kwargs": "marl.task.reward_kwargs",
+    **{
+        f"data.{name}": f"marl.task.options.{name}"
+        for name in ("train_files", "val_files", "prompt_key", "reward_fn_key", "train_max_samples", "val_max_samples")
+    },
 }
-"""Keys and sections -> where they are in a team's config."""
+"""Keys and sections -> where they are in a team's config, or in verl's own."""
+FUNCTION = "reward.custom_reward_function"
 ALLOWED_VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys((f"{ACTOR}.strategy", f"{REF}.strategy", "critic.strategy"), ("fsdp", "fsdp2")),
     f"{ROLLOUT}.name": ("vllm",),
@@ -201,10 +210,15 @@ def translate(overrides: Iterable[str]) -> Script:
     script = Script()
     for change in parse_overrides(list(overrides)):
         _read(script, change)
-    for key in [*script.values]:
+    _set_data(script)
+    waiting = [*script.values]
+    for key in waiting:
         old = next((old for old in MOVED if f"{key}.".startswith(f"{old}.")), None)
-        if old is not None and not (script.values[key] is None and MOVED[old].startswith("marl.")):
-            script.become(key, MOVED[old] + key.removeprefix(old), script.values[key])
+        if old is None or (script.values.get(key) is None and MOVED[old].startswith("marl.")):
+            continue
+        new = MOVED[old] + key.removeprefix(old)
+        script.become(key, new, script.values[key])
+        waiting.append(new)  # some move twice
     critic = _set_algorithm(script)
     _set_reward(script)
     _set_training(script)
@@ -269,8 +283,21 @@ def _set_algorithm(script: Script) -> bool:
     return critic
 
 
+def _set_data(script: Script) -> None:
+    """Files of rows are relative to the working directory; rows that are not shuffled are the first ones."""
+    for key in ("data.train_files", "data.val_files"):
+        if (files := script.values.get(key)) is not None:
+            listed = files if isinstance(files, list) else [files]
+            script.values[key] = [os.path.abspath(os.path.expanduser(str(file))) for file in listed]
+    if script.values.get("data.shuffle") is False and any("_max_samples" in key for key in script.values):
+        script.put("marl.task.options.shuffle", False)
+
+
 def _set_reward(script: Script) -> None:
-    """DAPO's penalty for long responses and its filter of groups."""
+    """The score function, DAPO's penalty for long responses, and its filter of groups."""
+    name = script.take(f"{FUNCTION}.name") or "compute_score"
+    if path := script.values.get(f"{FUNCTION}.path"):
+        script.become(f"{FUNCTION}.path", "marl.task.reward", f"{path}:{name}")
     enable, length, factor = (f"{BUFFER}.{name}" for name in ("enable", "len", "penalty_factor"))
     longest = "reward.reward_kwargs.max_resp_len"
     if not script.values.get(enable):

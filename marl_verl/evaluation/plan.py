@@ -18,7 +18,6 @@ from marl_verl.config.backend import check_local, is_local
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
-from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.errors import MarlError, check, shown
 from marl_verl.evaluation.request import (
@@ -52,7 +51,7 @@ EPISODES = 8
 KS = (1, 4, 8, 16, 32, 64)
 
 TAKEN = re.compile(
-    r"marl\.(task|workflow|rollout|pools)(\..+)?"
+    r"marl\.(task(?!\.reward)|workflow|rollout|pools)(\..+)?"
     r"|marl\.agents\.[^.]+\.(instructions|reward|sampling)(\..+)?"
     r"|marl\.policies\.[^.]+\.(rollout|endpoint|script|pool|stop|apply_chat_template_kwargs)(\..+)?"
     r"|marl\.run\.(journal_tokens|backend)"
@@ -120,7 +119,6 @@ def plan(
     if at_once is not None and at_once < 1:
         raise MarlError(f"--at-once must be a whole number >= 1, got {at_once}")
     check_overrides(overrides)
-    check_unchanged(overrides)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
     composed = with_overrides(read_composed(run), overrides, trained=False)

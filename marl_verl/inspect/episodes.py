@@ -1,4 +1,4 @@
-"""Read files of stored episodes. Errors name the line; a damaged line does not affect other episodes."""
+"""Read files of stored episodes. Errors name the line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
 
 
 class StoredEpisode(msgspec.Struct):
-    """A line with an episode: the fields that a list shows, the number of the line, and the whole line as `data`."""
+    """A line with an episode: the fields that a list shows, its place in the file, and the whole line as `data`."""
 
     id: str
     score: float
@@ -72,7 +72,7 @@ class StoredEpisode(msgspec.Struct):
     task: Task
     journal: dict[str, Any]
     off_path_turns: list[dict[str, Any]]
-    line: int = 0
+    where: str = ""
     data: dict[str, Any] = {}
 
     @property
@@ -87,29 +87,22 @@ class EpisodeFile:
 
     Attributes:
         source: name of the file in errors.
-        damaged: an error message for each line that cannot be read.
     """
 
     source: str
     header: Header
     episodes: dict[str, StoredEpisode] = field(default_factory=dict)
     failures: list[StoredFailure] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> EpisodeFile:
-        """Parse the content of a file. MarlError: it has no header, or another schema."""
+        """Parse the content of a file. MarlError: it has no header, another schema, or a line that cannot be read."""
         first, *lines = content.split(b"\n")
         file = cls(source, _header(first, source))
         for number, line in enumerate(lines, start=2):
             if line.strip():
-                file._add(number, line, cut=number > len(lines))  # the last one has no line break
+                file._add(line, f"{source}, line {number}")
         return file
-
-    def check(self) -> None:
-        """Raise MarlError if lines are damaged."""
-        if self.damaged:
-            raise MarlError(f"{self.source} is damaged: {first_of(self.damaged)}")
 
     def episode(self, name: str) -> Episode:
         """The episode with an id. MarlError: no such episode (with the nearest id), or a malformed line."""
@@ -119,30 +112,22 @@ class EpisodeFile:
             hint = nearest(name, known)
             if known and not hint.startswith("did"):  # `nearest` lists all of them if none is near
                 hint = f"its {len(known)} ids are like '{known[0]}'"
-            lost = "".join(f"; {message}" for message in self.damaged[:1])
-            raise MarlError(f"{self.source} has no episode '{name}': {hint}{lost}")
+            raise MarlError(f"{self.source} has no episode '{name}': {hint}")
         try:
             return decode_episode(stored.data)
         except MarlError as error:
-            raise MarlError(f"{self.source}, line {stored.line}: episode '{name}': {error}") from error
+            raise MarlError(f"{stored.where}: episode '{name}': {error}") from error
 
-    def _add(self, number: int, line: bytes, cut: bool) -> None:
+    def _add(self, line: bytes, where: str) -> None:
         try:
-            data = json.loads(line)
-            if "failure" in data:
-                self.failures.append(decode(StoredFailure, data, "the failure"))
-            else:
-                stored = decode(StoredEpisode, {**data, "line": number, "data": data}, "the episode")
-                self.episodes[stored.id] = stored
-        except (ValueError, TypeError, RecursionError) as error:
-            self.damaged.append(f"line {number} is cut off" if cut else f"line {number} is no JSON object: {error}")
-        except MarlError as error:
-            self.damaged.append(f"line {number}: {error}")
-
-
-def first_of(messages: list[str]) -> str:
-    """The first of several error messages, with the number of further ones."""
-    return messages[0] + (f" (and {len(messages) - 1} more)" if len(messages) > 1 else "")
+            data = dict(json.loads(line))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MarlError(f"{where} is damaged: {error}") from error
+        if "failure" in data:
+            self.failures.append(decode(StoredFailure, data, where))
+        else:
+            stored = decode(StoredEpisode, {**data, "where": where, "data": data}, where)
+            self.episodes[stored.id] = stored
 
 
 def holds_episodes(content: bytes) -> bool:

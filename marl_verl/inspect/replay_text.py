@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,11 @@ def _table(rows: list[list[str]]) -> list[str]:
     return shown
 
 
-def episode_text(
-    file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None, folder: str | None = None
-) -> str:
+def episode_text(file: EpisodeFile, episode: Episode, again: Rerun | None, folder: str | None = None) -> str:
     """One episode as a conversation: observations, actions and rewards of the agents; then the result.
 
     Args:
-        again, masked: results of the replay without and with masked acts, or None.
+        again: the result of its replay, or None.
         folder: the run that has stored the rows of this step, for a printed command.
     """
     header = file.header
@@ -84,38 +82,33 @@ def episode_text(
         if agent.instructions:
             lines += [f"instructions of {name}", *indented(_clipped(agent.instructions), 2)]
     turns, seen = {turn.key: turn for turn in episode.turns}, Seen()
-    for record in episode.journal if masked is None else masked.journal:
+    marks = {} if again is None else again.invalid
+    for record in episode.journal:
         if isinstance(record, CallRecord):
             lines += ["", _call(record)]
             continue
         turn = turns.get(record.act.key)
-        lines += ["", *_act(record, turn, episode, masked or again or Rerun(), seen, header)]
-    lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
-    if masked is None and episode.off_path_turns:
+        lines += ["", *_act(record, turn, marks, seen, header)]
+    lines += ["", *_end(episode, again)]
+    if episode.off_path_turns:
         lines += ["", *_beside(episode, header)]
     rows = [turn for turn in episode.turns if not turn.transition]
-    if masked is None and folder is not None and _rows(header) and rows:
+    if folder is not None and _rows(header) and rows:
         command = f"marl-verl explain {folder} --step {file.header.step} --row {rows[0].row}"
         lines += ["", f"how an advantage was computed: {command}"]
     return harmless("\n".join(lines))
 
 
-def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, header: Header) -> list[str]:
+def _act(
+    record: ActRecord, turn: Turn | None, marks: Mapping[tuple[str, str], str], seen: Seen, header: Header
+) -> list[str]:
     act, name = record.act, ":".join(record.act.key)
-    lines = [name if turn is None else f"{name}   {_place(turn, header)}{' before' if shown.masked else ''}"]
-    if act.key in shown.masked:
-        original = episode.journal.act(*act.key)
-        assert original is not None
-        lines.append(f"  masked; original action: {line(original.action.text, 100)!r}")
-    elif act.key in shown.changed:
-        lines.append("  observation changed: a model would sample this act again; here its text is kept")
+    lines = [name if turn is None else f"{name}   {_place(turn, header)}"]
     who = act.agent if turn is None else turn.agent
     lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4)]
     lines += ["  says", *indented(_clipped(message_text(record.action.message)) or "(nothing)", 4)]
     seen[who] = (name, act.observation)
-    stored = turn.invalid if turn is not None and not shown.masked else None
-    invalid = shown.invalid.get(act.key, stored)
-    if invalid is not None:
+    if (invalid := marks.get(act.key, None if turn is None else turn.invalid)) is not None:
         lines.append(f"  invalid: {invalid}")
     return lines
 
@@ -191,25 +184,6 @@ def _end(episode: Episode, again: Rerun | None) -> list[str]:
     return [*lines, f"{_score(episode)} (as stored)"]
 
 
-def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[str]:
-    lines = [f"not reached any more: {':'.join(key)}" for key in masked.missed]
-    new = ", ".join(":".join(act.key) for act in masked.waiting)
-    early = not masked.finished and (episode.finished or bool(masked.missed))
-    if masked.ended is not None:
-        lines.append(f"ends here: {masked.ended}")
-    elif early:
-        lines.append(f"ends here: {new} is not in the journal: a model would have to sample it")
-    else:
-        lines += [*([f"blocked at {new}"] if new else []), _answer(masked)]
-    lines += [f"before  {'not known' if again is None else _score(again)}", f"masked  {_score(masked)}"]
-    if (change := masked.difference(again)) is not None:
-        lines.append(f"difference {change:g}")
-    if masked.ended is None and not early:  # else more would be asked for than these
-        resampled = masked.named(masked.changed - masked.masked)
-        lines.append(f"acts that a model would sample again: {', '.join(resampled) or 'none'}")
-    return lines
-
-
 def _beside(episode: Episode, header: Header) -> list[str]:
     """The off-path turns by session, in a tree with their nodes."""
     others = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
@@ -273,7 +247,6 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
             for episode in file.episodes.values()
         ],
         "failures": [failure_record(failure) for failure in file.failures],
-        "damaged": file.damaged,
     }
 
 
@@ -282,8 +255,8 @@ def failure_record(failure: StoredFailure) -> dict[str, Any]:
     return {"id": failure.id, "failure": failure.reason, **_fields(failure, "detail", "uid", "session", "task")}
 
 
-def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> dict[str, Any]:
-    """One episode as a JSON value, with the results of its replay (`again`) and its masked replay (`masked`)."""
+def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None = None) -> dict[str, Any]:
+    """One episode as a JSON value, with the result of its replay."""
     turns, effects = {turn.key: _turn(turn) for turn in episode.turns}, []
     for record in episode.journal:
         if isinstance(record, CallRecord):
@@ -303,15 +276,11 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
         "off_path_turns": [_turn(turn) for turn in episode.off_path_turns],
     }
     if again is not None:
-        whole["replay"] = _outcome(again)
-    if masked is not None:
-        whole["masked"] = {
-            "acts": masked.named(masked.masked),
-            "placeholder": masked.placeholder,
-            "changed": masked.named(masked.changed),
-            "missed": [":".join(key) for key in masked.missed],
-            **_outcome(masked),
-            "difference": masked.difference(again),
+        whole["replay"] = {
+            "finished": again.finished,
+            "stands_at": [_act_record(act) for act in again.waiting],
+            "answer" if again.finished else "proposal": again.answer,
+            **_fields(again, "score", "success"),
         }
     return whole
 
@@ -331,13 +300,3 @@ def _turn(turn: Turn) -> dict[str, Any]:
     shown |= {"tool_calls": turn.action.tool_calls} if turn.action.tool_calls else {}
     names = ("agent", "called", "policy", "slot", "turn", "session", "index", "node", "parent", "length", "invalid")
     return {**_fields(turn, *names), "rewards": turn.components, **shown}
-
-
-def _outcome(again: Rerun) -> dict[str, Any]:
-    return {
-        "finished": again.finished,
-        "stands_at": [_act_record(act) for act in again.waiting],
-        "ended": again.ended,
-        "answer" if again.finished else "proposal": again.answer,
-        **_fields(again, "score", "success"),
-    }

@@ -178,10 +178,6 @@ class Chat:
         except MarlError:
             return ""
 
-    def shortest(self, agent: AgentConfig) -> int:
-        """The number of tokens of a prompt with the agent's instructions and a message of one word."""
-        return len(self.render(agent.conversation(as_observation("task")), tokenize=True))
-
     def check(
         self, agent: AgentConfig, observations: Sequence[Observation] = (), tools: Sequence[Any] | None = None
     ) -> None:

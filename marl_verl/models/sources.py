@@ -37,9 +37,6 @@ class ModelToMake(Protocol):
     def config(self) -> Mapping[str, Any]:
         """Its sizes, as in a config.json."""
 
-    def prompt_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
-        """The tokens of a prompt where they are known without a tokenizer, which takes seconds to load."""
-
 
 class Source(Protocol):
     """The object of an entry point of group `marl_verl.model`."""

@@ -53,7 +53,7 @@ def describe(plan: Plan) -> str:
         f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, seed {marl.run.seed}"
         f"{_schedule(marl.schedule)}",
     ]
-    lines += [f"  {'disk' if need.where.startswith('disk') else 'memory':<6}  {need}" for need in plan.needs]
+    lines += [f"  memory  {need}" for need in plan.needs]
     lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
     return "\n".join([*lines, *plan.notes])
 

@@ -1,6 +1,6 @@
-"""Estimate of the memory and disk that a run needs, from its config and its models' configs. No weights are loaded.
+"""Estimate of the GPU memory that a run needs, from its config and its models' configs. No weights are loaded.
 
-A rank is one of the n GPUs (processes on a CPU) that share a policy. P are its model's parameters, D the trained ones
+A rank is one of the n GPUs that share a policy. P are its model's parameters, D the trained ones
 (all, or those of the adapter), w bytes a parameter (`fsdp_config.model_dtype`), a bytes an activation
 (`mixed_precision.param_dtype`), T tokens of a micro-batch, L layers, h hidden size, k width of the keys, m of the
 MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank:
@@ -8,32 +8,30 @@ MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank
     weights      w P / n
     gradients    w D / n
     optimiser    2 w D / n                            Adam's moments
-    gathered     a (2 (P - ends) / L + ends)          FSDP's copies of two layers, embeddings and output layer on a GPU;
+    gathered     a (2 (P - ends) / L + ends)          FSDP's copies of two layers, embeddings and output layer;
                  a P                                  of all parameters, without `reshard_after_forward`
     activations  a T (L h + c (8 h + 2 k + 4 m))      the MLP of a mixture of experts: of the experts used by a token
-    mask         3 T^2                                packed rows without flash-attn, on a GPU
+    mask         3 T^2                                packed rows without flash-attn
     logits       T V (8.5 if a = 2, 16 if a = 4)      and 12 T V for an entropy with gradient; 0 with fused kernels
 
 Policies are updated one after another, so that of `DURING` only the most counts. The bytes of a logit were measured
-with verl's functions, the processes on a CPU in runs of tiny models and SmolLM2. Servers on a GPU sleep meanwhile, or
-have their `gpu_memory_utilization` of it. The estimate leaves out what it does not know, and is rather too small.
+with verl's functions. Servers sleep meanwhile, or have their `gpu_memory_utilization`. The estimate leaves out what it
+does not know, and is rather too small.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from marl_verl.config.backend import is_local
-from marl_verl.config.hardware import has_accelerator, on_gpu
+from marl_verl.config.hardware import on_gpu
 from marl_verl.config.loss import updates_per_batch
-from marl_verl.config.placement import Pool, pools_of, server_gpus
+from marl_verl.config.placement import Pool, pools_of
 from marl_verl.errors import MarlError
 from marl_verl.models.count import Model, sizes
 from marl_verl.models.sources import ModelToMake
@@ -41,10 +39,6 @@ from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
-RUN, WORKER, SERVER = 2.3 * GIB, 0.6 * GIB, 0.9 * GIB
-"""Processes on a CPU without their models: command line, driver, rollout worker, Ray; a training worker; a server."""
-PROCESS = 0.8 * GIB
-"""The process of a run with `marl.run.backend=local`, without its models."""
 CONTEXT = 1.0 * GIB
 """Of each process on a GPU: CUDA, NCCL, graphs."""
 DURING = ("gradients", "gathered layers", "activations", "mask", "logits")
@@ -56,7 +50,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Need:
-    """What one device (or the machine) needs at one time: bytes by part, and the bytes that it has.
+    """What one GPU needs at one time: bytes by part, and the bytes that it has.
 
     `real`: the device is one of this machine; otherwise the need is only printed.
     """
@@ -75,16 +69,14 @@ class Need:
         shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts[:5] if size > 0.02 * self.total)
         fit = "; may not fit" if self.total <= self.room else "; does not fit"
         fit = "" if self.total <= TIGHT * self.room else fit
-        room = f" of {self.room / GIB:.0f}" if self.room < float("inf") else ""
-        return f"{self.where}: {self.total / GIB:.1f}{room} GiB ({shown}){fit}"
+        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({shown}){fit}"
 
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
         if self.real and self.total > self.room:
             name, size = max(self.parts.items(), key=lambda part: part[1])
             there = f"{self.total / GIB:.1f} GiB are needed, and {self.room / GIB:.1f} GiB are there"
-            remedy = "lower marl.checkpoint.keep" if self.where.startswith("disk") else REMEDY
-            raise MarlError(f"{self.where}: about {there}. Largest part: {name}, {size / GIB:.1f} GiB. {remedy}.")
+            raise MarlError(f"{self.where}: about {there}. Largest part: {name}, {size / GIB:.1f} GiB. {REMEDY}.")
 
 
 def training(
@@ -122,91 +114,42 @@ def _bytes(fsdp: DictConfig) -> int:
 
 
 def estimate(
-    resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake], rows: Mapping[str, int], folder: Path
+    resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake], rows: Mapping[str, int]
 ) -> list[Need]:
-    """The needs of a run, with the policy's `rows` of a batch; models whose config cannot be read are left out."""
+    """The needs of a run on GPUs, with the policy's `rows` of a batch; without models whose config is not readable."""
+    if not on_gpu(resolved):
+        return []
     parts = {name: section.actor_rollout_ref for name, section in resolved.policies.items()}
     models = {name: sizes(part.model, made.get(name)) for name, part in parts.items()}
     known = {name: model for name, model in models.items() if model is not None}
-    local, gpu, size = is_local(resolved), on_gpu(resolved), gpu_bytes()
+    local, size = is_local(resolved), gpu_bytes()
     here = size is not None and resolved.ray_kwargs.ray_init.get("address") in (None, "local")
-    pools = [Pool("the run", 1, 1, tuple(known), True)] if local else pools_of(resolved, team)
-    kept: dict[str, float] = {"process": PROCESS} if local else {"processes": RUN}
-    moments: list[dict[str, float]] = [{}]
-    needs = []
-    for pool in pools:
-        if gpu:
-            kept, moments = {"contexts": 2 * CONTEXT * len(pool.policies)}, [{}]
+    room, needs = size or ASSUMED_GPU, []
+    for pool in [Pool("the run", 1, 1, tuple(known), True)] if local else pools_of(resolved, team):
+        kept: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)}
+        moments: list[dict[str, float]] = [{}]
         for name in [name for name in pool.policies if name in known and team.alike(name)[0] == name]:
-            part, model, ranks = parts[name], known[name], 1 if gpu else pool.size
-            if not local:
-                kept |= {f"{label} of {name}'s server": bytes for label, bytes in _server(part, model, pool, gpu)}
+            part, model, rollout = parts[name], known[name], parts[name].rollout
+            if not local and not (rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)):
+                kept[f"share of {name}'s server"] = float(rollout.gpu_memory_utilization) * room
             learners = {}
             if team.policies[name].trained:
-                longest = int(part.rollout.prompt_length) + int(part.rollout.response_length)
+                longest = int(rollout.prompt_length) + int(rollout.response_length)
                 most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / pool.size
                 tokens = min(_tokens(part, longest), most or float("inf"))
-                learners[name] = training(model, part, part.actor.fsdp_config, pool.size, tokens, gpu)
-                if not gpu and not local:
-                    kept[f"processes of {name}'s training"] = WORKER * pool.size
+                learners[name] = training(model, part, part.actor.fsdp_config, pool.size, tokens, gpu=True)
             elif local:
-                kept[f"weights of {name}"] = _width(part.rollout) * model.parameters
+                kept[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
                 own = sizes(critic.model) or model
-                learners[f"{name}'s critic"] = training(own, critic, critic.fsdp, pool.size, 0, gpu)
+                learners[f"{name}'s critic"] = training(own, critic, critic.fsdp, pool.size, 0, gpu=True)
             for learner, need in learners.items():
-                whole = {f"{label} of {learner}": ranks * bytes for label, bytes in need.items()}
+                whole = {f"{label} of {learner}": bytes for label, bytes in need.items()}
                 moments.append({label: bytes for label, bytes in whole.items() if label.startswith(DURING[local:])})
                 kept |= {label: bytes for label, bytes in whole.items() if label not in moments[-1]}
-        if gpu:
-            most_of = kept | max(moments, key=lambda moment: sum(moment.values()))
-            needs.append(Need("the GPU" if local else f"each GPU of {pool.name}", most_of, size or ASSUMED_GPU, here))
-    if not gpu:
         most_of = kept | max(moments, key=lambda moment: sum(moment.values()))
-        needs.append(Need("this process" if local else "this machine", most_of, available()))
-    return needs + _disk(resolved, team, parts, known, folder)
-
-
-def _server(part: DictConfig, model: Model, pool: Pool, gpu: bool) -> Iterator[tuple[str, float]]:
-    """What a server has while policies learn; on a GPU nothing if it sleeps."""
-    rollout = part.rollout
-    if gpu:
-        if not (rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)):
-            yield "share", float(rollout.gpu_memory_utilization) * (gpu_bytes() or ASSUMED_GPU)
-        return
-    row = int(rollout.prompt_length) + int(rollout.response_length)
-    token = 2.0 * _width(rollout) * model.layers * model.keys / server_gpus(rollout)
-    cache = OmegaConf.select(rollout, "engine_kwargs.vllm.kv_cache_memory_bytes") or GIB
-    yield "processes", SERVER * pool.size / server_gpus(rollout)
-    yield "weights", _width(rollout) * model.parameters / server_gpus(rollout)
-    yield "keys", min(cache, token * row * int(rollout.max_num_seqs))
-
-
-def _width(rollout: DictConfig) -> int:
-    return 4 if rollout.dtype in ("float32", "fp32") else 2
-
-
-def _disk(
-    resolved: DictConfig, team: TeamConfig, parts: Mapping[str, DictConfig], models: Mapping[str, Model], folder: Path
-) -> list[Need]:
-    """What checkpoints and snapshots need, of weights or adapter, Adam's moments, and a copy for transformers."""
-    if resolved.trainer.save_freq <= 0:
-        return []
-    steps, often = int(resolved.trainer.total_training_steps), int(resolved.trainer.save_freq)
-    copies = min(int(resolved.marl.checkpoint.keep) + 1, -(-steps // often))
-    disk: dict[str, float] = {}
-    for name in [name for name in models if team.policies[name].trained]:
-        actor, kept = parts[name].actor, _bytes(parts[name].actor.fsdp_config)
-        whole = kept * models[name].parameters if "hf_model" in actor.checkpoint.save_contents else 0
-        disk[f"checkpoints of {name}"] = copies * (3.0 * kept * models[name].trained + whole)
-    for past in (past for past in team.past.values() if past.of in models):
-        disk[f"snapshots of {past.of}"] = (
-            past.size * float(_bytes(parts[past.of].actor.fsdp_config)) * models[past.of].trained
-        )
-    parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
-    old = sum(path.stat().st_size for path in folder.glob("checkpoints/**/*") if path.is_file())  # of a resumed run
-    real = not has_accelerator() or gpu_bytes() is not None
-    return [Need(f"disk of '{parent}'", disk, shutil.disk_usage(parent).free + old, real)]
+        needs.append(Need("the GPU" if local else f"each GPU of {pool.name}", most_of, room, here))
+    return needs
 
 
 def _tokens(part: DictConfig, longest: int) -> float:
@@ -220,14 +163,6 @@ def _tokens(part: DictConfig, longest: int) -> float:
 def trainable(room: float) -> tuple[float, float]:
     """Parameters of the largest models that a GPU can train, whole and with an adapter, in float32."""
     return 0.75 * room / 16, 0.75 * room / 4  # the rest is for activations and logits
-
-
-def available(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Free memory of this machine, or of the container that limits it."""
-    free, limit, used = psutil.virtual_memory().available, cgroup / "memory.max", cgroup / "memory.current"
-    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()).isdigit():
-        free = min(free, int(text) - int(used.read_text()))
-    return float(free)
 
 
 def gpu_bytes() -> float | None:

@@ -28,7 +28,7 @@ from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_o
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
-from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function, use_verl_data
+from marl_verl.config.reward_function import use_reward_function
 from marl_verl.config.schedule import check_schedule, check_task_choice
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
 from marl_verl.config.variants import run_name
@@ -36,7 +36,6 @@ from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.extensions import check_run_options, extension
 from marl_verl.files import read_json
-from marl_verl.models.count import sizes
 from marl_verl.models.sources import ModelToMake, source
 from marl_verl.options import build
 from marl_verl.plugins import one_file
@@ -44,7 +43,7 @@ from marl_verl.run import estimate, private_network
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.child import check_in_child
 from marl_verl.run.progress import Display
-from marl_verl.run.rehearsal import TRIED, check_prompts, check_requests, drop_overlong, rehearse_split
+from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
 from marl_verl.run.run_dir import STARTS, machine, packages
 from marl_verl.run.trackers import check_trackers, keyless
 from marl_verl.tasks.base import TaskSet
@@ -67,7 +66,7 @@ class Plan:
     resumed: bool = False
     files: tuple[one_file.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
-    needs: tuple[estimate.Need, ...] = ()  # of memory and disk
+    needs: tuple[estimate.Need, ...] = ()  # of GPU memory
     arguments: tuple[str, ...] = ()  # of `marl-verl train`
 
 
@@ -85,7 +84,6 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
     files = one_file.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
-    use_verl_data(config)
     files += use_reward_function(config, recipe.resolve().parent)
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, run_name(recipe)), dry_run)
@@ -119,7 +117,6 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     fingerprint.check_plugins(team["plugins"], saved)  # first: the config cannot be checked without them
     config = read_composed(folder)
     began_with = _plugin_paths(config)
-    check_unchanged(overrides)
     config = with_overrides(config, overrides)
     if _plugin_paths(config) != began_with:
         raise MarlError(
@@ -226,14 +223,13 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
     names = {agent.reward for agent in team.agents.values() if agent.reward}
     rewards = {name: plugins.load().get("rewards", name) for name in names}
-    rehearsed = {name: rehearse_split(workflow, split, team, rewards, task_set) for name, split in tasks.items()}
-    moves = next(iter(rehearsed.values()), ())
+    parts = algorithm.advantage.score_parts()
+    rehearsed = [rehearse_split(workflow, split, team, rewards, task_set, parts) for split in tasks.values()]
+    moves = rehearsed[0] if rehearsed else ()
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)
     if (doubt := samplers["sampler"].warning(task_set, turns)) is not None:
         notes.append(f"warning: marl.sampler.options: {doubt}")
-    for of_split in [*tasks.values()][:1]:
-        check_score(task_set, of_split[0], algorithm.advantage.score_parts())
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
@@ -244,21 +240,16 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     engine.check_critic_rows(resolved)
     engine.check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
-    check_requests(resolved, team, seen)
     heavy = (
         partial(check_templates, resolved, team, seen, made),
-        partial(check_prompts, resolved, team, workflow, tasks, rehearsed, made),
         partial(check_with_verl, config, resolved),
     )
     check_in_child(*heavy, here=is_local(config) and not dry_run)  # which imports torch in any case
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
-    needs = tuple(estimate.estimate(resolved, team, made, batch, folder))
+    needs = tuple(estimate.estimate(resolved, team, made, batch))
     for need in needs:
         need.check()
-    sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}
-    unknown = [name for name, model in sections.items() if sizes(model, made.get(name)) is None]
-    notes += [f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown]
     critic = made_critic(config, team)
     return Plan(config, resolved, team, tasks, made, critic, folder, notes=tuple(notes), needs=needs)
 

@@ -1,26 +1,25 @@
-"""A rehearsal of the workflow without a model, and checks of what its agents would request: parameters and lengths."""
+"""A rehearsal of the workflow without a model, and the tasks that are too long for a policy."""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from omegaconf import DictConfig
 
-from marl_verl.algo.sampling.context import RoleReward, finite, judged
+from marl_verl.algo.sampling.context import RoleReward, finite, judged, score_parts
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Episode, Run, Turn, Workflow, WorkflowError
-from marl_verl.episode.calls import breakpoints, is_async
+from marl_verl.episode.calls import breakpoints
 from marl_verl.episode.errors import UnknownAgentError
-from marl_verl.episode.messages import as_observation, message_text, untrained_sampling
-from marl_verl.errors import MarlError, MarlWarning, check, format_error
-from marl_verl.models.chat import Chat
+from marl_verl.episode.messages import as_observation
+from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.sources import ModelToMake
-from marl_verl.tasks.base import TaskSet, is_quick
+from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import TeamConfig
@@ -40,7 +39,12 @@ class Unjudged(MarlError):
 
 @breakpoints(None)
 def rehearse_split(
-    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, rewards: Mapping[str, RoleReward], task_set: TaskSet
+    workflow: Workflow,
+    tasks: Sequence[Task],
+    team: TeamConfig,
+    rewards: Mapping[str, RoleReward],
+    task_set: TaskSet,
+    parts: Sequence[str] = (),
 ) -> Moves:
     """`rehearse` the first of `TRIED` tasks that can be judged, and judge reference answers of these tasks.
 
@@ -49,7 +53,7 @@ def rehearse_split(
     tried, moves, refused = tasks[:TRIED], None, list[Unjudged]()
     for task in tried:
         try:
-            moves = rehearse(workflow, task, team, rewards, task_set)
+            moves = rehearse(workflow, task, team, rewards, task_set, parts)
             break
         except Unjudged as error:
             refused.append(error)
@@ -68,11 +72,13 @@ def rehearse(
     team: TeamConfig,
     rewards: Mapping[str, RoleReward] | None = None,
     task_set: TaskSet | None = None,
+    parts: Sequence[str] = (),
 ) -> Moves:
     """Run the workflow once with empty actions and return the acts of each move; try score and role rewards on its end.
 
-    MarlError for an error that does not depend on the actions, such as a client's request that is refused, and for a
-    role reward that is no number; a MarlWarning for one that raises. A workflow of external processes is not rehearsed.
+    MarlError for an error that does not depend on the actions, such as a client's request that is refused, for a score
+    that lacks `parts`, and for a score or role reward that is no number; a MarlWarning for one that raises. A workflow
+    of external processes is not rehearsed.
     """
     if not workflow.replayable:
         return ()
@@ -89,8 +95,10 @@ def rehearse(
                     if isinstance(run.answer, Action):
                         problem = f"workflow '{team.workflow.name}' answers with an Action, which cannot be scored"
                         raise MarlError(f"{problem}: return action.text")
-                    if task_set is not None and (is_quick(task_set.score) or is_async(task_set.score)):
-                        await _tried(judged(task_set, task, run.answer, SECONDS / 2), "the score")
+                    if task_set is not None:
+                        verdict = await _tried(judged(task_set, task, run.answer, SECONDS / 2), "the score")
+                        if verdict is not None:
+                            score_parts(verdict[0], parts)
                     return await _try_rewards(run, task, team, rewards or {})
                 moves.append(tuple(acts))
                 for act in acts:
@@ -143,88 +151,6 @@ async def _tried(work: Awaitable[T], label: str) -> T | None:
         return None
 
 
-def check_requests(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act]) -> None:
-    """MarlError for an act that sets other sampling parameters than those at which its policy is trained."""
-    for act in acts:
-        agent = team.agents[act.agent]
-        if act.parameters is None or not team.policies[agent.policy].trained:
-            continue
-        rollout = resolved.policies[agent.policy].actor_rollout_ref.rollout
-        trained_at = {name: rollout[name] for name in ("temperature", "top_p")}
-        trained_at |= {name: value for name in trained_at if (value := getattr(agent.sampling, name)) is not None}
-        why = untrained_sampling(act.parameters, trained_at, f"policy '{agent.policy}'", agent.policy)
-        if why is not None:
-            raise MarlError(f"agent '{agent.name}': {why}")
-
-
-@check
-def check_prompts(
-    resolved: DictConfig,
-    team: TeamConfig,
-    workflow: Workflow,
-    tasks: Mapping[Split, Sequence[Task]],
-    rehearsed: Mapping[Split, Moves],
-    made: Mapping[str, ModelToMake],
-) -> Iterator[str]:
-    """MarlError if the prompts of an agent are all too long for its policy in the shortest `TRIED` tasks of a split.
-
-    `rehearsed` has the moves of one task of each split; others are rehearsed only if its prompts are too long.
-    """
-    count = _counter(resolved, team, made)
-    for split, moves in rehearsed.items():
-        lengths = {agent: [n] for agent, n in _too_long(moves, resolved, team, count).items()}
-        for task in sorted(tasks[split], key=_size)[:TRIED]:
-            if not lengths:
-                break
-            shortest = _too_long(rehearse(workflow, task, team), resolved, team, count)
-            lengths = {agent: [*lengths[agent], n] for agent, n in shortest.items() if agent in lengths}
-        for agent, counts in lengths.items():
-            policy = team.agents[agent].policy
-            limit = f"data.max_prompt_length={_limit(resolved, policy)} (policy '{policy}')"
-            problem = f"every {split} prompt of agent '{agent}' is too long: the shortest has {min(counts)} tokens"
-            yield f"{problem}, but the limit is {limit}. Set data.max_prompt_length={max(counts)} or more."
-
-
-def _size(task: Task) -> int:
-    return sum(len(message_text(message)) for message in as_observation(observation(task)))
-
-
-def _limit(resolved: DictConfig, policy: str) -> int:
-    return int(resolved.policies[policy].actor_rollout_ref.rollout.prompt_length)
-
-
-def _too_long(moves: Moves, resolved: DictConfig, team: TeamConfig, count: Callable[[Act], int]) -> dict[str, int]:
-    """Agent -> tokens of its shortest prompt, for each agent whose prompts are all longer than its policy's limit."""
-    counts: dict[str, list[int]] = {}
-    for act in (act for acts in moves for act in acts):
-        if not team.policies[team.agents[act.agent].policy].external:
-            counts.setdefault(act.agent, []).append(count(act))
-    shortest = {agent: min(tokens) for agent, tokens in counts.items()}
-    return {agent: n for agent, n in shortest.items() if n > _limit(resolved, team.agents[agent].policy)}
-
-
-def _counter(resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> Callable[[Act], int]:
-    """A function that counts the tokens of an act's prompt: 0 if its tokenizer is not on this machine."""
-    chats: dict[str, Chat | None] = {}
-
-    def count(act: Act) -> int:
-        agent, tools = team.agents[act.agent], (act.parameters or {}).get("tools")
-        messages, section = agent.conversation(act.observation), resolved.policies[agent.policy]
-        model = made.get(agent.policy)
-        plain = model is not None and not tools and not section.actor_rollout_ref.model.custom_chat_template
-        if model is not None and plain and (tokens := model.prompt_tokens(messages)) is not None:
-            return tokens  # without an import of transformers
-        if agent.policy not in chats:
-            try:
-                chats[agent.policy] = chat_of(agent.policy, section, made, local_files_only=True)
-            except (MarlError, OSError):  # `check_templates` reports what cannot be loaded from a folder
-                chats[agent.policy] = None
-        chat = chats[agent.policy]
-        return 0 if chat is None else len(chat.encode_request(messages, tools))
-
-    return count
-
-
 def drop_overlong(
     config: DictConfig, team: TeamConfig, tasks: dict[Split, list[Task]], made: Mapping[str, ModelToMake]
 ) -> Iterator[str]:
@@ -237,13 +163,7 @@ def drop_overlong(
     resolved, limits, chats = resolve(config, team), {}, {}
     for name, policy in team.policies.items():
         if not policy.external:
-            try:
-                chats[name] = chat_of(name, resolved.policies[name], made)
-            except MarlError:
-                raise
-            except Exception as error:
-                message = f"data.filter_overlong_prompts needs the tokenizer of policy '{name}', which cannot be loaded"
-                raise MarlError(f"{message}: {error}") from error
+            chats[name] = chat_of(name, resolved.policies[name], made)
             limits[name] = int(resolved.policies[name].actor_rollout_ref.rollout.prompt_length)
     agents = [agent for agent in team.agents.values() if agent.policy in chats]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.tasks.task import Task
 
 
 class Fields:
@@ -112,13 +111,6 @@ def clipped(text: str, most: int) -> str:
 KEY = "marl.task.options.fields"
 Columns = Mapping[str, str | Sequence[str]]
 """Name that is read -> column, or columns whose texts are joined. `a.b` is the value of `b` in the column `a`."""
-_ASKED = re.compile("(question|problem|prompt|query)(text)?")
-_PART = re.compile(
-    "body|context|passage|premise|hypothesis|story|background|statement|instruction|input|figure|table|options?|choices?"
-    "|(option|choice|distractor|incorrectanswer)([a-h]|[0-9]+)"
-)
-_FINAL = re.compile("((final|correct|right|gold|golden|expected)(answers?|solution)|groundtruth|answerkey|gold)")
-_ANSWER = re.compile("(answers?|target|label|correct|expected|output|solution|result)(text)?")
 
 
 def with_fields(row: Mapping[str, Any], fields: Columns, where: str) -> dict[str, Any]:
@@ -136,49 +128,11 @@ def with_fields(row: Mapping[str, Any], fields: Columns, where: str) -> dict[str
     return {column: value for column, value in row.items() if str(column).lower() not in lower} | named
 
 
-def check_read(row: Mapping[str, Any], read: Mapping[str, str], task: Task, fields: Columns | None, where: str) -> None:
-    """MarlError for a column that looks like a part of the question or the answer, and whose text a task does not have.
-
-    Args:
-        read: name -> the column that was read under it.
-        fields: the option, which says what the question or the answer is; None if the task set has no such option.
-    """
-    options = fields or {}
-    mapped = [column for columns in options.values() for column in ([columns] if isinstance(columns, str) else columns)]
-    known = {*read.values(), *(column.partition(".")[0] for column in mapped)}
-    unread = [column for column in row if column not in (*known, "prompt")]  # rows of verl have it beside the question
-    texts = set(_leaves(task.data))
-    answers = [] if _like(options, _ANSWER, _FINAL) else _like(unread, _FINAL, *([] if task.data else [_ANSWER]))
-    for column in [*([] if _like(options, _ASKED) else _like(unread, _ASKED, _PART)), *answers]:
-        text = _text(row[column]).strip()
-        if not text or text in texts or (column not in answers and text in task.prompt):
-            continue
-        kind = "the answer" if column in answers else "a part of the question"
-        remedy = f"Write it into '{'data' if column in answers else 'prompt'}'."
-        asked, answer = _like(read, _ASKED), [*_like(read, _ANSWER, _FINAL), "answer"][0]
-        if fields is not None and column in answers:
-            remedy = f"Set {option({answer: column})}."
-        elif fields is not None and asked:
-            used = read[asked[0]]
-            columns = [name for name in row if name in (used, column)]
-            remedy = f"Set {option({asked[0]: columns})}, or {option({asked[0]: used})} to leave it out."
-        raise MarlError(f"{where}: column '{column}' is not read, and looks like {kind}. {remedy}")
-
-
-def option(fields: Columns) -> str:
-    """The option `fields` as it is typed."""
-    typed = []
-    for name, columns in fields.items():
-        names = [columns] if isinstance(columns, str) else columns
-        texts = [text if re.fullmatch(r"[\w.]+", text) else f"'{text}'" for text in names]
-        typed.append(f"{name}: {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}")
-    return f"{KEY}={{{', '.join(typed)}}}"
-
-
-def _like(columns: Iterable[Any], *patterns: re.Pattern[str]) -> list[Any]:
-    """The columns whose names match one of the patterns, without case, white space and signs; pattern by pattern."""
-    plain = [(column, re.sub(r"[^a-z0-9]", "", str(column).lower())) for column in columns]
-    return [column for pattern in patterns for column, name in plain if pattern.fullmatch(name)]
+def unread(row: Mapping[str, Any], read: Mapping[str, str], fields: Columns) -> list[str]:
+    """The columns of a row that a task does not read. `read`: name -> the column that was read under it."""
+    mapped = [column for columns in fields.values() for column in ([columns] if isinstance(columns, str) else columns)]
+    known = {*read.values(), *mapped, *(column.partition(".")[0] for column in mapped)}
+    return [str(column) for column in row if column not in known]
 
 
 def _value(row: Mapping[str, Any], path: str, name: str, where: str) -> Any:
@@ -193,11 +147,3 @@ def _value(row: Mapping[str, Any], path: str, name: str, where: str) -> Any:
 
 def _text(value: Any) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _leaves(part)
-    else:
-        yield str(value).strip()

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from marl_verl.errors import MarlError, MarlWarning, nearest, unknown
 from marl_verl.options import Positive
 from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.fields import KEY, Fields, check_read, with_fields
+from marl_verl.tasks.fields import KEY, Fields, unread, with_fields
 from marl_verl.tasks.task import SET, SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
 
@@ -165,9 +165,9 @@ class PublicTasks(TaskSet):
             if len(names) > 1:
                 several = f"marl.task.options.{split} names {len(names)} sets, whose rows differ"
                 raise MarlError(f"{label}: {several}. Name one, or write tasks with id, prompt and data.")
-            return self._tasks(read_rows(path, "task file"), split, label, next(iter(names), None))
+            return self._tasks(read_rows(path, "task file"), split, label, next(iter(names), None), warn=True)
         try:
-            tasks = read_tasks(path, fields=True)
+            tasks = read_tasks(path)
             for task in tasks:
                 self.check(task)
         except MarlError as error:
@@ -185,10 +185,12 @@ class PublicTasks(TaskSet):
         name = row.text("id") if "id" in self.fields else task_id("task", prompt)
         return Task(name, prompt, {**(data if isinstance(data, dict) else {}), **values})
 
-    def _tasks(self, rows: Rows, split: Split, label: str, name: str | None) -> list[Task]:
-        """The tasks of the rows of the set `name`, each once; a MarlWarning has the number of rows left out."""
+    def _tasks(self, rows: Rows, split: Split, label: str, name: str | None, warn: bool = False) -> list[Task]:
+        """The tasks of the rows of the set `name`, each once; a MarlWarning has the number of rows left out, and with
+        `warn` the columns that are not read."""
         task_of = self.row_task if name is None else self.sets[name].task
         tasks: dict[str, Task] = {}
+        columns: dict[str, None] = {}
         left: Counter[str] = Counter()
         for number, row in rows:
             where = f"{label}, row {number}"
@@ -200,15 +202,18 @@ class PublicTasks(TaskSet):
                 continue
             except MarlError as error:
                 raise MarlError(f"{error} ({MAPS})") from error
-            for unread in self.fields:
-                if unread not in fields.read:
-                    hint = nearest(unread, fields.read)
-                    raise MarlError(f"{KEY} has '{unread}', which public set '{name}' does not read: {hint}")
-            check_read(row, fields.read, task, self.fields, where)
+            for option in self.fields:
+                if option not in fields.read:
+                    hint = nearest(option, fields.read)
+                    raise MarlError(f"{KEY} has '{option}', which public set '{name}' does not read: {hint}")
+            columns |= dict.fromkeys(unread(row, fields.read, self.fields))
             if name is None:
                 self.check(task)
             if (first := tasks.setdefault(task.id, task)) is not task:
                 left["repeated" if first.data == task.data else "repeated with other data"] += 1
+        if warn and columns:
+            problem = f"{label}: columns {', '.join(columns)} are not read. Where they belong to question or answer"
+            warnings.warn(f"{problem}, {KEY} maps or joins them.", MarlWarning, stacklevel=2)
         return self._part(list(tasks.values()), split, label, left)
 
     def _part(self, tasks: list[Task], split: Split, label: str, left: Counter[str]) -> list[Task]:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError, MarlWarning, missing, nearest
-from marl_verl.tasks.fields import check_read
 from marl_verl.tasks.task import SET, Task
 
 VERL = ("data_source", "reward_model", "extra_info")  # columns of verl's data sets that scoring needs
-USED = {name: name for name in ("id", "prompt", "data", *VERL)}
+USED = ("id", "prompt", "data", *VERL)
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
@@ -34,15 +33,10 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def read_tasks(path: Path, fields: bool = False) -> list[Task]:
+def read_tasks(path: Path) -> list[Task]:
     """Read the tasks of a file of `read_rows`. Columns that are not used are a MarlWarning, once.
 
-    Args:
-        fields: whether the task set has the option `fields`, which an error advises.
-
-    Raises:
-        MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt, a duplicate
-            id, a column that is not used and looks like a part of the question or the answer.
+    MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt, a duplicate id.
     """
     tasks: dict[str, Task] = {}
     unused: dict[str, None] = {}
@@ -50,7 +44,6 @@ def read_tasks(path: Path, fields: bool = False) -> list[Task]:
         unused |= dict.fromkeys(name for name in row if name not in USED)
         where = f"task file '{path}', row {number}"
         task = _task(row, path, number, where)
-        check_read(row, USED, task, {} if fields else None, where)
         if task.id in tasks:
             raise MarlError(f"{where}: id '{task.id}' is already the id of an earlier row")
         tasks[task.id] = task

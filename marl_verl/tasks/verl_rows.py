@@ -14,7 +14,6 @@ import functools
 import importlib.util
 import io
 import json
-import os
 import random
 import threading
 import warnings
@@ -84,11 +83,11 @@ EVALUATED = (  # verl's `prime_math` calls `eval` on the answer
     "numina_olympiads",
 )
 PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # run by a server, or a distribution (group `score`)
-SERVER = "reward.sandbox_fusion.url"
+SERVER = "marl.task.options.sandbox_url"
 IMAGES = ("hiyouga/geometry3k",)
 MEDIA = ("images", "videos", "audios")
 USED = ("ability", "reward_model", "extra_info", *MEDIA)
-KEYS: Mapping[Split, str] = {"train": "data.train_files", "test": "data.val_files"}
+FILES: Mapping[Split, str] = {"train": "train_files", "test": "val_files"}
 FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md), or use another task set (docs/tasks.md)."
 OTHERWISE = "Give a function that scores these rows: marl.task.reward=my_reward.py:compute_score"
 Max = Literal[-1] | Positive
@@ -100,19 +99,19 @@ class VerlRows(TaskSet):
     A prompt of one user message is the task's prompt. Other prompts are in `task.data["messages"]`, and the task's
     prompt has the texts of all messages, so that nothing of a system message is lost in a workflow that reads it.
 
-    Options (a recipe sets verl's own keys, which become these):
-        train_files, val_files: `data.train_files` and `data.val_files`.
+    Options (named as verl's keys, which `python -m marl_verl.main_ppo` translates):
+        train_files, val_files: a file of each split, or several, relative to the working directory.
         prompt_key, reward_fn_key: columns of the prompt and of the data source.
         train_max_samples, val_max_samples: number of rows, drawn at random with `shuffle`, else the first; -1: all.
-        sandbox_url, sandbox_concurrent, sandbox_memory_mb: `reward.sandbox_fusion`, which runs programs; without a
-            URL they run in the sandbox of the run.
+        sandbox_url, sandbox_concurrent, sandbox_memory_mb: a server of verl's `sandbox_fusion`, which runs programs;
+            without a URL they run in the sandbox of the run.
         own_score: whether verl's functions score; false if a reward function does.
     """
 
     quick = True
 
-    train_files: list[str] = field(default_factory=list)
-    val_files: list[str] = field(default_factory=list)
+    train_files: str | list[str] = field(default_factory=list)
+    val_files: str | list[str] = field(default_factory=list)
     prompt_key: str = "prompt"
     reward_fn_key: str = "data_source"
     train_max_samples: Max = -1
@@ -125,13 +124,19 @@ class VerlRows(TaskSet):
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Read the tasks of a split; `count` is not used. MarlError names file, row and field."""
-        key, files = KEYS[split], self.train_files if split == "train" else self.val_files
+        files = self.train_files if split == "train" else self.val_files
         if not files:
-            raise MarlError(f"'{key}' is not set. Task set 'verl' reads its rows from there, e.g. {key}=rows.parquet.")
-        rows = [row for file in files for row in self._rows(key, Path(file))]
+            raise MarlError(f"task set 'verl' has no {split} rows: set marl.task.options.{FILES[split]}")
+        return self._tasks([files] if isinstance(files, str) else files, split, seed)
+
+    def read(self, path: Path, split: Split) -> list[Task]:
+        return self._tasks([str(path)], split, seed=0)
+
+    def _tasks(self, files: Sequence[str], split: Split, seed: int) -> list[Task]:
+        rows = [row for file in files for row in self._rows(FILES[split], Path(file).expanduser())]
         most = self.train_max_samples if split == "train" else self.val_max_samples
         if 0 < most < len(rows):
-            rows = random.Random(f"{key} {seed}").sample(rows, most) if self.shuffle else rows[:most]
+            rows = random.Random(f"data.{FILES[split]} {seed}").sample(rows, most) if self.shuffle else rows[:most]
         seen: Counter[str] = Counter()
         tasks = []
         for place, name, row in rows:
@@ -227,15 +232,6 @@ def refusal(source: str) -> str | None:
     near = nearest(source, (*COMPARED, *PROGRAMS, "aime2024"))
     hint = near if near.startswith("did") else "it is not one of its data sources."
     return f"for which verl has no score: {hint} {OTHERWISE}."
-
-
-def files_of(value: Any, key: str) -> list[str]:
-    """Absolute paths of `data.train_files` or `data.val_files`, one or a list."""
-    files = value if isinstance(value, list) else [value]
-    for file in files:
-        if not isinstance(file, str) or not file or "://" in file:
-            raise MarlError(f"'{key}' must be a local file or a list of local files, got {shown(value)}")
-    return [os.path.abspath(os.path.expanduser(file)) for file in files]
 
 
 def _of(row: Mapping[str, Any], name: str, hint: Any, place: str) -> Any:

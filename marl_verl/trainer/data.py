@@ -141,8 +141,7 @@ class TaskData:
         from torchdata.stateful_dataloader import StatefulDataLoader
         from torchdata.stateful_dataloader.sampler import RandomSampler
 
-        self.train = lines(data.train_files, data.get("train_max_samples", -1))
-        self.held_out = lines(data.val_files, data.get("val_max_samples", -1))
+        self.train, self.held_out = lines(data.train_files), lines(data.val_files)
         self.size, self._single, self._keeps = int(data.train_batch_size), single, keeps
         self.curriculum: Curriculum | None = None
         numbers, generator = range(len(self.train)), torch.Generator()
@@ -194,7 +193,6 @@ class TaskData:
         return rows
 
 
-def lines(file: str, most: int = -1) -> list[str]:
-    """The tasks of a file, each as JSON; the first `most` unless it is negative."""
-    tasks = Path(file).read_text(encoding="utf-8").splitlines()
-    return tasks if most < 0 else tasks[:most]
+def lines(file: str) -> list[str]:
+    """The tasks of a file, each as JSON."""
+    return Path(file).read_text(encoding="utf-8").splitlines()

@@ -85,9 +85,7 @@ def _cut(detail: str) -> str:
 def _episodes(path: Path) -> EpisodeFile:
     """The file with a step's episodes. MarlError if it, or one of its lines, is damaged."""
     source, content = read_file("replay", path, "step file")
-    file = EpisodeFile.parse(unpacked(content, source), source)
-    file.check()
-    return file
+    return EpisodeFile.parse(unpacked(content, source), source)
 
 
 def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | None]:
@@ -127,7 +125,7 @@ class _Groups:
 def _episode(file: EpisodeFile, name: str, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
     """`episode_record` without what all episodes share; turns with a stored row have it as "row"."""
     episode = file.episode(name)
-    record = episode_record(file, episode, None, None)
+    record = episode_record(file, episode)
     for shared in ("step", "workflow", "agents"):
         del record[shared]
     acts = [effect for effect in record["effects"] if effect["effect"] == "act"]

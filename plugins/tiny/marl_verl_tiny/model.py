@@ -105,12 +105,6 @@ class TinyModel(Shape):
         size = {"hidden_size": self.hidden, "num_hidden_layers": self.layers, "intermediate_size": self.mlp}
         return {**width, **size, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
 
-    def prompt_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
-        """The tokens of a prompt if words are tokens: each message has three more, and the generation prompt two."""
-        if self.family != "qwen3":
-            return None
-        return sum(len(message["content"].split()) + 3 for message in messages) + 2
-
     def to_json(self) -> str:
         """The description as one line; equal descriptions give equal lines."""
         return json.dumps(asdict(self), sort_keys=True)

@@ -9,13 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from marl_verl_sandbox import unavailable, weak
 from marl_verl_tiny.model import default_cache
 
 from marl_verl.config.checks import DISK_BYTES
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.run.cleanup import abandoned
-from marl_verl.run.estimate import available, trainable
+from marl_verl.run.estimate import trainable
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 GIB = 1 << 30
@@ -68,6 +69,14 @@ def gpus() -> Iterator[Finding]:
             whole, adapter = (size / 1e9 for size in trainable(int(total) << 20))
             models = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
             yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {models}")
+
+
+def available(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Free memory of this machine, or of the container that limits it."""
+    free, limit, used = psutil.virtual_memory().available, cgroup / "memory.max", cgroup / "memory.current"
+    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()).isdigit():
+        free = min(free, int(text) - int(used.read_text()))
+    return float(free)
 
 
 def memory() -> Finding:
