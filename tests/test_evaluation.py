@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +14,12 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
-from marl_verl.algo.sampling.base import failure_line
-from marl_verl.backend.protocol import Done, Report, Rows
-from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
-from marl_verl.episode.codec import as_line, encode_episode
+from marl_verl.backend.protocol import Done, Report, Rows, TurnCount
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, Request, acting, assign
-from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
-from marl_verl.tasks.task import Task
+from marl_verl.evaluation.statistics import agent_metrics, counts, interval, pass_at_k, sampled_scores
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
 
@@ -83,56 +78,29 @@ def test_sampled_scores() -> None:
 # counts
 
 
-def _episode(*turns: tuple[str, int, str | None, str, dict[str, float]]) -> str:
-    """A stored episode of (agent, length, invalid, stop reason, rewards)."""
-    made = [
-        Turn(
-            Act(agent, str(i), 0, i, ({"role": "user", "content": "q"},)),
-            Action("", tokens=length, stop_reason=stop),
-            rewards=rewards,
-            invalid=invalid,
-        )
-        for i, (agent, length, invalid, stop, rewards) in enumerate(turns)
-    ]
-    journal = Journal(tuple(ActRecord(turn.act, turn.action) for turn in made))
-    return as_line(encode_episode(Episode("g1t0", 0, Task("t", "q"), made, "a", True, journal), tokens=False))
-
-
 def test_what_each_agent_did_is_counted() -> None:
-    tally = Tally(["a", "b", "silent"])
-    tally.add(
-        [
-            _episode(
-                ("a", 4, None, "stop", {"team": 1.0, "role": 1.0}),
-                ("b", 8, "no digit", "length", {"team": 1.0}),
-                ("a", 6, None, "length", {"team": 1.0, "role": 0.0}),
-            ),
-            _episode(("a", 2, None, "stop", {"team": 0.0, "role": 0.0})),
-            json.dumps({"failure": "timeout", "detail": "", "uid": "g1t0", "session": 0, "task": "t"}),
-        ]
-    )
-    assert tally.episodes == 2
-    assert tally.failures == {"timeout": 1}
-    assert tally.tokens == 20
+    turns = [("a", 4, 1.0, False, False), ("b", 8, 0.0, True, True), ("a", 6, 2.0, False, True)]
+    rewards = [{"a": {"team": 1.0, "role": 0.5}, "b": {"team": 1.0}}, {"a": {"team": 0.0, "role": 0.0}}]
+    reports = [
+        Report("u0", "t", successes=[True], rewards=rewards[:1], turns=[TurnCount(*turn) for turn in turns]),
+        Report("u1", "t", successes=[False], rewards=rewards[1:], turns=[TurnCount("a", 2, 0.0, False, False)]),
+    ]
+    reports[1].failures = [Failure(1, "timeout", "")]
+    assert counts(reports) == {"failed": 1, "failed_reasons": {"timeout": 1}, "tokens": 20}
     # rewards: mean over an episode's turns, then over episodes, as a validation has them
-    assert tally.metrics("a") == {
+    assert agent_metrics(reports, "a") == {
         "rewards": {"role": 0.25, "team": 0.5},
         "response_length": 4.0,
+        "read_length": 1.0,
         "invalid": 0.0,
         "cut_off": pytest.approx(1 / 3),
         "turns": 1.5,
         "tokens": 12,
     }
-    assert tally.metrics("b")["rewards"] == {"team": 1.0}
-    assert (tally.metrics("b")["invalid"], tally.metrics("b")["turns"]) == (1.0, 0.5)
-    assert tally.metrics("silent") == {
-        "rewards": {},
-        "response_length": None,
-        "invalid": None,
-        "cut_off": None,
-        "turns": 0.0,
-        "tokens": 0,
-    }
+    assert agent_metrics(reports, "b")["rewards"] == {"team": 1.0}
+    assert (agent_metrics(reports, "b")["invalid"], agent_metrics(reports, "b")["turns"]) == (1.0, 0.5)
+    silent = agent_metrics(reports, "silent")
+    assert (silent["rewards"], silent["response_length"], silent["turns"], silent["tokens"]) == ({}, None, 0.0, 0)
 
 
 # what is played
@@ -162,23 +130,23 @@ class _Trainer:
     def sample(self, tasks: Sequence[Any], step: int, validate: bool) -> list[Done]:
         assert (step, validate) == (4, True)
         self.asked.append((tasks[0]["sampled"], len(tasks)))
-        return [Done([self.report(int(row["task"]), row["sampled"]) for row in tasks], Rows([], []), None)]
+        reports = [self.report(int(row["task"]), row["sampled"], row["keep"]) for row in tasks]
+        return [Done(reports, Rows([], []), None)]
 
-    def report(self, task: int, sampled: bool) -> Report:
+    def report(self, task: int, sampled: bool, keep: bool) -> Report:
         failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
         good = [task < 2] + [task == 0] * (sampled and not failed)
-        episode = _episode(("a", 3, None, "stop", {"team": float(good[0])}))
         return Report(
             f"u{task}",
             "t",
             attempts=len(good) + len(failed),
             successes=good,
             failures=failed,
-            lines=[episode] * len(good) + [failure_line(failure, f"u{task}", "t") for failure in failed],
+            lines=["an episode"] * len(good) * keep + ["a failure"] * len(failed),
             outcomes=self.outcomes[task : task + 1],
             measures=[{"pass_rate": 0.25 * task}] * len(good),
             set=self.sets[task],
-            read=[("a", 2.0 * task)],
+            turns=[TurnCount("a", 3, 2.0 * task, False, False)] * len(good),
             scores=[float(score) for score in good],
             response_seconds=[0.5] * len(good),
             answer_seconds=[1.5] * len(good),
@@ -207,7 +175,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["answer_sampled"] == {"pass_rate": pytest.approx((0 + 0 + 0.25 + 0.5 + 0.5) / 5)}
     assert result["agents"]["a"]["read_length"] == 2.0
     # the first task's greedy episode, and every failure
-    assert [line.partition(":")[0] for line in trainer.stored] == ['{"id"', '{"failure"', '{"failure"']
+    assert trainer.stored == ["an episode", "a failure", "a failure"]
     assert [(each["sampled"], each["done"]) for each in events] == [
         *((False, done) for done in (0, 2, 3)),
         *((True, done) for done in (0, 1, 2, 3)),

@@ -15,12 +15,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Failure
+
+
+class TurnCount(NamedTuple):
+    """What metrics count of a turn: its tokens, those that it reads from other agents (`episode.communication`),
+    whether the workflow marked it as invalid, and whether it was cut off at its length limit."""
+
+    agent: str
+    tokens: int
+    read: float
+    invalid: bool
+    cut_off: bool
 
 
 @dataclass
@@ -38,7 +49,7 @@ class Report:
     outcomes: list[dict[str, float]] = field(default_factory=list)  # per episode: side -> its score, if there are sides
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # per episode: agent -> component -> mean
     measures: list[dict[str, float]] = field(default_factory=list)  # per episode: `TaskSet.measures`
-    read: list[tuple[str, float]] = field(default_factory=list)  # per turn: agent, tokens read from other agents
+    turns: list[TurnCount] = field(default_factory=list)  # of its episodes
     set: str | None = None  # the public set of the task, if its data names one
     failures: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # episodes and failures to store, as JSON

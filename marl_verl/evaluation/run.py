@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.algo.sampling.base import failure_line
 from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
-from marl_verl.evaluation.statistics import Tally, sampled_scores
+from marl_verl.evaluation.statistics import agent_metrics, counts, sampled_scores
 from marl_verl.events import emit
 from marl_verl.extensions import extension
 from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.task import side_statistics
 from marl_verl.trainer import run
-from marl_verl.trainer.metrics import by_set, mean_read, means, play
+from marl_verl.trainer.metrics import by_set, means, play
 from marl_verl.trainer.report import wilson
 
 if TYPE_CHECKING:
@@ -48,22 +46,19 @@ def play_all(trainer: Trainer, request: Request) -> dict[str, Any]:
     if request.episodes:
         sampled.play()
     trainer.records.episodes(request.step, [*greedy.lines, *sampled.lines])
-    reports = greedy.reports + sampled.reports
+    reports, seconds = greedy.reports + sampled.reports, greedy.seconds + sampled.seconds
     trainer.records.check_failures(reports)
-    failures = greedy.tally.failures + sampled.tally.failures
-    tokens, seconds = greedy.tally.tokens + sampled.tally.tokens, greedy.seconds + sampled.seconds
+    counted = counts(reports)
     responses = [seconds for report in reports for seconds in report.response_seconds]
     answers = [seconds for report in reports for seconds in report.answer_seconds]
     return {
         "step": request.step,
         **_scores(greedy.reports, sampled.reports, request),
         **_sets(greedy.reports, sampled.reports, request),
-        "agents": _agents(greedy, sampled, request),
+        "agents": _agents(greedy.reports, sampled.reports, request),
         "attempts": sum(report.attempts for report in reports),
-        "failed": failures.total(),
-        "failed_reasons": dict(sorted(failures.items())),
-        "tokens": tokens,
-        "tokens_per_second": tokens / seconds if seconds else None,
+        **counted,
+        "tokens_per_second": counted["tokens"] / seconds if seconds else None,
         "response_seconds": sum(responses) / len(responses) if responses else None,
         "answer_seconds": sum(answers) / len(answers) if answers else None,
     }
@@ -84,16 +79,13 @@ def play_pairings(trainer: Trainer, request: Request) -> dict[str, Any]:
         trainer.records.check_failures(played.reports)
         passes.append(played)
         results.append(playing.pairing_result(pairing, request.sides, [report.outcomes for report in played.reports]))
-    failures = sum((played.tally.failures for played in passes), Counter[str]())
     return {
         "sides": list(request.sides),
         "eval_tasks": len(passes[0].reports),
         "episodes": request.episodes,
         "pairings": results,
         **playing.elo_result(results),
-        "failed": failures.total(),
-        "failed_reasons": dict(sorted(failures.items())),
-        "tokens": sum(played.tally.tokens for played in passes),
+        **counts([report for played in passes for report in played.reports]),
     }
 
 
@@ -114,7 +106,6 @@ class Pass:
         self.reports: list[Report] = []
         self.lines: list[str] = []
         self.seconds = 0.0  # of the pass, without the start of the servers
-        self.tally = Tally(trainer.team.agents)
 
     def play(self) -> None:
         marl, tasks = self.trainer.config.marl, len(self.trainer.data.held_out)
@@ -123,13 +114,9 @@ class Pass:
         at_once = max(1, self.at_once // (int(marl.validation.options.episodes) if self.sampled else 1))
         self._emit(tasks)
         held_out, rollouts = self.trainer.data.held_out, self.trainer.rollouts
-        for reports in play(held_out, rollouts, self.seed_step, self.sampled, keep=tasks, at_once=at_once):
-            for report in reports:
-                self.tally.add(report.lines)
-                failed = [failure_line(failure, report.uid, report.task) for failure in report.failures]
-                self.lines += report.lines if len(self.reports) < stored else failed
-                report.lines = []  # gigabytes in a large evaluation
-                self.reports.append(report)
+        for reports in play(held_out, rollouts, self.seed_step, self.sampled, keep=stored, at_once=at_once):
+            self.reports += reports
+            self.lines += [line for report in reports for line in report.lines]
             self._emit(tasks)
         self.seconds = time.monotonic() - start
 
@@ -173,22 +160,17 @@ def _sides(reports: Sequence[Report]) -> dict[str, dict[str, Any]]:
     return {side: {**values, "wins_interval": wilson(values["wins"] * tasks, tasks)} for side, values in sides.items()}
 
 
-def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
+def _agents(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, dict[str, Any]]:
     """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
     return {
         agent: {
             "policy": assignment.source,
             "weights": assignment.describe(request.step),
-            **_metrics(greedy, agent),
+            **agent_metrics(greedy, agent),
         }
-        | ({"sampled": _metrics(sampled, agent)} if request.episodes else {})
+        | ({"sampled": agent_metrics(sampled, agent)} if request.episodes else {})
         for agent, assignment in request.assignments.items()
     }
-
-
-def _metrics(played: Pass, agent: str) -> dict[str, Any]:
-    """Means of an agent, with the tokens that a turn reads from other agents; None if it has no turns."""
-    return {**played.tally.metrics(agent), "read_length": mean_read(played.reports).get(agent)}
 
 
 if __name__ == "__main__":

@@ -11,21 +11,19 @@ bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marl_verl.episode.codec import decode_episode
 from marl_verl.trainer.report import wilson
+
+if TYPE_CHECKING:
+    from marl_verl.backend.protocol import Report
 
 RESAMPLES = 10_000
 LEVEL = 0.95
-
-CUT_OFF = "length"
-"""The `stop_reason` of an action that ended at its length limit."""
 
 
 def pass_at_k(episodes: int, solved: int, k: int) -> float:
@@ -62,54 +60,37 @@ def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed
     return result
 
 
-class Tally:
-    """Counts over stored episodes, by agent, and over failed attempts, by reason."""
+def agent_metrics(reports: Sequence[Report], agent: str) -> dict[str, Any]:
+    """Means of an agent: rewards as in a validation, tokens and shares of its turns, turns per episode.
 
-    def __init__(self, agents: Iterable[str]) -> None:
-        self.episodes = 0
-        self.failures: Counter[str] = Counter()
-        self._counts: dict[str, Counter[str]] = {name: Counter() for name in agents}
-        # (agent, component) -> its mean over the agent's turns, of every episode in which it acted
-        self._rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    What is a mean over its turns is None if it has none.
+    """
+    turns = [turn for report in reports for turn in report.turns if turn.agent == agent]
+    episodes = sum(len(report.successes) for report in reports)
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for episode in (episode for report in reports for episode in report.rewards):
+        for component, value in episode.get(agent, {}).items():
+            rewards[component].append(value)
 
-    def add(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            data = json.loads(line)
-            if "failure" in data:
-                self.failures[data["failure"]] += 1
-            else:
-                self._episode(data)
+    def mean(values: Iterable[float]) -> float | None:
+        return sum(values) / len(turns) if turns else None
 
-    def _episode(self, data: Mapping[str, Any]) -> None:
-        self.episodes += 1
-        rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-        for turn in decode_episode(data).turns:
-            counts = self._counts[turn.agent]
-            counts["turns"] += 1
-            counts["tokens"] += turn.length
-            counts["invalid"] += turn.invalid is not None
-            counts["cut_off"] += turn.action.stop_reason == CUT_OFF
-            for component, value in turn.components.items():
-                rewards[turn.agent, component].append(value)
-        for key, values in rewards.items():
-            self._rewards[key].append(sum(values) / len(values))
+    return {
+        "rewards": {component: sum(values) / len(values) for component, values in sorted(rewards.items())},
+        "response_length": mean(turn.tokens for turn in turns),
+        "read_length": mean(turn.read for turn in turns),
+        "invalid": mean(turn.invalid for turn in turns),
+        "cut_off": mean(turn.cut_off for turn in turns),
+        "turns": len(turns) / episodes if episodes else None,
+        "tokens": sum(turn.tokens for turn in turns),
+    }
 
-    @property
-    def tokens(self) -> int:
-        """Tokens sampled in all episodes; those of failed attempts are unknown."""
-        return sum(counts["tokens"] for counts in self._counts.values())
 
-    def metrics(self, agent: str) -> dict[str, Any]:
-        """Means of an agent: tokens per turn, shares of turns, turns per episode, and rewards as in a validation.
-
-        The length and the shares are None if the agent has no turns.
-        """
-        counts, rewards = self._counts[agent], sorted(self._rewards.items())
-        per_turn = {"response_length": "tokens", "invalid": "invalid", "cut_off": "cut_off"}
-        turns = counts["turns"]
-        return {
-            "rewards": {component: sum(means) / len(means) for (name, component), means in rewards if name == agent},
-            **{name: counts[count] / turns if turns else None for name, count in per_turn.items()},
-            "turns": turns / self.episodes if self.episodes else None,
-            "tokens": counts["tokens"],
-        }
+def counts(reports: Sequence[Report]) -> dict[str, Any]:
+    """Failed attempts, by reason, and the tokens sampled in all episodes; those of failed attempts are unknown."""
+    failures = Counter(failure.reason for report in reports for failure in report.failures)
+    return {
+        "failed": failures.total(),
+        "failed_reasons": dict(sorted(failures.items())),
+        "tokens": sum(turn.tokens for report in reports for turn in report.turns),
+    }

@@ -39,14 +39,8 @@ def show(folder: Path, display: Display) -> None:
         table.add_row(f"{name}, greedy", *("-" if value is None else f"{value:.3f}" for value in values))
     display.console.print(table)
     for name, policy in summary["policies"].items():
-        change = "trained, no checkpoint saved"
-        if policy["frozen"]:
-            change = "frozen"
-        elif policy["weight_change"] is not None:
-            change = f"weights changed by {_percent(policy['weight_change'])}"
-        size = policy["parameters"]
-        detail = "endpoint or script, frozen" if size is None else f"{size:,} parameters, {change}"
-        display.print(f"policy {name}: {detail}")
+        size = "" if policy["parameters"] is None else f"{policy['parameters']:,} parameters, "
+        display.print(f"policy {name}: {size}{'frozen' if policy['frozen'] else 'trained'}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"
@@ -57,11 +51,6 @@ def show(folder: Path, display: Display) -> None:
         display.print("next, try:")
     for command in commands:
         display.print(f"  {command}")
-
-
-def _percent(share: float) -> str:
-    """A share in percent with two digits, e.g. 3.1% or 0.0042%: a small change is not none."""
-    return f"{100 * share:.2g}%"
 
 
 def _next_commands(folder: Path, saved: bool) -> list[str]:

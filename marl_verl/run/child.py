@@ -1,30 +1,17 @@
-"""Work in a forked child: checks, so that the modules which they import do not stay here, and the plan of a run."""
+"""Work in a forked child: the plan of a run, while this process imports verl."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from marl_verl.run.supervisor import prctl
 
 PATIENCE = 2.0
 """Seconds until a child is interrupted, and killed, if it does not end."""
-HEAVY = "torch"  # 0.3 GiB, which transformers imports with a tokenizer
-
-
-def check_in_child(*checks: Callable[[], object], here: bool = False) -> None:
-    """Run checks that only raise, in a forked child. Where one fails there, run them here, which raises its error.
-
-    They run here at once if asked (`here`), where a child saves nothing (torch is imported already) or where forking is
-    unsafe (this process has threads, as in a notebook).
-    """
-    if here or HEAVY in sys.modules or threading.active_count() > 1 or sys.platform != "linux" or not _succeeds(checks):
-        for check in checks:
-            check()
 
 
 def in_child(work: Callable[[int], int], meanwhile: Callable[[], object]) -> str:
@@ -34,7 +21,9 @@ def in_child(work: Callable[[int], int], meanwhile: Callable[[], object]) -> str
     `work` returned if it is not 0; with 130 after Ctrl-C, when the child has ended, too.
     """
     reading, writing = os.pipe()
-    child = _fork()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
     if not child:
         code = 1
         try:
@@ -72,27 +61,3 @@ def in_child(work: Callable[[int], int], meanwhile: Callable[[], object]) -> str
     finally:
         signal.signal(signal.SIGCHLD, before)
         os.waitpid(child, 0)
-
-
-def _fork() -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return os.fork()
-
-
-def _succeeds(checks: Sequence[Callable[[], object]]) -> bool:
-    child = _fork()
-    if not child:
-        code = 1
-        try:
-            for check in checks:
-                check()
-            code = 0
-        finally:
-            os._exit(code)  # nothing of this process is closed or printed twice
-    try:
-        return os.waitpid(child, 0)[1] == 0
-    except BaseException:  # Ctrl-C, or a signal that only this process has received
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise

@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -41,7 +40,6 @@ from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.run import estimate, private_network
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
-from marl_verl.run.child import check_in_child
 from marl_verl.run.progress import Display
 from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
 from marl_verl.run.run_dir import STARTS, machine, packages
@@ -240,11 +238,8 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     engine.check_critic_rows(resolved)
     engine.check_lengths(resolved, team, made)
     seen = [act for acts in moves for act in acts]
-    heavy = (
-        partial(check_templates, resolved, team, seen, made),
-        partial(check_with_verl, config, resolved),
-    )
-    check_in_child(*heavy, here=is_local(config) and not dry_run)  # which imports torch in any case
+    check_templates(resolved, team, seen, made)
+    check_with_verl(config, resolved)
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     needs = tuple(estimate.estimate(resolved, team, made, batch))

@@ -38,10 +38,10 @@ def means(rows: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") ->
 
 
 def mean_read(reports: Sequence[Report]) -> dict[str, float]:
-    """Agent -> mean tokens that an act of it reads from other agents (`episode.communication`)."""
+    """Agent -> mean tokens that an act of it reads from other agents."""
     lengths: dict[str, list[float]] = {}
-    for agent, tokens in (turn for report in reports for turn in report.read):
-        lengths.setdefault(agent, []).append(tokens)
+    for turn in (turn for report in reports for turn in report.turns):
+        lengths.setdefault(turn.agent, []).append(turn.read)
     return {agent: float(np.mean(tokens)) for agent, tokens in lengths.items()}
 
 

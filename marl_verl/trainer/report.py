@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.files import read_json, read_text
+from marl_verl.models.count import parameters, shapes
 from marl_verl.run.checkpoint.folders import complete
-from marl_verl.run.checkpoint.weights import policy_change
+from marl_verl.run.checkpoint.weights import local
 from marl_verl.team import PolicyConfig
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def write_summary(trainer: Trainer) -> dict[str, Any]:
     tasks = len(trainer.data.held_out)
     durations = [line["seconds/step"] for line in steps]
     saved = complete(trainer.run_dir.checkpoints)
-    newest = saved[-1] / "policies" if saved else None
-    policies = {name: _policy(policy, trainer.config, newest) for name, policy in trainer.team.policies.items()}
+    policies = {name: _policy(policy, trainer.config) for name, policy in trainer.team.policies.items()}
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
     now = time.time()
     summary = {
@@ -76,13 +75,10 @@ def _answer(validation: dict[str, Any]) -> dict[str, float]:
     return {name.removeprefix(prefix): validation[name] for name in names}
 
 
-def _policy(policy: PolicyConfig, config: Any, saved: Path | None) -> dict[str, Any]:
-    """Parameters of a policy and relative change of its weights up to the newest checkpoint; None if unknown."""
-    if policy.external:
-        return {"parameters": None, "weight_change": 0.0, "frozen": True}
-    model = str(config.policies[policy.name].actor_rollout_ref.model.path)
-    parameters, change = policy_change(model, saved / policy.name if saved and policy.trained else None)
-    return {"parameters": parameters, "weight_change": 0.0 if policy.frozen else change, "frozen": policy.frozen}
+def _policy(policy: PolicyConfig, config: Any) -> dict[str, Any]:
+    """Parameters of a policy's model, None if they are unknown; and whether it is frozen."""
+    model = None if policy.external else local(str(config.policies[policy.name].actor_rollout_ref.model.path))
+    return {"parameters": None if model is None else parameters(shapes(model)), "frozen": policy.frozen}
 
 
 def _agents(step: dict[str, Any], validation: dict[str, Any]) -> dict[str, dict[str, float]]:

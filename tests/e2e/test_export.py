@@ -134,7 +134,7 @@ def test_the_adapter_is_an_adapter_and_moved(five: WithPlugin, exported: dict[st
     names = {path.name for path in exported["adapter"].iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert "config.json" not in names
-    assert 1e-4 < five.summary["policies"]["lora"]["weight_change"] < 1
+    assert any(line["policy/lora/grad_norm"] > 0 for line in five.lines("train/success"))
     saved = five.folder / "checkpoints" / "step_6" / "policies" / "lora"
     assert saved.is_dir()
     assert not list(saved.glob("huggingface/*.safetensors"))

@@ -79,7 +79,6 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     for metric, steps in (("agent/sender/reward", [*range(1, 5)]), ("validation/success", [0, 2, 4])):
         assert tracked(done, metric) == tracked(whole.run, metric), metric
         assert [step for step, _ in tracked(done, metric)] == steps
-    assert all(policy["weight_change"] > 0 for policy in done.summary["policies"].values())
 
 
 def test_a_run_changes_between_backends(local: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

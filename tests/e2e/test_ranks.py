@@ -98,7 +98,7 @@ def test_both_servers_and_an_export_have_what_the_ranks_learnt(ranks: Finished, 
     differences = between_servers_and_export(ranks, policy, tmp_path / "model", merge=policy == "lora")
     assert len(differences) == 8 * 8  # tasks, episodes
     assert max(differences) < TOLERANCE
-    assert ranks.summary["policies"][policy]["weight_change"] > 1e-3
+    assert any(line[f"policy/{policy}/grad_norm"] > 0 for line in ranks.lines("train/success"))
 
 
 def test_every_task_of_both_rollout_workers_is_learnt_from_once(ranks: Finished) -> None:

@@ -19,7 +19,7 @@ from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.algo.sampling.base import ColumnFunction, add_columns, sample_lines
 from marl_verl.algo.sampling.context import TaskContext, measured
-from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow
+from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, TurnCount
 from marl_verl.backend.rollout.client import PolicyClient
 from marl_verl.backend.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext, default_sampling
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations
@@ -38,6 +38,8 @@ from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)
 
+CUT_OFF = "length"
+"""The `stop_reason` of an action that ended at its length limit."""
 LOGGED = 100
 """Maximum number of failures logged with a traceback, one per kind."""
 SECONDS = ("act_seconds", "call_seconds", "episode_seconds")
@@ -229,8 +231,9 @@ class RolloutWorker:
             report.response_seconds += [turn.action.seconds for turn in episode.turns]
             report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
-            agents = (turn.agent for turn in episode.turns)
-            report.read += zip(agents, read_lengths(episode), strict=True)
+            for turn, read in zip(episode.turns, read_lengths(episode), strict=True):
+                invalid, cut_off = turn.invalid is not None, turn.action.stop_reason == CUT_OFF
+                report.turns.append(TurnCount(turn.agent, turn.length, read, invalid, cut_off))
         measures = (measured(self.parts.task_context.tasks, episode) for episode in sample.episodes)
         for result in await asyncio.gather(*measures, return_exceptions=True):
             if isinstance(result, Exception):  # no reward depends on it

@@ -1,4 +1,4 @@
-"""Weights on disk: assemble verl's shards, and compare weights with those before training.
+"""Weights on disk: the folder of a model, and verl's shards assembled.
 
 A policy's folder in a checkpoint has `model_world_size_W_rank_R.pt` from each of W ranks. Its tensors are DTensors:
 the rank's shard along one dimension. A policy with an adapter saves only the adapter.
@@ -6,8 +6,6 @@ the rank's shard along one dimension. A policy with an adapter saves only the ad
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +14,6 @@ from marl_verl.files import read_json
 from marl_verl.run.checkpoint import pickles
 
 ADAPTER = "adapter_model.safetensors"
-
-
-class Tensors(Mapping[str, Any]):
-    """The tensors of a folder's safetensors files, by name, read one at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        from safetensors import safe_open
-
-        self._files: dict[str, Any] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            file: Any = safe_open(path, framework="pt")
-            self._files |= dict.fromkeys(file.keys(), file)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._files))
-
-    def __getitem__(self, name: str) -> Any:
-        return self._files[name].get_tensor(name)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
 
 def local(model: str) -> Path | None:
@@ -85,58 +62,6 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     if whole is None or whole.shape != parts[0].shape:
         raise MarlError(f"tensor '{name}' in '{folder}' has an unsupported sharding: {placement}")
     return whole
-
-
-def _parts(tensor: Any) -> Any:
-    """A tensor in parts of at most 16 MB in float64: an embedding table would take hundreds."""
-    return tensor.flatten().split(1 << 21)
-
-
-def weight_change(before: Path, after: Path | dict[str, Any]) -> tuple[int, float | None]:
-    """(parameters, ||after - before|| / ||before||) of Hugging Face folders; None if they share no tensor."""
-    new = Tensors(after) if isinstance(after, Path) else after
-    parameters, size, change = 0, 0.0, 0.0
-    for name, old in Tensors(before).items():
-        parameters += old.numel()
-        if (now := new.get(name)) is not None:
-            for part, other in zip(_parts(old), _parts(now), strict=True):
-                size += float(part.double().pow(2).sum())
-                change += float((other.double() - part).pow(2).sum())
-    return parameters, math.sqrt(change / size) if size else None
-
-
-def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[int, float | None]:
-    """(parameters of model and adapter, ||s B A|| / ||W||): the relative weight change by an adapter.
-
-    ||B A||^2 = tr(A A^T B^T B) needs only matrices [r, r]. `tensors` have names with `lora_A` [r, in] and `lora_B`
-    [out, r]; the scale s is alpha / r. The change is None for another type of adapter, or if the folder has no weights.
-    """
-    parameters, size = sum(tensor.numel() for tensor in tensors.values()), 0.0
-    for weight in Tensors(model).values():
-        parameters += weight.numel()
-        size += sum(float(part.double().pow(2).sum()) for part in _parts(weight))
-    twins = {name: name.replace(".lora_A.", ".lora_B.") for name in tensors if ".lora_A." in name}
-    pairs = [(tensors[a].double(), tensors[b].double()) for a, b in twins.items() if b in tensors]
-    if not size or 2 * len(pairs) != len(tensors) or any(a.dim() != 2 or b.dim() != 2 for a, b in pairs):
-        return parameters, None
-    change = sum(float(((a @ a.T) * (b.T @ b)).sum()) for a, b in pairs)
-    return parameters, abs(scale) * math.sqrt(max(0.0, change) / size)
-
-
-def policy_change(model: str, saved: Path | None) -> tuple[int, float | None]:
-    """(parameters, relative weight change from the initial model to a checkpoint's folder) of a policy.
-
-    They are 0 and None if unknown.
-    """
-    begun = local(model)
-    if begun is None:
-        return 0, None
-    if saved is None:
-        return weight_change(begun, begun)[0], None
-    if trained := lora(saved):
-        return adapter_change(begun, assembled(saved), trained["lora_alpha"] / trained["r"])
-    ready = saved / "huggingface"
-    return weight_change(begun, ready if any(ready.glob("*.safetensors")) else assembled(saved))
 
 
 def lora(saved: Path) -> dict[str, Any] | None:

@@ -150,12 +150,12 @@ def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
     report = Report("u", "t")
     asyncio.run(made._fill(report, sample))
     assert report.measures == [{"pass_rate": pytest.approx(2 / 3)}]
-    assert [agent for agent, _ in report.read] == ["coder", "tester"] * 2
-    read = [tokens for _, tokens in report.read]
+    assert [turn.agent for turn in report.turns] == ["coder", "tester"] * 2
+    read = [turn.read for turn in report.turns]
     line = "print(int(input()) ** 2)"  # all that a tester sees of the coder's text
     share = len(line.replace(" ", "")) / len("".join(SQUARE.split()))
     assert read == [0, 0, 0, pytest.approx(len(SQUARE) * share)]
     tasks.seconds = None  # type: ignore[assignment]
     again = Report("u", "t")
     asyncio.run(made._fill(again, sample))
-    assert (again.measures, len(again.read)) == ([], 4)
+    assert (again.measures, len(again.turns)) == ([], 4)

@@ -26,6 +26,12 @@ def test_wilson_ends_where_the_score_test_does(successes: int, tasks: int) -> No
 # What the driver makes of the rollout workers' reports
 
 
+def turn(agent: str, read: float) -> Any:
+    from marl_verl.backend.protocol import TurnCount
+
+    return TurnCount(agent, 1, read, False, False)
+
+
 def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Any:
     from marl_verl.algo.sampling import Failure
     from marl_verl.backend.protocol import Report
@@ -45,7 +51,7 @@ def test_a_metric_is_the_mean_over_the_tasks_that_report_it() -> None:
             metrics={"tree/gain": 1.0},
             extra_tokens={"rollout": 5},
             measures=[{"pass_rate": 0.5}, {}],
-            read=[("solver", 4.0), ("solver", 0.0)],
+            turns=[turn("solver", 4.0), turn("solver", 0.0)],
         ),
         reported([False], failures=2, metrics={"tree/gain": 0.5}, extra_tokens={"rollout": 2, "credit": 1}),
         reported([False]),
@@ -79,8 +85,8 @@ def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
     from marl_verl.trainer.metrics import validation_metrics
 
     greedy = [
-        reported([True], set="easy", measures=[{"pass_rate": 1.0}], read=[("a", 3.0)]),
-        reported([False], set="hard", measures=[{"pass_rate": 0.5}], read=[("a", 1.0)]),
+        reported([True], set="easy", measures=[{"pass_rate": 1.0}], turns=[turn("a", 3.0)]),
+        reported([False], set="hard", measures=[{"pass_rate": 0.5}], turns=[turn("a", 1.0)]),
         reported([], failures=1, set="hard"),
     ]
     found = validation_metrics(greedy, greedy[:2])
