@@ -146,7 +146,6 @@ def evaluate(
     steps: str | Sequence[int] | None = None,
     plugins: Sequence[StrPath] = (),
     backend: Backend | None = None,
-    output: StrPath | None = None,
     progress: Progress = True,
 ) -> Evaluation:
     """Evaluate a team on held-out tasks, as `marl-verl eval` does.
@@ -168,7 +167,6 @@ def evaluate(
         steps: those of the cross-play; default: 0 and every checkpoint.
         plugins: plugin files in addition to the run's copies.
         backend: as in `train`; default: that of the run.
-        output: a file to which the numbers are also written, as JSON.
         progress: as in `train`.
 
     Returns:
@@ -187,7 +185,6 @@ def evaluate(
 
     with alone():
         begun, display = time.time(), Display.of(progress)
-        file = None if output is None else Path(output)
         recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
         if recipe:
             made = outside_loop(lambda: _plan(run, _lines(overrides, backend), None, plugins, False))
@@ -203,7 +200,7 @@ def evaluate(
                 shutil.rmtree(run)
             raise
         with locked(checked.run) as lock:
-            return launch(checked, display, begun, file, lock)
+            return launch(checked, display, begun, lock)
 
 
 def explain(

@@ -205,7 +205,6 @@ def test_a_recipe_is_evaluated_without_training(
     assert [path.name for path in Path("runs/inventory-1/evaluations").glob("*.json")] == ["step_0.json"]
     assert "agent   asker acts with policy asker, before training" in capsys.readouterr().out
     assert main(["eval", str(RECIPE), "--step", "3"]) == 2
-    assert main(["eval", str(RECIPE), "--dry-run"]) == 0
     assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
 
 
@@ -248,8 +247,7 @@ def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
 
 def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    output = Path("out.json")
-    arguments = ["--json", "--output", str(output), "--swap", "asker=holder", "--step", "20", "--seed", "9"]
+    arguments = ["--json", "--swap", "asker=holder", "--step", "20", "--seed", "9"]
     assert main(["eval", str(run), *arguments]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
@@ -260,7 +258,6 @@ def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.
     assert document["seconds"] > 0
     assert document["settings"]["seed"] == 9
     assert _Played.seen["config"].marl.run.seed == 9
-    assert json.loads(output.read_text()) == document
     kept = run / "evaluations"
     names = ["step_20_swap-asker-holder.json", "step_20_swap-asker-holder.jsonl", "step_20_swap-asker-holder.log"]
     assert sorted(path.name for path in kept.iterdir()) == names

@@ -10,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.backend import cluster
-from marl_verl.config import hardware
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
-from marl_verl.run.describe import describe
-from marl_verl.run.prepare import plan_run
 from marl_verl.team import TeamConfig, read_team
-from tests.sites import python_path
 
 INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
@@ -155,42 +150,13 @@ def _packs(sizes: list[int], nodes: list[int]) -> bool:
 # The hardware of a run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("there", "device"), [("gpu", "cuda"), ("cpu", "cpu"), (None, "cpu")])
-def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_line(
-    there: str | None, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
-    monkeypatch.setattr(hardware, "_ACCELERATORS", ())
-    monkeypatch.setattr(cluster, "hardware", lambda config, overrides: there)
-    plan = plan_run(INVENTORY, ["+ray_kwargs.ray_init.address=auto"])
-    assert plan.resolved.trainer.device == device
-    assert ("1 GPU dedicated" if device == "cuda" else "1 slot dedicated") in describe(plan)
-    assert any(need.where == "this machine" for need in plan.needs) is (device == "cpu")  # its memory matters
+def test_the_gpus_of_a_cluster_are_not_left_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
 
+    from marl_verl.backend.verl import session
 
-FAKE_RAY = """
-import os
-def init(address, **options):
-    assert (address, os.environ["RAY_AUTH_MODE"]) == ("10.0.0.1:6379", "token")
-    print("connected")
-def nodes():
-    return [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": False, "Resources": {"GPU": 8.0}}]
-"""
-
-
-@pytest.mark.slow
-def test_a_cluster_is_asked_in_a_process_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ray.py").write_text(FAKE_RAY)
-    for name, value in python_path(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
-
-    def asked(address: str | None, *overrides: str) -> str | None:
-        return cluster.hardware(OmegaConf.create({"ray_kwargs": {"ray_init": {"address": address}}}), overrides)
-
-    assert asked("10.0.0.1:6379") == "cpu"
-    assert asked("10.0.0.2:6379") is None
-    assert [asked(None), asked("local"), asked("10.0.0.1:6379", "hardware=gpu")] == [None] * 3
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 64, "accelerator_type:H100": 1}}])
+    monkeypatch.setattr(session, "_pools", lambda config: [])
+    config = OmegaConf.create({"trainer": {"device": "cpu"}, "ray_kwargs": {"ray_init": {"address": "auto"}}})
+    with pytest.raises(MarlError, match="has accelerators, and this machine has none: add hardware=gpu"):
+        session.check_slots(config)

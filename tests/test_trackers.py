@@ -59,10 +59,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_wandb_needs_a_key_unless_it_is_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def offline() -> bool:
-        config = OmegaConf.create({"trainer": {"logger": ["wandb"]}})
-        mode = trackers.variables(tmp_path, ["wandb"]).get("WANDB_MODE")
-        assert bool(trackers.keyless(config)) == (mode == "offline")
-        return mode == "offline"
+        return trackers.variables(tmp_path, ["wandb"]).get("WANDB_MODE") == "offline"
 
     assert offline()
     (tmp_path / ".netrc").write_text("machine elsewhere.org login user password key\n")

@@ -7,13 +7,9 @@ Uses an internal of Ray: `canonicalize_bootstrap_address`, which finds the addre
 
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.config.hardware import HARDWARE_VARIABLE, ray_address
 from marl_verl.errors import MarlError
 
 QUEUE = ("TransferQueueController", "transfer_queue")
@@ -21,8 +17,6 @@ QUEUE = ("TransferQueueController", "transfer_queue")
 
 PATIENCE = 10.0
 """Seconds to wait for the cluster's head node; Ray itself waits for minutes."""
-ASKING = 60.0
-"""Seconds to wait for the list of a cluster's nodes."""
 
 
 def send_token() -> None:
@@ -63,38 +57,3 @@ def connect(address: str, **options: Any) -> None:
         return  # the cluster is free
     used = f"another run uses the Ray cluster at '{head}' ({key}), and TransferQueue would mix their rows"
     raise MarlError(f"{used}. Wait until that run has ended, or start a cluster for each run")
-
-
-def hardware(config: Any, overrides: Sequence[str]) -> str | None:
-    """ "gpu" if a node of the run's cluster has an accelerator, "cpu" if none has, asked in a separate process: Ray
-    changes signal handlers and leaves threads.
-
-    None if the run starts Ray itself, if a user has set it, or if the cluster cannot be reached, which fails later.
-    """
-    address = ray_address(config)
-    if address is None or HARDWARE_VARIABLE in os.environ or any(map(_sets_hardware, overrides)):
-        return None
-    command = [sys.executable, "-m", __name__, address]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASKING, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    return done.stdout.split()[-1] if done.returncode == 0 else None
-
-
-def _sets_hardware(override: str) -> bool:
-    return override.startswith("hardware=")
-
-
-def _print_hardware(address: str) -> None:
-    send_token()
-    import ray
-
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    # Ray adds `accelerator_type:NAME` to the resources of nodes with a real accelerator; `GPU` may be a logical one
-    resources = [name for node in ray.nodes() if node["Alive"] for name in node["Resources"]]
-    print("gpu" if any(name.startswith("accelerator_type:") for name in resources) else "cpu")
-
-
-if __name__ == "__main__":
-    _print_hardware(sys.argv[1])

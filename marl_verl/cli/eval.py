@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marl_verl.api import evaluate, train
+from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
@@ -28,7 +28,7 @@ EXAMPLES = """
 
 PASSED_ON = (
     *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "at_once", "cross_play", "steps"),
-    *("backend", "output"),
+    "backend",
 )
 """Options that are passed to `evaluate` under the same name."""
 
@@ -58,13 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
     at_once = "maximum number of episodes in flight (default: 256); 1 measures times without load"
     parser.add_argument("--at-once", type=int, metavar="N", help=at_once)
-    parser.add_argument("--dry-run", action="store_true", help="check a recipe as train does, start nothing")
-    parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
     cross_play = "checkpoints of a team with two sides play each other: mean outcomes of all pairs, and Elo ratings"
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
     parser.add_argument("--steps", metavar="0,20,40", help="steps of --cross-play (default: 0 and every checkpoint)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to a file")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,10 +70,6 @@ def run(options: argparse.Namespace) -> int:
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
-    if options.dry_run:
-        how = {"dry_run": True, "assume": options.assume, "backend": options.backend}
-        train(options.run, overrides, plugins=options.plugin, **how)
-        return 0
     display = Display(Output(file=sys.stderr) if options.json else None)
     arguments = {name: getattr(options, name) for name in PASSED_ON}
     done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import time
@@ -14,7 +15,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from marl_verl.episode import Episode
-from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.extensions import extension
@@ -50,10 +50,8 @@ class Evaluation:
         return map(file.episode, file.episodes)
 
 
-def launch(
-    plan: EvaluationPlan, display: Display, begun: float, output: Path | None = None, lock: int | None = None
-) -> Evaluation:
-    """Run an evaluation that was requested at time `begun`, and write its numbers to `output`, too.
+def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | None = None) -> Evaluation:
+    """Run an evaluation that was requested at time `begun`.
 
     `lock` is the descriptor of the run's `locked`. Log and episodes are kept in the run directory even if it fails.
     """
@@ -71,11 +69,7 @@ def launch(
         shutil.rmtree(plan.folder, ignore_errors=True)
     changes = {key: plan.settings[key] for key in ("swap", "untrained")}
     numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
-    for path in filter(None, (file, output)):
-        try:
-            path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise MarlError(f"cannot write '{path}': {error.strerror}") from error
+    file.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
     return Evaluation(numbers, file)
 
 
@@ -88,19 +82,8 @@ def _free(plan: EvaluationPlan) -> Path:
     base = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
     if plan.request.pairings:
         base = "cross-play"
-    path, number = evaluations / f"{base}.json", 1
-    while _taken(path, plan.settings):
-        number += 1
-        path = evaluations / f"{base}_{number}.json"
-    return path
-
-
-def _taken(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a file has the result of another evaluation; a result with equal settings is replaced."""
-    try:
-        return path.is_file() and bool(read_json(path)["settings"] != settings)
-    except (MarlError, KeyError, TypeError):
-        return True
+    numbered = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+    return next(path for name in numbered if not (path := evaluations / f"{name}.json").exists())
 
 
 def _heading(plan: EvaluationPlan) -> str:

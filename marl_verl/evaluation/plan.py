@@ -71,7 +71,7 @@ class EvaluationPlan:
         folder: the evaluation's temporary folder below the run directory; it does not exist yet.
         config: the resolved config.
         team: the evaluated team, with every policy frozen.
-        settings: the arguments, stored in the result; equal settings identify the same evaluation.
+        settings: the arguments, stored in the result.
         files: plugin files: the run's copies, and those given by the user.
     """
 

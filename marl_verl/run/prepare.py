@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Sampler
-from marl_verl.backend import cluster
 from marl_verl.config import checks, engine, fit
 from marl_verl.config.backend import check_local, choose_backend, is_local
 from marl_verl.config.checks import check_with_verl
@@ -43,7 +42,7 @@ from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.progress import Display
 from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
 from marl_verl.run.run_dir import STARTS, machine, packages
-from marl_verl.run.trackers import check_trackers, keyless
+from marl_verl.run.trackers import check_trackers
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import write_tasks
@@ -75,8 +74,6 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
         dry_run: without the tasks that would be downloaded, and without the checks that need them.
     """
     config = compose(recipe, overrides)
-    if (there := cluster.hardware(config, overrides)) is not None:
-        config = compose(recipe, overrides, there)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     config.marl.run.backend = choose_backend(config, overrides)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
@@ -212,7 +209,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
         for split in SPLITS
         if split not in remote
     }
-    notes = [*drop_overlong(config, team, tasks, made), *keyless(config)]
+    notes = [*drop_overlong(config, team, tasks, made)]
     notes += [f"{split} tasks are {why}: a dry run loads and checks none" for split, why in remote.items()]
     if not remote:
         checks.check_tasks(tasks, config)

@@ -6,7 +6,6 @@ Uses verl internals: the names, environment variables and adapters of `verl.util
 from __future__ import annotations
 
 import importlib.util
-import netrc
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -26,8 +25,6 @@ TRACKERS = {
     "vemlp_wandb": "volcengine-ml-platform",
 }
 """Name in `trainer.logger` -> the distribution that it needs besides verl's own ("" for none)."""
-WITHOUT_KEY = ("offline", "disabled", "dryrun")
-"""Values of WANDB_MODE with which W&B needs no API key."""
 
 
 def names_of(config: Any) -> list[str]:
@@ -53,30 +50,12 @@ def check_trackers(config: Any) -> Iterator[str]:
             yield f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}"
 
 
-def keyless(config: Any) -> list[str]:
-    """A note, if W&B is a tracker and has no API key: it then records offline."""
-    if "wandb" not in names_of(config) or not _offline():
-        return []
-    remedy = "to follow it there, log in (wandb login) or set WANDB_API_KEY"
-    return [f"tracker 'wandb' has no API key: it records into the run directory (upload with wandb sync); {remedy}"]
-
-
 def _offline() -> bool:
-    """Whether W&B would ask for a key: neither the environment nor the netrc file has one for its server.
-
-    Not by importing wandb, which takes 4 s.
-    """
-    if (
-        os.environ.get("WANDB_MODE") in WITHOUT_KEY
-        or {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"} & os.environ.keys()
-    ):
-        return False
-    server = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc
-    try:
-        hosts = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc").hosts
-    except (netrc.NetrcParseError, OSError):
-        return True
-    return not any(host == server or "wandb" in host or "coreweave" in host for host in hosts)
+    """Whether W&B would ask for a key, in a terminal that shows no question of it."""
+    named = {"WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"} & os.environ.keys()
+    server = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc or "wandb"
+    login = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+    return not named and not (login.is_file() and server in login.read_text(errors="replace"))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from marl_verl_diagnose.doctor import Finding, error, loading, machine, ok, packages, warning
@@ -214,7 +215,7 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("free", "state"), [(20, "ok"), (6, "warning")])
 def test_memory(free: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available", lambda: free * GIB)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=free * GIB))
     assert machine.memory().state == state
 
 

@@ -38,7 +38,8 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
 
     The run's plugin files are in use (`use_plugin_files`). MarlError: the step is not stored, or its files are damaged.
     """
-    file = _episodes(stored(folder)[kind][step])
+    source, content = read_file("replay", stored(folder)[kind][step], "step file")
+    file = EpisodeFile.parse(unpacked(content, source), source)
     explained, problem = _explained(folder, step) if kind == "train" else (None, None)
     rows = {} if explained is None else {row["key"]: row for row in explained if not row["padding"]}
     groups = _Groups(rows)
@@ -80,12 +81,6 @@ def _cut(detail: str) -> str:
     if len(detail) <= MOST_DETAIL:
         return detail
     return f"{detail[:MOST_DETAIL]} ... (cut: {len(detail)} characters)"
-
-
-def _episodes(path: Path) -> EpisodeFile:
-    """The file with a step's episodes. MarlError if it, or one of its lines, is damaged."""
-    source, content = read_file("replay", path, "step file")
-    return EpisodeFile.parse(unpacked(content, source), source)
 
 
 def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | None]:

@@ -71,17 +71,10 @@ def gpus() -> Iterator[Finding]:
             yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {models}")
 
 
-def available(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Free memory of this machine, or of the container that limits it."""
-    free, limit, used = psutil.virtual_memory().available, cgroup / "memory.max", cgroup / "memory.current"
-    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()).isdigit():
-        free = min(free, int(text) - int(used.read_text()))
-    return float(free)
-
-
 def memory() -> Finding:
-    """Free memory of the machine, or of its container, compared with small runs on a CPU."""
-    there = f"{(free := available()) / GIB:.1f} GiB are free"
+    """Free memory of the machine, compared with small runs on a CPU."""
+    free = psutil.virtual_memory().available
+    there = f"{free / GIB:.1f} GiB are free"
     if free < 8 * GIB:  # two policies on Ray, from the measured peaks (docs/benchmarks.md), rounded up
         message = f"{there}; one policy on a CPU needs about 5 GiB, two about 8"
         return warning("memory", message, "close other programs, or let the agents share a policy")
