@@ -4,12 +4,13 @@ split for every seed."""
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Options
 from marl_verl.tasks.task import Split, Task, winner
 from marl_verl.tasks.task_files import read_tasks
@@ -77,6 +78,34 @@ class TaskSet(Options):
         """The score of an answer without the solution (public tests, a format check), a number. Inference chooses among
         attempts by it; `score` then scores the chosen one. May be async."""
         raise NotImplementedError(f"{type(self).__name__} has no public_score, which choosing among attempts needs")
+
+
+class DrawnTasks(TaskSet):
+    """Base of task sets that draw random tasks, each in one split only, and demonstrations for the models of agents."""
+
+    name: ClassVar[str]
+    agents: ClassVar[tuple[str, ...]]
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. MarlError if the split has fewer."""
+        rng = random.Random(f"{self.name} {split} {seed}")
+        return distinct(lambda: self._draw(rng, split), count, split, self.name)
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of training tasks: a share `good` is right, the others are careless."""
+        if agent not in self.agents:
+            raise unknown(f"agent of {self.name}", agent, self.agents)
+        rng = random.Random(f"{self.name} demonstrations {agent} {seed}")
+        tasks = (distinct(lambda: self._draw(rng, "train"), 1, "train", self.name)[0] for _ in range(count))
+        return [self._demonstration(agent, task, rng, good) for task in tasks]
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None if it is not in this split."""
+        raise NotImplementedError
+
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        """What an agent sees and answers, right with probability `good`."""
+        raise NotImplementedError
 
 
 def quick(fn: F) -> F:

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from marl_verl import Task
-from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out
+from marl_verl.tasks import DrawnTasks, Split, held_out
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CODER, TESTER, CoderTester
 
@@ -23,7 +22,7 @@ INPUTS = (3, 0, -2, 11)
 """Inputs of the tests; the first is public."""
 
 
-class SmallPrograms(CodeWithTests):
+class SmallPrograms(DrawnTasks, CodeWithTests):
     """Programs that read a number and print it plus, minus or times another one, judged by four tests.
 
     In careless demonstrations the coder writes the wrong sign, and the tester a test with the wrong output.
@@ -32,12 +31,13 @@ class SmallPrograms(CodeWithTests):
         largest: the largest number in a task.
     """
 
+    name = "small-programs"
+    agents = (CODER, TESTER)
     largest: Annotated[int, Interval(ge=9, le=999)] = 99
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A task is in one split only. MarlError if the split has fewer."""
-        rng = random.Random(f"small-programs {split} {seed}")
-        return self.marked(distinct(lambda: self._draw(rng, split), count, split, "small-programs"))
+        """`count` different tasks. MarlError if the split has fewer."""
+        return self.marked(super().generate(split, count, seed))
 
     def vocabulary(self) -> list[str]:
         """Words of observations and answers, from which the byte pairs are learnt."""
@@ -46,24 +46,16 @@ class SmallPrograms(CodeWithTests):
         tester = ["```json", '[{"input":', '"output":', '"0",', '"1",', '"}]', "output", "json"]
         return [*numbers, *SIGNS, *SIGNS.values(), "failed", *coder, *tester]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
-        if agent not in (CODER, TESTER):
-            raise unknown("agent of small-programs", agent, (CODER, TESTER))
-        rng = random.Random(f"small-programs demonstrations {agent} {seed}")
-        pairs = []
-        for _ in range(count):
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "small-programs")
-            word, number = task.prompt.split()
-            right = rng.random() < good
-            failed = [tested(word, int(number), True)] if rng.random() < 0.3 else []
-            if agent == CODER:
-                wrong = rng.choice([other for other in SIGNS if other != word])
-                answer = fenced("python", program(word if right else wrong, number))
-            else:
-                answer = fenced("json", json.dumps([tested(word, int(number), right)]))
-            pairs.append((sees(task, failed), answer))
-        return pairs
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        word, number = task.prompt.split()
+        right = rng.random() < good
+        failed = [tested(word, int(number), True)] if rng.random() < 0.3 else []
+        if agent == CODER:
+            wrong = rng.choice([other for other in SIGNS if other != word])
+            answer = fenced("python", program(word if right else wrong, number))
+        else:
+            answer = fenced("json", json.dumps([tested(word, int(number), right)]))
+        return sees(task, failed), answer
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         word, number = rng.choice(list(SIGNS)), rng.randint(2, self.largest)

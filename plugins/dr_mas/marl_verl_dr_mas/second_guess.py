@@ -17,9 +17,8 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from marl_verl import MarlError, Task, TaskSet, Workflow
-from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out, quick
+from marl_verl import MarlError, Task, Workflow
+from marl_verl.tasks import DrawnTasks, Split, held_out, quick
 
 if TYPE_CHECKING:
     from marl_verl import Episode, Turn
@@ -36,7 +35,7 @@ PLACES = (1, 2)  # where the prize may be
 HELD_OUT = 10  # one row of boxes in ten
 
 
-class SecondGuessTasks(TaskSet):
+class SecondGuessTasks(DrawnTasks):
     """Four boxes in a row, and what is in them: a prize in one of the two in the middle.
 
     Options:
@@ -44,21 +43,13 @@ class SecondGuessTasks(TaskSet):
     """
 
     quick = True
-
+    name = "second-guess"
+    agents = (SOLVER, VERIFIER, REVISER)
     likely: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.likely <= 1:
             raise MarlError(f"likely must be 0.5 to 1, got {self.likely}")
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A row of boxes is in one split only, whatever the seed.
-
-        Raises:
-            MarlError: the split has fewer tasks.
-        """
-        rng = random.Random(f"second-guess {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "second-guess")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 when the answer is the box with the prize, else 0. MarlError unless it is a text."""
@@ -72,22 +63,13 @@ class SecondGuessTasks(TaskSet):
         """All words of observations and answers."""
         return [*DIGITS, *PRIZES, *JUNK, NOTHING, "boxes", "not", "found", APPROVE, REJECT, UNSURE]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of mixed quality, on training tasks only.
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        """Right: the second box, after a rejection the third, the right verdict.
 
-        A share `good` is right: the second box, after a rejection the third, the right verdict. The careless solver
-        and reviser name the first box, whatever was rejected; the careless verifier approves, or is unsure, which is no
-        verdict. The reviser sees rejections only.
+        The careless solver and reviser name the first box, whatever was rejected; the careless verifier approves, or is
+        unsure, which is no verdict. The reviser sees rejections only.
         """
-        if agent not in _SHOWN:
-            raise unknown("agent of second-guess", agent, _SHOWN)
-        rng = random.Random(f"second-guess demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._draw(rng, "train")
-            if task is not None:
-                pairs.append(_SHOWN[agent](task, rng, rng.random() < good))
-        return pairs
+        return _SHOWN[agent](task, rng, rng.random() < good)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from marl_verl import Task, TaskSet, Workflow
+from marl_verl import Task, Workflow
 from marl_verl.algo.algorithms import Metric
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError, unknown
-from marl_verl.tasks import Split, distinct, held_out
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 if TYPE_CHECKING:
     from marl_verl.algo.sampling import Sample
@@ -29,7 +29,7 @@ NOTHING = "none"
 HELD_OUT = 5  # one list in five
 
 
-class Cover(TaskSet):
+class Cover(DrawnTasks):
     """Lists of items. An answer is one word per agent; its score is the share of the items that are chosen.
 
     Options:
@@ -37,13 +37,8 @@ class Cover(TaskSet):
     """
 
     quick = True
-
+    name = "cover"
     items: Annotated[int, Interval(ge=2, le=8)] = 2
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different lists. A list is in one split only, whatever the seed. MarlError if there are fewer."""
-        rng = random.Random(f"cover {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "cover")
 
     def score(self, task: Task, answer: Any) -> float:
         """Share of the items that are chosen. MarlError unless the answer is a text."""

@@ -19,10 +19,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
-from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 LEFT, RIGHT = "left", "right"
 ALONE = "alone"  # a team of one: it knows both halves, and its move counts for both
@@ -34,7 +33,7 @@ BOTH, ONE, STAYED = 1.0, 0.4, 0.1
 STAYING = 0.9  # of the careless demonstrations
 
 
-class Rendezvous(TaskSet):
+class Rendezvous(DrawnTasks):
     """Tasks on random places. An answer is the last joint move, agent -> text.
 
     Options:
@@ -43,22 +42,14 @@ class Rendezvous(TaskSet):
     """
 
     quick = True
-
+    name = "rendezvous"
+    agents = (LEFT, RIGHT, ALONE)
     length: int = 2
     shift: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 4:
             raise MarlError(f"rendezvous: length must be 1 to 4, got {self.length}")
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different places. A place is in one split only, whatever the seed.
-
-        Raises:
-            MarlError: the split has fewer places.
-        """
-        rng = random.Random(f"rendezvous {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "rendezvous")
 
     def score(self, task: Task, answer: Any) -> float:
         """r of a joint move. MarlError for anything but agent -> text."""
@@ -78,26 +69,16 @@ class Rendezvous(TaskSet):
         """All words of observations and answers."""
         return [*LETTERS, *DIGITS, "know", "said", "heard", STAY, NOTHING]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of mixed quality, on training places only.
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        """Right: send the known half, and go to the place once the other half is known.
 
-        A share `good` is right: send the known half, and go to the place once the other half is known. Of the rest,
-        90 % stay, and 10 % go to a place with a random other half: with more of them, a tiny model does not learn to
-        copy the half that it has heard, so that no team of such models ever meets.
+        Of the others, 90 % stay, and 10 % go to a place with a random other half: with more of them, a tiny model does
+        not learn to copy the half that it has heard, so that no team of such models ever meets.
         """
-        if agent not in (LEFT, RIGHT, ALONE):
-            raise unknown("agent of rendezvous", agent, (LEFT, RIGHT, ALONE))
-        rng = random.Random(f"rendezvous demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._draw(rng, "train")
-            if task is None:
-                continue
-            place = " ".join(place_of(task))
-            seen, right = self._alone(task, rng) if agent == ALONE else self._situation(task, agent, rng)
-            careless = STAY if rng.random() < STAYING else self._guess(task, agent, rng)
-            pairs.append((seen, (place if right is None else right) if rng.random() < good else careless))
-        return pairs
+        place = " ".join(place_of(task))
+        seen, right = self._alone(task, rng) if agent == ALONE else self._situation(task, agent, rng)
+        careless = STAY if rng.random() < STAYING else self._guess(task, agent, rng)
+        return seen, (place if right is None else right) if rng.random() < good else careless
 
     def _situation(self, task: Task, agent: str, rng: random.Random) -> tuple[str, str | None]:
         """(a possible observation, the right move; None: the place)."""

@@ -17,9 +17,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marl_verl import MarlError, Task, TaskSet
-from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out
+from marl_verl import MarlError, Task
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 SHIFTER, FLIPPER = "shifter", "flipper"
 DIGITS = tuple("0123456789")
@@ -32,7 +31,7 @@ NOTHING = "none"  # shown in place of a word of an attempt that is not a digit
 HELD_OUT = 10  # one task in ten
 
 
-class SymbolTests(TaskSet):
+class SymbolTests(DrawnTasks):
     """Tasks with random tests.
 
     Options:
@@ -43,7 +42,8 @@ class SymbolTests(TaskSet):
     """
 
     quick = True
-
+    name = "symbol-tests"
+    agents = tuple(KNOWN)
     length: int = 3
     hidden: int = 1
     spill: float = 0.1
@@ -55,15 +55,6 @@ class SymbolTests(TaskSet):
             raise MarlError(f"symbol-tests: hidden must be 0 to {self.length - 1}, got {self.hidden}")
         if not 0 <= self.spill <= 1:
             raise MarlError(f"symbol-tests: spill must be 0 to 1, got {self.spill}")
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. For any seed, a list of tests occurs in only one split.
-
-        Raises:
-            MarlError: the split has fewer tasks.
-        """
-        rng = random.Random(f"symbol-tests {split} {seed}")
-        return distinct(lambda: self._of(rng, split), count, split, "symbol-tests")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 if all tests pass, else 0. MarlError if the answer is not a string."""
@@ -78,28 +69,19 @@ class SymbolTests(TaskSet):
         """All words of observations and answers."""
         return [*DIGITS, *KINDS, "tests", "attempt", "results", PASS, FAIL, UNSEEN, NOTHING]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of mixed quality, on training tasks only; every second one refines an attempt.
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        """Every second one refines an attempt.
 
         For each digit of the answer: for a kind that the agent masters, the right digit with probability `good`. For
         another kind the right digit with probability `good * spill`; else, with probability `good`, the attempt's digit
         if there is one that did not fail. Otherwise the test's own digit, which passes no test.
         """
-        if agent not in KNOWN:
-            raise unknown("agent of symbol-tests", agent, KNOWN)
-        rng = random.Random(f"symbol-tests demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._draw(rng)
-            if _held_out(task):
-                continue
-            seen, old = first_sees(task), [NOTHING] * self.length
-            outcomes = [FAIL] * self.length
-            if rng.random() < 0.5:
-                before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
-                seen, old, outcomes = again_sees(task, before), shown(task, before), results(task, before)
-            pairs.append((seen, " ".join(self._crowd(rng, agent, task, old, outcomes, good))))
-        return pairs
+        seen, old = first_sees(task), [NOTHING] * self.length
+        outcomes = [FAIL] * self.length
+        if rng.random() < 0.5:
+            before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
+            seen, old, outcomes = again_sees(task, before), shown(task, before), results(task, before)
+        return seen, " ".join(self._crowd(rng, agent, task, old, outcomes, good))
 
     def _crowd(
         self, rng: random.Random, agent: str, task: Task, old: Sequence[str], outcomes: Sequence[str], good: float
@@ -116,23 +98,15 @@ class SymbolTests(TaskSet):
                 answer.append(digit)
         return answer
 
-    def _of(self, rng: random.Random, split: Split) -> Task | None:
-        """A random task, or None if it is in the other split."""
-        task = self._draw(rng)
-        return task if _held_out(task) == (split == "test") else None
-
-    def _draw(self, rng: random.Random) -> Task:
-        """A random task of either split."""
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
         kinds = rng.choices(list(KINDS), k=self.length)
         while not any(kind in SHIFTS for kind in kinds) or not any(kind in FLIPS for kind in kinds):
             kinds = rng.choices(list(KINDS), k=self.length)
         tests = [[kind, rng.choice(DIGITS)] for kind in kinds]
         prompt = "tests " + " ".join(f"{kind} {digit}" for kind, digit in tests)
+        if held_out(prompt, HELD_OUT) != (split == "test"):
+            return None
         return Task(f"symbol-{prompt}", prompt, {"tests": tests, "hidden": self.hidden})
-
-
-def _held_out(task: Task) -> bool:
-    return held_out(task.prompt, HELD_OUT)
 
 
 def wanted(kind: str, digit: str) -> str:

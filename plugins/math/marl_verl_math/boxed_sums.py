@@ -8,8 +8,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from marl_verl import Task
-from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out
+from marl_verl.tasks import DrawnTasks, Split, held_out
 from marl_verl_math.answers import boxed
 from marl_verl_math.solver_verifier import APPROVE, REJECT, SOLVER, VERIFIER, SolverVerifier
 from marl_verl_math.tasks import MathTasks
@@ -18,7 +17,7 @@ HELD_OUT = 10  # one pair of numbers in ten
 NOTHING = "none"  # what the verifier sees of a solution without a box
 
 
-class BoxedSums(MathTasks):
+class BoxedSums(DrawnTasks, MathTasks):
     """Sums of two numbers.
 
     In careless demonstrations the solver boxes the first number, and the verifier approves.
@@ -27,12 +26,9 @@ class BoxedSums(MathTasks):
         largest: the largest number.
     """
 
+    name = "boxed-sums"
+    agents = (SOLVER, VERIFIER)
     largest: Annotated[int, Interval(ge=4, le=200)] = 20
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A pair of numbers is in one split only. MarlError if the split has fewer."""
-        rng = random.Random(f"boxed-sums {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "boxed-sums")
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
@@ -40,24 +36,14 @@ class BoxedSums(MathTasks):
         words = ["sum", "solution", "rejected", NOTHING, verdict_of(APPROVE), verdict_of(REJECT)]
         return [*numbers, *map(box, numbers), *words]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
-        if agent not in (SOLVER, VERIFIER):
-            raise unknown("agent of boxed-sums", agent, (SOLVER, VERIFIER))
-        rng = random.Random(f"boxed-sums demonstrations {agent} {seed}")
-        pairs = []
-        for _ in range(count):
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "boxed-sums")
-            first, right, careful = task.prompt.split()[1], task.data["answer"], rng.random() < good
-            wrong = box(rng.choice((first, str(rng.randint(0, 2 * self.largest)))))
-            if agent == SOLVER:
-                seen = solver_sees(task, wrong if rng.random() < 0.3 else None)
-                pairs.append((seen, box(right if careful else first)))
-            else:
-                solution = box(right) if rng.random() < 0.5 else wrong
-                decision = APPROVE if not careful or solution == box(right) else REJECT
-                pairs.append((verifier_sees(task, solution), verdict_of(decision)))
-        return pairs
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        first, right, careful = task.prompt.split()[1], task.data["answer"], rng.random() < good
+        wrong = box(rng.choice((first, str(rng.randint(0, 2 * self.largest)))))
+        if agent == SOLVER:
+            return solver_sees(task, wrong if rng.random() < 0.3 else None), box(right if careful else first)
+        solution = box(right) if rng.random() < 0.5 else wrong
+        decision = APPROVE if not careful or solution == box(right) else REJECT
+        return verifier_sees(task, solution), verdict_of(decision)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         one, other = rng.randint(0, self.largest), rng.randint(0, self.largest)

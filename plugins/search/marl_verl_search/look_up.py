@@ -8,8 +8,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from marl_verl import Task
-from marl_verl.errors import unknown
-from marl_verl.tasks import Split, distinct, held_out, tagged
+from marl_verl.tasks import DrawnTasks, Split, held_out, tagged
 from marl_verl_search.routed import ANSWERER, NO, SEARCHER, VERIFIER, YES, SearchTeam
 from marl_verl_search.tasks import SearchTasks
 
@@ -18,7 +17,7 @@ COLOURS = ("red", "blue", "green", "black", "white", "grey")
 HELD_OUT = 10  # one set of notes in ten
 
 
-class LookUpTasks(SearchTasks):
+class LookUpTasks(DrawnTasks, SearchTasks):
     """Notes such as "ada: red"; the question is a name.
 
     In careless demonstrations the verifier says yes, the searcher looks for the first name, the answerer says red.
@@ -27,12 +26,9 @@ class LookUpTasks(SearchTasks):
         notes: number of notes.
     """
 
+    name = "look-up"
+    agents = (VERIFIER, SEARCHER, ANSWERER)
     notes: Annotated[int, Interval(ge=2, le=len(NAMES))] = 4
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. Notes and question are in one split only. MarlError if the split has fewer."""
-        rng = random.Random(f"look-up {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "look-up")
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
@@ -40,24 +36,15 @@ class LookUpTasks(SearchTasks):
         verdicts = [f"<verify>{word}</verify>" for word in (YES, NO)]
         return [*words, *verdicts, *map(search, NAMES), *(f"<answer>{colour}</answer>" for colour in COLOURS)]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
-        if agent not in (VERIFIER, SEARCHER, ANSWERER):
-            raise unknown("agent of look-up", agent, (VERIFIER, SEARCHER, ANSWERER))
-        rng = random.Random(f"look-up demonstrations {agent} {seed}")
-        pairs = []
-        for _ in range(count):
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "look-up")
-            careful, colour = rng.random() < good, task.data["answers"][0]
-            known = agent == ANSWERER or (agent == VERIFIER and rng.random() < 0.5)
-            seen = sees(agent, task, f"{task.prompt} {colour}" if known else "")
-            right, careless = {
-                VERIFIER: (f"<verify>{YES if known else NO}</verify>", f"<verify>{YES}</verify>"),
-                SEARCHER: (search(task.prompt), search(NAMES[0])),
-                ANSWERER: (f"<answer>{colour}</answer>", "<answer>red</answer>"),
-            }[agent]
-            pairs.append((seen, right if careful else careless))
-        return pairs
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        careful, colour = rng.random() < good, task.data["answers"][0]
+        known = agent == ANSWERER or (agent == VERIFIER and rng.random() < 0.5)
+        right, careless = {
+            VERIFIER: (f"<verify>{YES if known else NO}</verify>", f"<verify>{YES}</verify>"),
+            SEARCHER: (search(task.prompt), search(NAMES[0])),
+            ANSWERER: (f"<answer>{colour}</answer>", "<answer>red</answer>"),
+        }[agent]
+        return sees(agent, task, f"{task.prompt} {colour}" if known else ""), right if careful else careless
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         names = sorted(rng.sample(NAMES, self.notes))

@@ -17,8 +17,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from marl_verl.errors import MarlError, unknown
-from marl_verl.tasks import Split, Task, TaskSet, distinct, held_out
+from marl_verl.errors import MarlError
+from marl_verl.tasks import DrawnTasks, Split, Task, held_out
 
 PLANNER, READER, IDLER, GOSSIP = "planner", "reader", "idler", "gossip"
 WORKERS = (READER, IDLER, GOSSIP)
@@ -30,7 +30,7 @@ EVERYTHING = "all"  # not a page of any ledger: looking it up raises LookupError
 HELD_OUT = 10  # one question in ten
 
 
-class ThreeLedgers(TaskSet):
+class ThreeLedgers(DrawnTasks):
     """Questions on random ledgers.
 
     Options:
@@ -38,21 +38,13 @@ class ThreeLedgers(TaskSet):
     """
 
     quick = True
-
+    name = "three-ledgers"
+    agents = (PLANNER, *WORKERS)
     items: int = 6
 
     def __post_init__(self) -> None:
         if not 2 <= self.items <= len(ITEMS):
             raise MarlError(f"three-ledgers: items must be 2 to {len(ITEMS)}, got {self.items}")
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A question (item and this year's ledger) is in one split only, whatever the seed.
-
-        Raises:
-            MarlError: the split has fewer tasks (few items).
-        """
-        rng = random.Random(f"three-ledgers {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "three-ledgers")
 
     def score(self, task: Task, answer: Any) -> float:
         """Terminal accuracy: 1 when the answer is this year's number of the item, else 0.
@@ -75,28 +67,18 @@ class ThreeLedgers(TaskSet):
         words = ["item", "beside", "asked", "found", NOTHING, EVERYTHING]
         return [*ITEMS[: self.items], *DIGITS, *LETTERS, PLANNER, *WORKERS, *words]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of mixed quality, on training tasks only.
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        """Right: the planner asks for the item and uses the reader's report; reader and idler look up the item and
+        report the result, the gossip reports nothing.
 
-        A share `good` is right: the planner asks for the item and uses the reader's report; reader and idler look up
-        the item and report the result, the gossip reports nothing. Of the rest, the careless planner asks for the
-        other item and uses the last reported number, and the careless worker looks up "all" and reports the opposite
-        way; the gossip always looks up the item. Reports may be missing, as in masked runs.
+        The careless planner asks for the other item and uses the last reported number, and the careless worker looks up
+        "all" and reports the opposite way; the gossip always looks up the item. Reports may be missing, as in masked
+        runs.
         """
-        if agent not in (PLANNER, *WORKERS):
-            raise unknown("agent of three-ledgers", agent, (PLANNER, *WORKERS))
-        rng = random.Random(f"three-ledgers demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._draw(rng, "train")
-            if task is None:
-                continue
-            right, first = rng.random() < good, rng.random() < 0.5
-            if agent == PLANNER:
-                pairs.append(_dispatches(task, right) if first else _answers(task, right, rng))
-            else:
-                pairs.append(_looks(task, agent, right) if first else _reports(task, agent, right, rng))
-        return pairs
+        right, first = rng.random() < good, rng.random() < 0.5
+        if agent == PLANNER:
+            return _dispatches(task, right) if first else _answers(task, right, rng)
+        return _looks(task, agent, right) if first else _reports(task, agent, right, rng)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks import Split, Task, held_out
-from marl_verl_tiny.drawn_tasks import DrawnTasks
+from marl_verl.tasks import DrawnTasks, Split, Task, held_out
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")
@@ -26,6 +25,7 @@ class Inventory(DrawnTasks):
         length: digits in a list (2 to 9).
     """
 
+    quick = True
     name = "inventory"
     agents = (HOLDER, ASKER)
     length: Annotated[int, Interval(ge=2, le=9)] = 4
@@ -41,8 +41,8 @@ class Inventory(DrawnTasks):
     def vocabulary(self) -> list[str]:
         return [*DIGITS, *ORDINALS[: self.length], "digits", "index", "message", NOTHING]
 
-    def _demonstration(self, agent: str, task: Task, right: bool) -> tuple[str, str]:
-        digits, index = task.data["digits"], task.data["index"]
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        digits, index, right = task.data["digits"], task.data["index"], rng.random() < good
         if agent == HOLDER:
             return holder_sees(task), " ".join(digits if right else digits[:1] * self.length)
         return asker_sees(task, " ".join(digits)), digits[index - 1] if right else digits[0]

@@ -14,9 +14,8 @@ from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative
-from marl_verl.tasks import Split, Task, held_out
+from marl_verl.tasks import DrawnTasks, Split, Task, held_out
 from marl_verl_tiny import grid
-from marl_verl_tiny.drawn_tasks import DrawnTasks
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # the mover's message if the scout did not send one cell
@@ -35,6 +34,7 @@ class SplitPlanPath(DrawnTasks):
         reach: maximum number of steps between start and goal (at least 2).
     """
 
+    quick = True
     name = "split-plan-path"
     agents = (SCOUT, MOVER)
     size: Annotated[int, Interval(ge=2, le=9)] = 4
@@ -64,7 +64,8 @@ class SplitPlanPath(DrawnTasks):
     def vocabulary(self) -> list[str]:
         return [*grid.cells(self.size), "goal", "landmark", "start", "walls", "message", NOTHING]
 
-    def _demonstration(self, agent: str, task: Task, right: bool) -> tuple[str, str]:
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        right = rng.random() < good
         start, goal, landmark = (str(task.data[key]) for key in ("start", "goal", "landmark"))
         if agent == SCOUT:
             return scout_sees(task), goal if right else landmark
