@@ -23,6 +23,7 @@ from marl_verl_testing.real import LIMIT, Finished, resume
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from marl_verl.run import private_network
+from tests.e2e import killer
 from tests.five import RECIPE
 from tests.sites import add_distribution, python_path
 
@@ -183,7 +184,8 @@ def foreign_ray() -> Iterator[None]:
 
 
 class Whole(NamedTuple):
-    """A run without interruption, and what its script printed."""
+    """A run that was killed on Ray and vLLM while it wrote checkpoint 3, and continued in one process, and what its
+    script printed."""
 
     run: Finished
     script: dict[str, Any]
@@ -203,7 +205,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         "marl.run.backend": "verl",
     }
     command = [sys.executable, "notebook.py", json.dumps({**FOUR_STEPS, **own})]
-    variables = {**os.environ, "WANDB_MODE": "offline"}
+    site = killer.write_site(tmp_path_factory.mktemp("site"))
+    kill = {"PYTHONPATH": str(site), killer.VARIABLE: f"{killer.DRIVER}|writing a checkpoint|3"}
+    variables = {**os.environ, "WANDB_MODE": "offline", **kill}
     with foreign_ray():
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr

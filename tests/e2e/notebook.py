@@ -1,25 +1,34 @@
-"""A user's script: train README's pair by the Python API, then evaluate here and explain, without the recipe's files.
+"""A user's script: train README's pair by the Python API until the trainer is killed, then without the recipe's files:
+continue the run in this process, evaluate here and explain.
 
 python notebook.py OVERRIDES, as JSON, in a folder with my_team.py and my_team.yaml. Prints what it found, as JSON.
 """
 
 import asyncio
 import json
+import os
 import pathlib
 import sys
 
-from marl_verl import evaluate, explain, load_run, train
+from marl_verl import RunError, evaluate, explain, load_run, train
 
 
 async def notebook():
-    steps = []
-    run = train(
-        "my_team.yaml",
-        json.loads(sys.argv[1]),
-        progress=lambda event: event["event"] == "step" and steps.append(event["step"]),
-    )
+    steps, died = [], ""
+
+    def progress(event):
+        if event["event"] == "step":
+            steps.append(event["step"])
+
+    try:
+        train("my_team.yaml", json.loads(sys.argv[1]), progress=progress)
+    except RunError as error:
+        died = str(error)
     for name in ("my_team.py", "my_team.yaml"):
         pathlib.Path(name).unlink()
+    del os.environ["MARL_VERL_KILL"]
+    alone = {"marl.run.private_network": False}
+    run = train(None, alone, resume="runs/mine", backend="local", progress=progress)
     again = load_run(run)
     swap = ["answerer=sender"]
     found = await asyncio.to_thread(
@@ -27,6 +36,7 @@ async def notebook():
     )
     rows = explain(run, step=2)
     return {
+        "died": died,
         "steps": steps,
         "metrics": [line["step"] for line in again.metrics if "train/success" in line],
         "summary": again.summary["steps"],

@@ -1,8 +1,8 @@
 """kill -9 of any process of a run, at any moment: a clear message, nothing left, and a continuation as if nothing was.
 
-A chain is a copy of the run of `conftest.whole` up to step 2, which is killed in step 3 and continued each time: in
-each phase of a step another victim. Four chains (MARL_VERL_LONG=1, a quarter of an hour) meet each victim in each
-phase. Without that, a run is begun in one process, continued on Ray and vLLM, killed, and finished in one process.
+A chain is a copy of a run up to step 2, which is killed in step 3 and continued each time: in each phase of a step
+another victim. Four chains (MARL_VERL_LONG=1, a quarter of an hour) meet each victim in each phase. `test_whole.py` has
+a run that is killed once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import pytest
 
 from tests.e2e import killer
 from tests.e2e.conftest import (
+    FOUR_STEPS,
     ROOT,
     Finished,
-    Whole,
-    actions,
+    foreign_ray,
     left_behind,
     left_running,
     long,
+    my_team,
     recorded,
     resume,
     tracked,
+    train,
 )
 
 pytestmark = pytest.mark.e2e
@@ -48,16 +50,26 @@ def _check_end(done: Finished, victim: str, phase: str, step: int, before: set[s
     assert left_behind() - before == set()
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The run without a kill."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    my_team(place)
+    overrides = [f"{key}={value}" for key, value in {**FOUR_STEPS, "trainer.logger": ["tensorboard"]}.items()]
+    with foreign_ray():
+        return train(place / "runs" / "run", *overrides, recipe=place / "my_team.yaml")
+
+
 @long
 @pytest.mark.parametrize("chain", range(len(VICTIMS)))
 def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happened(
-    chain: int, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chain: int, undisturbed: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other run was beside another Ray session: so the same seed gives the same run, too."""
     site = killer.write_site(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
     folder, before = tmp_path / "runs" / "killed", left_behind()
-    shutil.copytree(whole.run.folder, folder)
+    shutil.copytree(undisturbed.folder, folder)
     for step in (3, 4):
         shutil.rmtree(folder / "checkpoints" / f"step_{step}")
     overrides = [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}", "trainer.logger=[tensorboard]"]
@@ -71,35 +83,11 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     assert "team success, greedy" in done.output
     printed = [line for line in done.output.splitlines() if not line.startswith("step ")]
     assert len(printed) < 45, done.output
-    stored, expected = recorded(done), recorded(whole.run)
+    stored, expected = recorded(done), recorded(undisturbed)
     # a journal and the rows of each step; episodes of the validations before, and after steps 2 and 4
     assert len(stored["files"]) == 4 + 4 + 3
     for subject, value in expected.items():
         assert stored[subject] == value, subject
     for metric, steps in (("agent/sender/reward", [*range(1, 5)]), ("validation/success", [0, 2, 4])):
-        assert tracked(done, metric) == tracked(whole.run, metric), metric
+        assert tracked(done, metric) == tracked(undisturbed, metric), metric
         assert [step for step, _ in tracked(done, metric)] == steps
-
-
-def test_a_run_changes_between_backends(local: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Step 3 and all of step 4 but its checkpoint on Ray and vLLM; step 4 again from the checkpoint of step 3."""
-    site = killer.write_site(tmp_path / "site")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
-    folder, before = tmp_path / "runs" / "killed", left_behind()
-    shutil.copytree(local.folder, folder)
-    for step in (3, 4):
-        shutil.rmtree(folder / "checkpoints" / f"step_{step}")
-    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
-    monkeypatch.setenv(killer.VARIABLE, f"{killer.DRIVER}|writing a checkpoint|4")
-    killed = resume(folder, *place, "marl.run.backend=verl")
-    _check_end(killed, killer.DRIVER, "writing a checkpoint", 4, before)
-    monkeypatch.delenv(killer.VARIABLE)
-    done = resume(folder, "marl.run.backend=local")
-    assert done.code == 0, done.output
-    for metric in ("train/success", "policy/sender/grad_norm", "policy/answerer/pg_loss", "validation/success"):
-        values, others = ({line["step"]: line[metric] for line in run.lines(metric)} for run in (done, local))
-        assert values == pytest.approx(others, rel=0.05, abs=0.02), metric
-    for step in (3, 4):
-        sampled, expected = (actions(run, step) for run in (done, local))
-        assert sampled.keys() == expected.keys()
-        assert sum(sampled[row] == expected[row] for row in sampled) >= 0.99 * len(sampled)
