@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import importlib
 import re
+import sys
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -53,7 +54,8 @@ def tracking_of(config: Any) -> Any:
 
     names = {"project_name": config.trainer.project_name, "experiment_name": config.trainer.experiment_name}
     content = OmegaConf.to_container(config, resolve=True)
-    return Tracking(**names, default_backend=config.trainer.logger, config=content)
+    with redirect_stdout(sys.stderr):  # the log
+        return Tracking(**names, default_backend=config.trainer.logger, config=content)
 
 
 def endpoints(config: Any) -> dict[str, Endpoint]:
