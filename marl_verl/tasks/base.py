@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
@@ -99,13 +100,13 @@ class DrawnTasks(TaskSet):
         tasks = (distinct(lambda: self._draw(rng, "train"), 1, "train", self.name)[0] for _ in range(count))
         return [self._demonstration(agent, task, rng, good) for task in tasks]
 
+    @abstractmethod
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None if it is not in this split."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
         """What an agent sees and answers, right with probability `good`."""
-        raise NotImplementedError
 
 
 def quick(fn: F) -> F:

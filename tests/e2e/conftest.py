@@ -31,8 +31,6 @@ __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 MARS2 = ROOT / "recipes" / "mars2" / "cpu.yaml"
-LONG = bool(os.environ.get("MARL_VERL_LONG"))
-"""Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.long
 
 
@@ -197,13 +195,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     place, before = tmp_path_factory.mktemp("whole"), left_behind()
     my_team(place)
     shutil.copy(Path(__file__).with_name("notebook.py"), place)
-    network = not private_network._forbidden()
-    own = {
-        "marl.run.dir": "runs",
-        "marl.run.name": "mine",
-        "marl.run.private_network": network,
-        "marl.run.backend": "verl",
-    }
+    own: dict[str, Any] = {"marl.run.dir": "runs", "marl.run.name": "mine", "marl.run.backend": "verl"}
+    own |= {"marl.run.private_network": not private_network._forbidden()}
     command = [sys.executable, "notebook.py", json.dumps({**FOUR_STEPS, **own})]
     site = killer.write_site(tmp_path_factory.mktemp("site"))
     kill = {"PYTHONPATH": str(site), killer.VARIABLE: f"{killer.DRIVER}|writing a checkpoint|3"}
@@ -218,10 +211,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.fixture(scope="session")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The run of `whole` in one process."""
-    place = tmp_path_factory.mktemp("local")
+    return pair(tmp_path_factory.mktemp("local"), "local")
+
+
+def pair(place: Path, backend: str) -> Finished:
+    """A run of `FOUR_STEPS`."""
     my_team(place)
     overrides = [f"{key}={value}" for key, value in {**FOUR_STEPS, "trainer.logger": ["tensorboard"]}.items()]
-    done = train(place / "runs" / "run", *overrides, "marl.run.backend=local", recipe=place / "my_team.yaml")
+    done = train(place / "runs" / "run", *overrides, f"marl.run.backend={backend}", recipe=place / "my_team.yaml")
     assert done.code == 0, done.output
     return done
 

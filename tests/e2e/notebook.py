@@ -17,8 +17,7 @@ async def notebook():
     steps, died = [], ""
 
     def progress(event):
-        if event["event"] == "step":
-            steps.append(event["step"])
+        return event["event"] == "step" and steps.append(event["step"])
 
     try:
         train("my_team.yaml", json.loads(sys.argv[1]), progress=progress)

@@ -1,8 +1,7 @@
 """kill -9 of any process of a run, at any moment: a clear message, nothing left, and a continuation as if nothing was.
 
 A chain is a copy of a run up to step 2, which is killed in step 3 and continued each time: in each phase of a step
-another victim. Four chains (MARL_VERL_LONG=1, a quarter of an hour) meet each victim in each phase. `test_whole.py` has
-a run that is killed once.
+another victim. Four chains (MARL_VERL_LONG=1) take a quarter of an hour. `test_whole.py` has a run killed once.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ import pytest
 
 from tests.e2e import killer
 from tests.e2e.conftest import (
-    FOUR_STEPS,
     ROOT,
     Finished,
     foreign_ray,
     left_behind,
     left_running,
     long,
-    my_team,
+    pair,
     recorded,
     resume,
     tracked,
-    train,
 )
 
 pytestmark = pytest.mark.e2e
@@ -53,11 +50,8 @@ def _check_end(done: Finished, victim: str, phase: str, step: int, before: set[s
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The run without a kill."""
-    place = tmp_path_factory.mktemp("undisturbed")
-    my_team(place)
-    overrides = [f"{key}={value}" for key, value in {**FOUR_STEPS, "trainer.logger": ["tensorboard"]}.items()]
     with foreign_ray():
-        return train(place / "runs" / "run", *overrides, recipe=place / "my_team.yaml")
+        return pair(tmp_path_factory.mktemp("undisturbed"), "verl")
 
 
 @long
