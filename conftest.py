@@ -20,10 +20,12 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hypothesis import settings
-from omegaconf import DictConfig
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
+from omegaconf.base import Metadata
+from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
-from marl_verl.config import compose
+from marl_verl.config import checks, compose
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
 settings.load_profile("marl-verl")
@@ -66,6 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what all tests have imported
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _enough_memory() -> Iterator[None]:
     """Recipes are checked as on an idle machine: other programs may use the memory of this one."""
@@ -94,18 +100,30 @@ def _parsed_once() -> Iterator[None]:
     composed: dict[Any, bytes] = {}
     hydra = compose._hydra
 
+    def read(folder: Path, name: str, groups: list[str]) -> DictConfig:
+        """A recipe over the config that most extend, which Hydra composes once for each choice of groups."""
+        text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
+        recipe = OmegaConf.create(text)
+        if recipe.pop("defaults", None) != ["marl_trainer", "_self_"] or "# @" in text:
+            return hydra(folder, name, groups)
+        config = once(compose.HERE, "marl_trainer", groups)
+        OmegaConf.set_struct(config, False)
+        config.merge_with(recipe)
+        OmegaConf.set_struct(config, True)
+        return config
+
     def once(folder: Path, name: str, overrides: list[str]) -> DictConfig:
         """Compose a recipe once for each choice of groups, and apply the other overrides as Hydra does."""
         values = [line for line in overrides if "." in line.partition("=")[0]]
         groups = [line for line in overrides if line not in values]
         recipe = folder / f"{name}.yaml"
         key = (recipe, recipe.is_file() and recipe.read_bytes(), *compose.search_path(), *groups)
-        if key not in composed:
-            composed[key] = pickle.dumps(hydra(folder, name, groups))
-        config: DictConfig = pickle.loads(composed[key])  # a tenth of the time of a deep copy
         try:
+            if key not in composed:
+                composed[key] = pickle.dumps((hydra if folder == compose.HERE else read)(folder, name, groups))
+            config: DictConfig = pickle.loads(composed[key])  # a tenth of the time of a deep copy
             ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
-        except HydraException:
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, AttributeError, OSError):
             return hydra(folder, name, overrides)  # with Hydra's message
         return config
 
@@ -126,6 +144,58 @@ def _parsed_once() -> Iterator[None]:
         patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
         for module in (omegaconf.base, omegaconf._utils):
             patch.setattr(module, "parse", interpolation)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _tasks_once() -> Iterator[None]:
+    """The tasks of a set are made once for all plans with the same settings."""
+    made: dict[str, Any] = {}
+    load = checks.load_tasks
+
+    def once(task_set: Any, section: Any, split: Any, seed: int, few: int | None = None) -> Any:
+        if not type(task_set).__module__.startswith("marl_verl"):  # of a plugin file
+            return load(task_set, section, split, seed, few)
+        files = [Path(section[f"{part}_file"]) for part in ("train", "test") if section.get(f"{part}_file")]
+        contents = [file.is_file() and file.read_bytes() for file in files]
+        key = repr((type(task_set), section, split, seed, few, contents))
+        if key not in made:
+            made[key] = load(task_set, section, split, seed, few)
+        return list(made[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "load_tasks", once)
+        yield
+
+
+PLAIN = (str, int, float, bool, type(None))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _wrapped_quickly() -> Iterator[None]:
+    """OmegaConf checks each value of a config in a dozen functions: half of the time of a plan."""
+    wrap = omegaconf.omegaconf._node_wrap
+
+    def quick(parent: Any, is_optional: bool, value: Any, key: Any, ref_type: Any = Any) -> Any:
+        if ref_type is not Any:
+            return wrap(parent, is_optional, value, key, ref_type)
+        if type(value) is dict and all(type(name) is str for name in value):
+            node: Any = DictConfig({}, key, parent)
+            node.__dict__["_content"] = {name: quick(node, True, part, name) for name, part in value.items()}
+        elif type(value) is list:
+            node = ListConfig([], key, parent)
+            node.__dict__["_content"] = [quick(node, True, part, place) for place, part in enumerate(value)]
+        elif type(value) in PLAIN and not (isinstance(value, str) and ("${" in value or value == "???")):
+            node = AnyNode.__new__(AnyNode)
+            node.__dict__.update(
+                _metadata=Metadata(Any, None, True, key), _parent=parent, _flags_cache=None, _val=value
+            )
+        else:
+            node = wrap(parent, is_optional, value, key, ref_type)
+        return node
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(omegaconf.omegaconf, "_node_wrap", quick)
         yield
 
 

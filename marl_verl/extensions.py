@@ -40,16 +40,17 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(importlib.metadata.entry_points(group=f"marl_verl.{group}").names))
 
 
-def missing_extras() -> set[str]:
+@functools.cache
+def missing_extras() -> frozenset[str]:
     """The extras of marl-verl that are plugins which are not installed, by marl-verl's own metadata."""
     required = map(Requirement, importlib.metadata.requires("marl-verl") or ())
-    return {
+    return frozenset(
         match[1]
         for requirement in required
         if requirement.name.startswith("marl-verl-")
         and not any(importlib.metadata.distributions(name=requirement.name))
         and (match := re.search(r"extra == .([\w-]+)", str(requirement.marker)))
-    }
+    )
 
 
 def pip_line(extra: str) -> str:

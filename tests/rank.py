@@ -1,12 +1,8 @@
-"""One of several ranks that update models together: `python -m tests.rank RANK RANKS FOLDER`.
-
-FOLDER has a model in `model`. Each rank writes what it has found to FOLDER/RANKS_RANK.pt.
-"""
+"""One of several ranks that update models together."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,7 +90,7 @@ def _critic(folder: Path, ranks: int) -> tuple[dict[str, Any], dict[str, float]]
     return {name: before[name] - weight for name, weight in critic.weights().items()}, metrics
 
 
-if __name__ == "__main__":
-    rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    with cpu_verl(rank, ranks, place / "store"):
-        torch.save(find(place, ranks), place / f"{ranks}_{rank}.pt")
+def write(rank: int, ranks: int, folder: Path) -> None:
+    """Write what a rank finds to FOLDER/RANKS_RANK.pt."""
+    with cpu_verl(rank, ranks, folder / "store"):
+        torch.save(find(folder, ranks), folder / f"{ranks}_{rank}.pt")

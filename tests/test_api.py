@@ -148,13 +148,13 @@ def test_a_run_that_fails_raises_with_its_reason(
     for mistake, code in ((True, 2), (False, 1)):
         failure = RunError("the trainer was killed", Path("train.log"), mistake)
         monkeypatch.setattr(trained, "failure", failure)
-        with pytest.raises(RunError, match=re.escape("the trainer was killed (log: train.log)")):
-            train(RECIPE, progress=False)
-        capsys.readouterr()
-        assert main(["train", str(RECIPE)]) == code
-        assert capsys.readouterr().err == "marl-verl: the trainer was killed (log: train.log)\n"
-        main(["train", str(RECIPE), "--debug"])
-        assert "Traceback of the trainer\n" in capsys.readouterr().err
+        assert main(["train", str(RECIPE), *["--debug"] * mistake]) == code
+        error = capsys.readouterr().err
+        assert error == "marl-verl: the trainer was killed (log: train.log)\n" or mistake
+        assert ("Traceback of the trainer\n" in error) == mistake
+    with pytest.raises(RunError, match=re.escape("the trainer was killed (log: train.log)")):
+        train(RECIPE, progress=False)
+    capsys.readouterr()
     monkeypatch.setattr(trained, "failure", KeyboardInterrupt("interrupted. No checkpoint was saved yet"))
     assert main(["train", str(RECIPE)]) == 130
     assert capsys.readouterr().err == ""  # the run has printed it
@@ -235,13 +235,3 @@ def test_what_the_page_shows_runs(
     capsys.readouterr()
     exec(compile(stored, "docs/python.md", "exec"), {})
     assert capsys.readouterr().out.startswith("3 [20] []\nrun 'runs/inventory-1', step 12 0.7")
-
-
-# names
-
-
-def test_importing_the_package_is_quick() -> None:
-    heavy = ("torch", "ray", "verl", "hydra", "omegaconf", "numpy", "rich", "asyncio")
-    code = f"import sys, marl_verl\nprint([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "[]\n", done.stderr

@@ -245,9 +245,9 @@ def _killed_while_replacing(run: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "keep"),
     [
-        *((before, 1) for before in (_first, _same_step)),
-        *((_older_and_leftovers, 2), (_killed_while_replacing, 2)),
-        pytest.param(_older, 1, marks=pytest.mark.long),
+        *((_same_step, 1), (_older_and_leftovers, 2)),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((_first, 1), (_older, 1))),
+        pytest.param(_killed_while_replacing, 2, marks=pytest.mark.long),
     ],
 )
 def test_a_kill_at_any_step_leaves_the_last_one(

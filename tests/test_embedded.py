@@ -160,6 +160,7 @@ def test_a_breakpoint_opens_a_prompt_and_no_time_limit_expires(tmp_path: Path) -
 
 
 PARTS = """
+import sys
 from dataclasses import dataclass
 
 from marl_verl import Workflow, hookimpl
@@ -168,6 +169,12 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Independent
 
 STOPPED = set()
+
+@hookimpl
+def marl_step_finished(step):
+    import psutil, ray
+    listening = [c.laddr for c in psutil.Process().net_connections("inet") if c.status == "LISTEN"]
+    print("OPENED", listening, ray.is_initialized(), "vllm" in sys.modules)
 
 def stop(name):
     if name not in STOPPED:
@@ -231,6 +238,7 @@ def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
         terminal.type("p 'here', name")
         terminal.expect(f"('here', '{name}')")
         terminal.type("c")
+    terminal.expect("OPENED [] False False")  # nothing listens, and neither Ray nor vLLM is there
     terminal.expect("the same on Ray and vLLM")
     assert terminal.end() == 0
     summary = json.loads((tmp_path / "runs" / "inventory-1" / "summary.json").read_text())

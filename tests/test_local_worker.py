@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -236,11 +234,12 @@ def test_rows_of_large_models_share_their_prompts(
     from marl_verl.backend.local import engine
 
     one_micro_batch = [f"actor_rollout_ref.{key}_max_token_len_per_gpu=64" for key in ("actor.ppo", "rollout.log_prob")]
-    results = []
+    results, environment = [], dict(os.environ)
     for least in (10**9, 0):
         monkeypatch.setattr(engine, "LARGE", least)
         results.append(update(started(local, model, *one_micro_batch, *overrides), SHARING))
     assert_equal(*results, tolerance)
+    assert dict(os.environ) == environment
 
 
 def test_micro_batches_keep_rows_of_a_prompt_together() -> None:
@@ -426,31 +425,3 @@ def flat(item: tuple[Any, Any]) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         return [(str(key), value)]
     return [(f"{key}/{path}", leaf) for part in value.items() for path, leaf in flat(part)]
-
-
-def test_nothing_listens_and_nothing_is_started(model: Path) -> None:
-    """In a process of its own, where the process group is the backend's."""
-    command = [sys.executable, "-m", "tests.test_local_worker", str(model)]
-    options: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], **options)
-    assert done.returncode == 0, done.stderr
-
-
-def train_alone(model: Path) -> None:
-    """Update a policy, and check what this process has opened."""
-    before = dict(os.environ)
-    actor = started(local, model)
-    update(actor)
-    actor.worker.save_checkpoint(str(model.parent / "alone"), None, 1)
-    import psutil
-    import ray
-
-    process = psutil.Process()
-    assert (process.net_connections(kind="all"), process.children()) == ([], [])
-    assert not ray.is_initialized()
-    assert "vllm" not in sys.modules
-    assert {**os.environ} == before
-
-
-if __name__ == "__main__":
-    train_alone(Path(sys.argv[1]))

@@ -13,48 +13,68 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from tests.forks import in_fork
 
 pytestmark = pytest.mark.slow
 
-NO_ACCELERATOR = "from marl_verl.config import hardware; hardware._ACCELERATORS = ()\n"
-ACCELERATOR = "from marl_verl.config import hardware; hardware._ACCELERATORS = ('/dev/null',)\n"
+STATES = """
+import importlib, json, os, sys
+import torch, transformers  # once for both forks
+import ray
+from marl_verl.config import hardware
 
+def used():
+    from ray._common.usage import usage_lib
+    return [sorted(usage_lib._recorded_library_usages), sorted(usage_lib._recorded_extra_usage_tags.items())]
 
-def _in_process(code: str, run: bool) -> Any:
-    """What `code` prints last, as JSON, in a process inside or outside a marl-verl run."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("MARL_VERL", "VERL_"))}
-    variables |= {"OMP_NUM_THREADS": "1"}
-    if run:
-        variables |= {"MARL_VERL_RUN": "test", "MARL_VERL_POLICIES": '["scout", "mover"]'}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=variables)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def state():
+    from marl_verl.backend.verl.session import NOTED_BY_RAY
+    tables = [used()]
+    for module in (NOTED_BY_RAY, "marl_verl.backend.verl.policies"):
+        importlib.import_module(module)
+        tables.append(used())
+    import verl
+    from verl.plugin.platform import PlatformRegistry, get_platform
+    from marl_verl.backend.verl import verl_plugin
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
+    import verl.utils.distributed as distributed
+    cpu = get_platform().device_name == "cpu"
+    return {
+        "loaded": verl_plugin.LOADED,
+        "platform": "cpu" in PlatformRegistry.registered_names(),
+        "name": get_platform().device_name,
+        "engine": os.environ.get("VERL_ENGINE_DEVICE"),
+        "servers": sorted(name for name, _ in _ROLLOUT_REGISTRY if name.startswith("vllm-")),
+        "gloo": hasattr(distributed.initialize_global_process_group_ray, "__wrapped__"),
+        "adapter": get_rollout_class("vllm-scout", "async").__name__ if cpu else "",
+        "imported": [name for name in sys.modules if name.endswith("vllm_async_server")],
+        "tables": tables,
+    }
 
-
-STATE = """
-import importlib.metadata, json, os, sys
-import verl
-from verl.plugin.platform import PlatformRegistry, get_platform
-from marl_verl.backend.verl import verl_plugin
-from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
-import verl.utils.distributed as distributed
-print(json.dumps({
-    "loaded": verl_plugin.LOADED,
-    "platform": "cpu" in PlatformRegistry.registered_names(),
-    "name": get_platform().device_name,
-    "engine": os.environ.get("VERL_ENGINE_DEVICE"),
-    "servers": sorted(name for name, _ in _ROLLOUT_REGISTRY if name.startswith("vllm-")),
-    "version": importlib.metadata.version.__module__,
-    "gloo": hasattr(distributed.initialize_global_process_group_ray, "__wrapped__"),
-    "adapter": get_rollout_class("vllm-scout", "async").__name__ if get_platform().device_name == "cpu" else "",
-    "imported": [name for name in sys.modules if name.endswith("vllm_async_server")],
-}))
+for hardware._ACCELERATORS in ((), ("/dev/null",)):
+    child = os.fork()
+    if not child:
+        print(json.dumps(state()), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_the_platform_is_there_in_a_run_without_an_accelerator() -> None:
-    state = _in_process(NO_ACCELERATOR + STATE, run=True)
+@pytest.fixture(scope="module")
+def states() -> list[dict[str, Any]]:
+    """What processes of a run have after `import verl`, without an accelerator and with one."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("MARL_VERL", "VERL_"))}
+    variables |= {"OMP_NUM_THREADS": "1", "MARL_VERL_RUN": "test", "MARL_VERL_POLICIES": '["scout", "mover"]'}
+    done = subprocess.run([sys.executable, "-c", STATES], capture_output=True, text=True, timeout=240, env=variables)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_the_platform_is_there_in_a_run_without_an_accelerator(states: list[dict[str, Any]]) -> None:
+    state = states[0]
     assert state["loaded"], "verl did not load the entry point of group 'verl.plugins' at `import verl`"
     assert state["platform"]
     assert state["name"] == "cpu"
@@ -64,8 +84,8 @@ def test_the_platform_is_there_in_a_run_without_an_accelerator() -> None:
     assert state["servers"] == ["vllm-mover", "vllm-scout"]
 
 
-def test_with_an_accelerator_only_the_servers_are_registered() -> None:
-    state = _in_process(ACCELERATOR + STATE, run=True)
+def test_with_an_accelerator_only_the_servers_are_registered(states: list[dict[str, Any]]) -> None:
+    state = states[1]
     assert state["loaded"]
     assert not state["platform"]
     assert not state["gloo"]
@@ -168,28 +188,36 @@ def test_keep_linear_weights_is_still_needed() -> None:
     assert "cpu_linear" in inspect.getsource(layers), f"{where}: vLLM no longer calls layer.cpu_linear"
 
 
-STORE = """
-import sys, psutil, torch, torch.distributed as distributed
-from marl_verl.backend.verl.platforms.workarounds import keep_store_local
-if sys.argv[1] == "kept":
-    keep_store_local()
-distributed.init_process_group("gloo")
-distributed.new_group([0])
-found = psutil.Process().net_connections(kind="inet")
-print(*sorted({each.laddr.ip for each in found if each.status == "LISTEN"}))
-"""
+def listening(kept: bool) -> set[str]:
+    """The addresses on which a process with a process group listens."""
+    import torch.distributed
+
+    from marl_verl.backend.verl.platforms.workarounds import keep_store_local
+
+    def sockets() -> set[Any]:
+        found = psutil.Process().net_connections(kind="inet")
+        return {connection.laddr for connection in found if connection.status == "LISTEN"}
+
+    before = sockets()
+    if torch.distributed.is_initialized():  # of another test
+        torch.distributed.group.WORLD = None
+    if kept:
+        keep_store_local()
+    torch.distributed.init_process_group("gloo")
+    torch.distributed.new_group([0])
+    return {address.ip for address in sockets() - before}
 
 
-@pytest.mark.parametrize(("how", "addresses"), [("plain", "127.0.0.1 ::"), ("kept", "127.0.0.1")])
-def test_keep_store_local_works_and_is_still_needed(how: str, addresses: str) -> None:
+@pytest.mark.parametrize(("kept", "addresses"), [(False, {"127.0.0.1", "::"}), (True, {"127.0.0.1"})])
+def test_keep_store_local_works_and_is_still_needed(
+    kept: bool, addresses: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
-    command = [sys.executable, "-c", STORE, how]
-    done = subprocess.run(
-        command, env={**os.environ, **variables, "GLOO_SOCKET_IFNAME": "lo"}, capture_output=True, text=True
-    )
-    assert done.stdout.split() == addresses.split(), done.stderr
+    for name, value in {**variables, "GLOO_SOCKET_IFNAME": "lo"}.items():
+        monkeypatch.setenv(name, value)
+    assert in_fork(listening, kept) == addresses
 
 
 def test_ray_reads_where_to_listen_from_the_constant_that_a_run_sets() -> None:
@@ -328,24 +356,8 @@ def test_training_workers_find_each_other_below_the_ephemeral_ports() -> None:
     assert len({rendezvous_ports()[0] for _ in range(20)}) > 10  # not the same for everybody
 
 
-USED = """
-import importlib, json
-import ray
-from ray._common.usage import usage_lib
-from marl_verl.backend.verl.session import NOTED_BY_RAY
-def used():
-    return [sorted(usage_lib._recorded_library_usages), sorted(usage_lib._recorded_extra_usage_tags.items())]
-tables = [used()]
-for module in (NOTED_BY_RAY, "marl_verl.backend.verl.policies"):
-    importlib.import_module(module)
-    tables.append(used())
-print(json.dumps(tables))
-"""
-
-
-def test_importing_verl_while_ray_starts_changes_no_table_that_ray_iterates_over() -> None:
-    pytest.importorskip("verl")
-    nothing, first, verl = _in_process(NO_ACCELERATOR + USED, run=True)
+def test_importing_verl_while_ray_starts_changes_no_table_that_ray_iterates_over(states: list[dict[str, Any]]) -> None:
+    nothing, first, verl = states[0]["tables"]
     assert first != nothing, (
         "backend/verl/session.py: Ray takes no notice of NOTED_BY_RAY any more, no need to import it first"
     )

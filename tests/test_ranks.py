@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +20,8 @@ from marl_verl.backend.protocol import Rows
 from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool
 from marl_verl.threads import at_once
-from tests.rank import CASES, MERGED, SEPARATE, Found, find
+from tests.forks import FORKS
+from tests.rank import CASES, MERGED, SEPARATE, Found, find, write
 from tests.verl_actor import Row, cpu_verl, make_model, put
 
 pytest.importorskip("verl")
@@ -229,14 +228,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Found, Found
     """What one rank alone finds, and each of two ranks."""
     place = tmp_path_factory.mktemp("ranks")
     make_model(place / "model")
-    command = [sys.executable, "-m", "tests.rank"]
-    both = [subprocess.Popen([*command, str(rank), "2", str(place)], stderr=subprocess.PIPE) for rank in range(2)]
+    with cpu_verl():
+        alone = find(place, 1)
+    both = [FORKS.Process(target=write, args=(rank, 2, place)) for rank in range(2)]
     try:
-        with cpu_verl():
-            alone = find(place, 1)
         for process in both:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors.decode()[-3000:]
+            process.start()
+        for process in both:
+            process.join(300)
+            assert process.exitcode == 0
     finally:
         for process in both:
             process.kill()

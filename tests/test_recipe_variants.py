@@ -1,7 +1,7 @@
 """Every recipe and each of its variants is right: composed, planned with all checks, and fits its GPUs.
 
-Recipes for GPUs are checked with the settings for GPUs, and data sets with a few rows of each. A recipe is read
-(conftest.py), and its tasks are made, once for all its variants.
+Recipes for GPUs are checked with the settings for GPUs, and data sets with a few rows of each. A recipe is read, and
+its tasks are made, once for all its variants (conftest.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.cli.main import main
-from marl_verl.config import checks, compose
+from marl_verl.config import compose
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import loss_of
@@ -31,7 +31,7 @@ from marl_verl.errors import MarlError
 from marl_verl.models import count
 from marl_verl.run import prepare
 from marl_verl.run.describe import describe
-from marl_verl.run.prepare import Plan, plan_run
+from marl_verl.run.prepare import Plan, check_settings, plan_run
 from marl_verl.team import TeamConfig
 from tests.model_configs import CONFIGS
 
@@ -61,6 +61,9 @@ CASES = [
     *((recipe, names) for recipe in ALL for names in [(), *((name,) for name in variants_of(recipe))]),
     *((RECIPES / f"{name}.yaml", names) for name, names in SHOWN),  # in READMEs and results
 ]
+FULL = {next(case for case in reversed(CASES) if case[1] == names and case[0].parent == recipe.parent)
+        for recipe, names in CASES if names} | {case for case in CASES if not case[1]}  # fmt: skip
+"""The cases that are planned, each variant with one recipe; the others are composed only."""
 
 
 def on_gpu(recipe: Path) -> bool:
@@ -74,23 +77,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasks of a recipe are made once, and policies with the same settings are resolved once."""
-    monkeypatch.setattr(checks, "load_tasks", tasks_of)
+    """Policies with the same settings are resolved once."""
     monkeypatch.setattr(prepare, "resolve", resolved_once)
     monkeypatch.setattr(count, "_hub_config", lambda name: CONFIGS.get(name, {}))
     count.model_config.cache_clear()
-
-
-made: dict[str, Any] = {}
-
-
-def tasks_of(
-    task_set: Any, section: Any, split: Any, seed: int, few: int | None = None, load: Any = checks.load_tasks
-) -> Any:
-    key = repr((type(task_set), section, split, seed, few))
-    if key not in made:
-        made[key] = load(task_set, section, split, seed, few)
-    return list(made[key])
 
 
 resolved: dict[bytes, bytes] = {}
@@ -141,8 +131,18 @@ def plan(recipe: Path, names: tuple[str, ...], folder: Path, *more: str) -> Plan
 
 
 @pytest.mark.parametrize(("recipe", "names"), CASES, ids=id_of)
-def test_a_variant_is_right(recipe: Path, names: tuple[str, ...], folder: Path) -> None:
+def test_a_variant_is_right(
+    recipe: Path, names: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It passes all checks, fits its GPUs of 80 GB or this machine by the estimate, and has what its overrides say."""
+    if (recipe, names) not in FULL:
+        for variable, value in GPUS.items() if on_gpu(recipe) else ():
+            monkeypatch.setenv(variable, value)
+        overrides = variant_overrides(recipe, names)
+        config = compose.compose(recipe, overrides, hardware="gpu" if on_gpu(recipe) else "cpu")
+        check_settings(config)
+        assert_written(config, overrides)
+        return
     planned = plan(recipe, names, folder)
     assert "policy  " in describe(planned)
     assert planned.config.trainer.device == ("cuda" if on_gpu(recipe) else "cpu")
@@ -155,13 +155,13 @@ def test_a_variant_is_right(recipe: Path, names: tuple[str, ...], folder: Path) 
             assert f"weights of {name}" in parts or planned.team.alike(name)[0] != name
             if planned.team.policies[name].pool is not None:  # the others of its pool need the memory
                 assert planned.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
-    assert_written(planned, variant_overrides(recipe, names))
+    assert_written(planned.config, variant_overrides(recipe, names))
     if "single" in names or "single_large" in names:
         assert {agent.policy for agent in planned.team.agents.values()} == set(trained)
         assert len(trained) == 1
 
 
-def assert_written(planned: Plan, overrides: list[str]) -> None:
+def assert_written(config: DictConfig, overrides: list[str]) -> None:
     """Every override is in the config, except where a later one replaces it."""
     wanted: dict[str, Override] = {}
     for change in compose.parse_overrides(overrides):
@@ -171,7 +171,7 @@ def assert_written(planned: Plan, overrides: list[str]) -> None:
     for key, change in wanted.items():
         if any(other.startswith(f"{key}.") for other in wanted) or change.is_delete():
             continue
-        setting = OmegaConf.select(planned.config, key)
+        setting = OmegaConf.select(config, key)
         plain = OmegaConf.to_container(setting) if OmegaConf.is_config(setting) else setting
         value = change.value()
         if isinstance(value, dict):  # merged over what the recipe has

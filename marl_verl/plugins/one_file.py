@@ -138,8 +138,9 @@ def _unpacked(value: str) -> tuple[PluginFile, ...]:
 
 def modules_of(path: str) -> list[str]:
     """Names of the modules that were loaded from a plugin file."""
-    loaded = {name: module for name, module in [*sys.modules.items()] if name.startswith(f"{PACKAGE}.")}
-    return [name for name, module in loaded.items() if getattr(module, "__file__", None) == path]
+    prefix = f"{PACKAGE}."
+    loaded = [name for name in [*sys.modules] if name.startswith(prefix)]
+    return [name for name in loaded if getattr(sys.modules.get(name), "__file__", None) == path]
 
 
 def load_file(file: PluginFile) -> types.ModuleType:
