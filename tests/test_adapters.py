@@ -92,30 +92,6 @@ def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path) -> None:
         assert not _equal(both.weights(), begun[name])
 
 
-def test_an_update_changes_no_other_policy(model: Path) -> None:
-    both = _shared(model)
-    both.worker.use("two")
-    _learn(both, "two")
-    before = both.weights()
-    state = {name: each.clone() for name, each in _moments(both).items()}
-    both.worker.use("one")
-    one = both.weights()
-    _learn(both, "one", times=2)
-    changed = [name for name, weight in both.weights().items() if not torch.equal(weight, one[name])]
-    assert changed
-    assert all("lora_" in name for name in changed)
-    both.worker.use("two")
-    assert _equal(both.weights(), before)
-    assert _equal(_moments(both), state)
-
-
-def _moments(actor: Actor) -> dict[str, torch.Tensor]:
-    """Adam's moments of the policy in use, by parameter and name."""
-    state = actor.worker.actor.engine.optimizer.state_dict()["state"]
-    found = {f"{key} {name}": value for key, each in state.items() for name, value in each.items()}
-    return {key: getattr(value, "full_tensor", lambda value=value: value)() for key, value in found.items()}
-
-
 def test_checkpoints_are_those_of_separate_policies(model: Path, tmp_path: Path) -> None:
     both, whole = _shared(model), {}
     for name in SEEDS:

@@ -45,7 +45,7 @@ INSIDE_A_GROUP = [name for name in SHIPPED if not name.startswith(("magrpo", "sh
 
 @every
 @given(data=st.data())
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_it_keeps_what_every_algorithm_promises(name: str, data: st.DataObject) -> None:
     reach = "group" if name in INSIDE_A_GROUP else "task"
     result = check_algorithm(algorithm(name), data.draw(FIT[name]()), reach=reach, seed=data.draw(st.integers(0, 99)))

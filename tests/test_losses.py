@@ -40,6 +40,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="module")
+def learner(folder: Path) -> Callable[..., Actor]:
+    """One actor for all losses, with its first weights."""
+    actor = Actor(folder, "ppo-clip")
+    initial = actor.weights()
+
+    def learns_with(loss: str, *overrides: str) -> Actor:
+        actor.learn_with(loss, *overrides)
+        actor.set_weights(initial)
+        actor.store.rows.clear()
+        return actor
+
+    return learns_with
+
+
 @pytest.fixture
 def model(folder: Path) -> Any:
     """The actor's model, in plain transformers and float64."""
@@ -128,9 +143,9 @@ def close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e
 
 
 @pytest.mark.parametrize("loss", HANDS)
-def test_verls_update_follows_the_gradient_of_the_equation(loss: str, folder: Path, model: Any) -> None:
+def test_verls_update_follows_the_gradient_of_the_equation(loss: str, learner: Any, model: Any) -> None:
     hand, times = HANDS[loss]
-    found, metrics = Actor(folder, loss).update(ROWS, sampled(model))
+    found, metrics = learner(loss).update(ROWS, sampled(model))
     expected, value = gradient(model, hand, weights_of(ROWS, times))
     assert close(found, expected)
     assert metrics["pg_loss"] == pytest.approx(value, rel=1e-5)
@@ -236,10 +251,9 @@ def accepted(rows: Sequence[Row]) -> Tensors:
     ids=["sequence", "normalised", "reinforce", "rejection"],
 )
 def test_verls_other_corrections_work_with_any_loss(
-    loss: str, settings: tuple[str, ...], weights: Callable[[Sequence[Row]], Tensors], folder: Path, model: Any
+    loss: str, settings: tuple[str, ...], weights: Callable[[Sequence[Row]], Tensors], learner: Any, model: Any
 ) -> None:
-    overrides = [f"algorithm.rollout_correction.{setting}" for setting in settings]
-    actor = Actor(folder, loss, *overrides)
+    actor = learner(loss, *(f"algorithm.rollout_correction.{setting}" for setting in settings))
     found, metrics = actor.update(ROWS, sampled(model))
     assert close(found, gradient(model, HANDS[loss][0], weights(ROWS))[0])
     assert not close(found, gradient(model, *_plain(loss))[0], 1e-3)
@@ -256,8 +270,8 @@ def _plain(loss: str) -> tuple[Hand, Tensors]:
 
 
 @pytest.mark.parametrize("loss", ["ppo-clip", "reinforce"])
-def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(loss: str, folder: Path, model: Any) -> None:
-    _, metrics = Actor(folder, loss).update(ROWS, sampled(model))
+def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(loss: str, learner: Any, model: Any) -> None:
+    _, metrics = learner(loss).update(ROWS, sampled(model))
     total = 0.0
     for row in ROWS:
         logits = model(torch.tensor([[*row.prompt, *row.response]])).logits[0, len(row.prompt) - 1 : -1] / TEMPERATURE
