@@ -45,11 +45,11 @@ def _hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def estimate(*overrides: str, model: str = BIG) -> dict[str, Need]:
-        monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    def estimate(*overrides: str, model: str = BIG, hardware: str = "gpu") -> dict[str, Need]:
+        monkeypatch.setenv(HARDWARE_VARIABLE, hardware)
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(RECIPE.replace("MODEL", model))
-        config = compose(recipe, list(overrides), hardware="gpu")
+        config = compose(recipe, list(overrides), hardware=hardware)
         team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
         batch = dict.fromkeys(team.policies, 10**6)
         return {need.where: need for need in memory.estimate(resolve(config, team), team, {}, batch)}
@@ -97,6 +97,7 @@ def test_one_process_has_one_copy_of_the_weights_and_no_servers(needs: Any) -> N
     parameters = sizes(OmegaConf.create({"path": "smol/lm2", "lora_rank": 0})).parameters  # type: ignore[union-attr]
     state = {"weights of one": 4, "gradients of one": 4, "optimiser of one": 8, "weights of two": 2}
     assert {name: found.parts[name] / parameters for name in state} == state
+    assert list(needs(*backend, model="smol/lm2", hardware="cpu")) == ["this process"]
     both = needs(*backend[:1], model="smol/lm2")["the GPU"]
     assert both.parts["gradients of two"] == 4 * parameters
     assert sum(name.startswith("logits") for name in both.parts) == 1  # one policy at a time

@@ -1,4 +1,4 @@
-"""Estimate of the GPU memory that a run needs, from its config and its models' configs. No weights are loaded.
+"""Estimate of the memory that a run needs on a GPU or in one process, from its config and its models' configs.
 
 A rank is one of the n GPUs that share a policy. P are its model's parameters, D the trained ones
 (all, or those of the adapter), w bytes a parameter (`fsdp_config.model_dtype`), a bytes an activation
@@ -16,7 +16,7 @@ MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank
 
 Policies are updated one after another, so that of `DURING` only the most counts. The bytes of a logit were measured
 with verl's functions. Servers sleep meanwhile, or have their `gpu_memory_utilization`. The estimate leaves out what it
-does not know, and is rather too small.
+does not know, and is rather too small. No weights are loaded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import psutil
 from omegaconf import DictConfig
 
 from marl_verl.config.backend import is_local
@@ -39,6 +40,8 @@ from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
+PROCESS = 0.8 * GIB
+"""The process of a run with `marl.run.backend=local`, without its models."""
 CONTEXT = 1.0 * GIB
 """Of each process on a GPU: CUDA, NCCL, graphs."""
 DURING = ("gradients", "gathered layers", "activations", "mask", "logits")
@@ -50,7 +53,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Need:
-    """What one GPU needs at one time: bytes by part, and the bytes that it has.
+    """What one GPU, or process, needs at one time: bytes by part, and the bytes that it has.
 
     `real`: the device is one of this machine; otherwise the need is only printed.
     """
@@ -116,17 +119,17 @@ def _bytes(fsdp: DictConfig) -> int:
 def estimate(
     resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake], rows: Mapping[str, int]
 ) -> list[Need]:
-    """The needs of a run on GPUs, with the policy's `rows` of a batch; without models whose config is not readable."""
-    if not on_gpu(resolved):
+    """The needs of a run with the policy's `rows` of a batch; models whose config cannot be read are left out."""
+    local, gpu, size = is_local(resolved), on_gpu(resolved), gpu_bytes()
+    if not gpu and not local:
         return []
     parts = {name: section.actor_rollout_ref for name, section in resolved.policies.items()}
     models = {name: sizes(part.model, made.get(name)) for name, part in parts.items()}
     known = {name: model for name, model in models.items() if model is not None}
-    local, size = is_local(resolved), gpu_bytes()
-    here = size is not None and resolved.ray_kwargs.ray_init.get("address") in (None, "local")
-    room, needs = size or ASSUMED_GPU, []
+    here = not gpu or (size is not None and resolved.ray_kwargs.ray_init.get("address") in (None, "local"))
+    room, needs = (size or ASSUMED_GPU) if gpu else float(psutil.virtual_memory().available), []
     for pool in [Pool("the run", 1, 1, tuple(known), True)] if local else pools_of(resolved, team):
-        kept: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)}
+        kept: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)} if gpu else {"process": PROCESS}
         moments: list[dict[str, float]] = [{}]
         for name in [name for name in pool.policies if name in known and team.alike(name)[0] == name]:
             part, model, rollout = parts[name], known[name], parts[name].rollout
@@ -137,18 +140,19 @@ def estimate(
                 longest = int(rollout.prompt_length) + int(rollout.response_length)
                 most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / pool.size
                 tokens = min(_tokens(part, longest), most or float("inf"))
-                learners[name] = training(model, part, part.actor.fsdp_config, pool.size, tokens, gpu=True)
+                learners[name] = training(model, part, part.actor.fsdp_config, pool.size, tokens, gpu)
             elif local:
                 kept[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
                 own = sizes(critic.model) or model
-                learners[f"{name}'s critic"] = training(own, critic, critic.fsdp, pool.size, 0, gpu=True)
+                learners[f"{name}'s critic"] = training(own, critic, critic.fsdp, pool.size, 0, gpu)
             for learner, need in learners.items():
                 whole = {f"{label} of {learner}": bytes for label, bytes in need.items()}
                 moments.append({label: bytes for label, bytes in whole.items() if label.startswith(DURING[local:])})
                 kept |= {label: bytes for label, bytes in whole.items() if label not in moments[-1]}
         most_of = kept | max(moments, key=lambda moment: sum(moment.values()))
-        needs.append(Need("the GPU" if local else f"each GPU of {pool.name}", most_of, room, here))
+        where = ("the GPU" if gpu else "this process") if local else f"each GPU of {pool.name}"
+        needs.append(Need(where, most_of, room, here))
     return needs
 
 
