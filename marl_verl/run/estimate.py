@@ -40,10 +40,8 @@ from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
-PROCESS = 0.8 * GIB
-"""The process of a run with `marl.run.backend=local`, without its models."""
-CONTEXT = 1.0 * GIB
-"""Of each process on a GPU: CUDA, NCCL, graphs."""
+PROCESS = 0.8 * GIB  # of a run in one process, without its models
+CONTEXT = 1.0 * GIB  # of each process on a GPU: CUDA, NCCL, graphs
 DURING = ("gradients", "gathered layers", "activations", "mask", "logits")
 TIGHT = 0.9
 REMEDY = (
@@ -151,7 +149,7 @@ def estimate(
                 moments.append({label: bytes for label, bytes in whole.items() if label.startswith(DURING[local:])})
                 kept |= {label: bytes for label, bytes in whole.items() if label not in moments[-1]}
         most_of = kept | max(moments, key=lambda moment: sum(moment.values()))
-        where = ("the GPU" if gpu else "this process") if local else f"each GPU of {pool.name}"
+        where = f"each GPU of {pool.name}" if not local else "the GPU" if gpu else "this process"
         needs.append(Need(where, most_of, room, here))
     return needs
 
