@@ -43,11 +43,11 @@ def resume(folder: Path, *overrides: str) -> Finished:
 
 
 def check(run: Finished, still: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Nothing failed, all policies but `still` have learnt, and a step is explained as trained. The rows."""
+    """Nothing failed, all policies but `still` were updated, and a step is explained as trained. The rows."""
     lines = run.lines("train/success")
     assert [line["train/failed_episodes"] for line in lines] == [0] * len(lines)
-    learnt = {name for name in run.summary["policies"] if any(line.get(f"policy/{name}/grad_norm") for line in lines)}
-    assert set(run.summary["policies"]) - learnt == set(still)
+    updated = {name for name in run.summary["policies"] if any(f"policy/{name}/grad_norm" in line for line in lines)}
+    assert set(run.summary["policies"]) - updated == set(still)
     plugins.use_files(one_file.files_of_run(run.folder))
     assert marl_verl.explain(run.folder, step=1).difference is None
     return [row for line in lines for row in rows(run.folder, line["step"]) if not row["padding"]]
