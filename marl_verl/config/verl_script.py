@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import parse_overrides
-from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
+from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.verl_keys import (
     ADDED,
     CHECKPOINT,
@@ -115,8 +115,6 @@ AT_THE_END = 1_000_000
 ROUNDS = 16
 """Rounds of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)."""
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
-CLUSTER = Path("/tmp/ray/ray_current_cluster")
-"""Where `ray start` writes the address of the cluster that runs on this machine."""
 
 
 @functools.cache
@@ -352,10 +350,7 @@ def _set_training(script: Script) -> None:
 
 
 def _set_team(script: Script) -> None:
-    """Set task set, workflow, agents, policies and their pool where the script does not set them.
-
-    MarlError: several machines, and no running Ray cluster.
-    """
+    """Set task set, workflow, agents, policies and their pool where the script does not set them."""
     marl: dict[str, Any] = script.recipe["marl"]
     script.put("marl.task.name", "verl")
     if "agents" not in marl:
@@ -368,12 +363,7 @@ def _set_team(script: Script) -> None:
                 policies.setdefault(agent["policy"], {})
     gpus, nodes = (int(script.number(f"trainer.{key}", 1)) for key in ("n_gpus_per_node", "nnodes"))
     if nodes > 1 and ADDRESS not in script.values:  # the running cluster, as `ray.init` chooses it
-        address = os.environ.get("RAY_ADDRESS")
-        if address is None and not CLUSTER.exists() and HARDWARE_VARIABLE not in os.environ:
-            remedy = "start Ray on them (ray start), and set RAY_ADDRESS or ray_kwargs.ray_init.address=auto"
-            problem = f"'trainer.nnodes={nodes}' needs a Ray cluster of {nodes} machines, and none runs here"
-            raise MarlError(f"{problem}: {remedy}")
-        script.add(ADDRESS, "auto" if address is None or address.startswith("http") else address)
+        script.add(ADDRESS, "auto")
         script.translated.append((f"trainer.nnodes={nodes}", script.lines[ADDRESS]))
     if not (has_accelerator() or ADDRESS in script.values) or marl.get("pools") or not isinstance(policies, dict):
         return

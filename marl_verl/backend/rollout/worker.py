@@ -14,10 +14,9 @@ from typing import Any
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.rows import concat
-from marl_verl.algo.algorithms import Metric
-from marl_verl.algo.credit.base import ReplayCredit, with_credit
-from marl_verl.algo.sampling import Independent, Sample, Sampler
-from marl_verl.algo.sampling.base import ColumnFunction, add_columns, sample_lines
+from marl_verl.algo.credit.base import with_credit
+from marl_verl.algo.sampling import Independent, Sample
+from marl_verl.algo.sampling.base import add_columns, sample_lines
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, TurnCount
 from marl_verl.backend.rollout.client import PolicyClient
@@ -53,32 +52,6 @@ class Sampled:
     report: Report
     rows: list[Row] = field(default_factory=list)
     table: RowTable | None = None
-
-
-@dataclass(frozen=True)
-class SamplerSet:
-    """Samplers of training and of a validation's sampled pass, and what else an algorithm does with a sample."""
-
-    training: Sampler
-    held_out: Sampler
-    credits: tuple[ReplayCredit, ...]
-    metrics: tuple[Metric, ...]
-    columns: Mapping[str, ColumnFunction]
-    components: frozenset[str]  # reward components of the run
-
-
-def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
-    """Load the samplers, the replay credits, the metrics and the column functions that a `marl` section names."""
-    algorithm = algorithm_of(team)
-    samplers = samplers_of(algorithm, marl)
-    return SamplerSet(
-        samplers["sampler"],
-        samplers["validation"],
-        algorithm.replay_credits,
-        algorithm.metrics,
-        columns_of(algorithm),
-        algorithm.components(team.agents),
-    )
 
 
 def load_worker_context(config: Any, servers: Mapping[str, Any]) -> WorkerContext:
@@ -143,7 +116,9 @@ class RolloutWorker:
         self.config, self.store = config, store
         self.parts = load_worker_context(config, clients)
         marl, team = marl_section(config), team_of(config)
-        self.samplers = load_samplers(marl, team)
+        self.algorithm = algorithm_of(team)
+        self.samplers, self.columns = samplers_of(self.algorithm, marl), columns_of(self.algorithm)
+        self.components = self.algorithm.components(team.agents)
         self.learning = {name for name, policy in team.policies.items() if policy.trained}
         self.joint = JointEncoder.of(config, self.parts.task_context.agents)
         self.observers = plugins.load().hook
@@ -189,26 +164,26 @@ class RolloutWorker:
         # in training each policy and agent has sampling parameters of its own
         held_out = self._greedy if validate and not row.get("sampled", False) else None
         if not validate:
-            sampler = self.samplers.training
+            sampler = self.samplers["sampler"]
         else:
-            sampler = self.samplers.held_out if held_out is None else Independent(episodes=1)
+            sampler = self.samplers["validation"] if held_out is None else Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out, self.gates)
         sample = await sampler.sample(context)
         if not validate:
-            for credit in self.samplers.credits:
+            for credit in self.algorithm.replay_credits:
                 await with_credit(credit, context, sample)
-            add_columns(self.samplers.columns, sample)
+            add_columns(self.columns, sample)
         await self._fill(report, sample)
         # failures are always stored, so that they can be examined without repeating the run
         stored = sample if row["keep"] else Sample(failures=sample.failures)
         tokens = bool(self.config.marl.run.journal_tokens)
         report.lines = sample_lines(stored, uid, task.id, tokens, used_run_options())
         if not validate:
-            for metric in self.samplers.metrics:
+            for metric in self.algorithm.metrics:
                 report.metrics.update(metric.of_sample(sample))
             sampled.rows = turn_rows(sample.turns, step, self.learning)
             if sample.turns:
-                sampled.table = RowTable.of(sample.turns, self.samplers.components, self.learning)
+                sampled.table = RowTable.of(sample.turns, self.components, self.learning)
             if self.joint is not None:
                 add_joint_observations(sampled.rows, sample.episodes, self.joint)
 
