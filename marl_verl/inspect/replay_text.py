@@ -19,7 +19,6 @@ from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
 from marl_verl.run.terminal import harmless
 
-MANY, FIRST, LAST = 40, 20, 5  # lines: a list of more than MANY is cut to its first FIRST and last LAST
 LONG, HEAD, TAIL = 1600, 800, 600  # characters: a text of more than LONG is cut to its first HEAD and last TAIL
 REPEATED = 120  # minimum length of a repeated beginning of an observation that is omitted
 
@@ -40,10 +39,10 @@ def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> 
             state = ("solved" if episode.success else "") if episode.finished else "unfinished"
             counted = [str(episode.turns), str(len(episode.off_path_turns) or "")]
             rows.append([episode.id, f"{episode.score:g}", *counted, state, line(episode.task.id, 60)])
-        lines += ["", *_table(rows)]
+        lines += ["", *aligned(rows)]
     if failures:
         rows = [[failure.id, failure.reason, line(failure.detail, 120)] for failure in failures]
-        lines += ["", *_table([["failed", "reason", ""], *rows])]
+        lines += ["", *aligned([["failed", "reason", ""], *rows])]
     if episodes or failures:
         lines += ["", f"one of them: marl-verl replay {named} --episode {(episodes or failures)[0].id}"]
     if validation is not None:
@@ -57,14 +56,6 @@ def failure_text(file: EpisodeFile, failures: Sequence[StoredFailure]) -> str:
     for failure in failures:
         lines += ["", failure.reason, *indented(failure.detail, 2)]
     return harmless("\n".join(lines))
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    if len(rows) - 1 <= MANY:
-        return aligned(rows)
-    shown = aligned([*rows[: FIRST + 1], *rows[-LAST:]])  # the first row is the title
-    shown.insert(FIRST + 1, f"[{len(rows) - 1 - FIRST - LAST} left out; --json has all]")
-    return shown
 
 
 def episode_text(file: EpisodeFile, episode: Episode, again: Rerun | None, folder: str | None = None) -> str:
