@@ -17,11 +17,10 @@ from marl_verl_tiny.factory import make_bpe_tokenizer
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Run, Workflow
 from marl_verl.episode.messages import MOST_LEVELS, as_tool_calls
-from marl_verl.errors import MarlError
-from marl_verl.models.parsers import STUBS, Parsers, check_parser, parser_names
+from marl_verl.models.parsers import Parsers
 from marl_verl.tasks.task import Task
 from tests.test_chat import STRIPS, client, messages
-from tests.tool_formats import ARGUMENTS, FORMATS
+from tests.tool_formats import ARGUMENTS, FORMATS, STUBS, parser_names
 
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}, "n": {"type": "integer"}}}
 RUN = {"type": "function", "function": {"name": "run", "parameters": SCHEMA}}
@@ -50,11 +49,8 @@ def cut_after(tool: str, text: str) -> Any:
     return parsers(tool).parse(text, text, TOOLS, cut=True)
 
 
-def test_every_parser_of_vllm_is_tested_or_refused() -> None:
+def test_every_parser_of_vllm_is_tested() -> None:
     assert {*FORMATS, *STUBS} >= {*parser_names("tool")}
-    for kind, name in zip(("tool", "reasoning"), STUBS, strict=True):
-        with pytest.raises(MarlError, match="parses no texts"):
-            check_parser(kind, name, "here")
 
 
 @pytest.mark.slow

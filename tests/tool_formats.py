@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
+from pathlib import Path
 
 COMMAND = "rm -r /tmp/cache/old"
 ARGUMENTS = json.dumps({"command": COMMAND, "n": 17})
@@ -133,3 +136,16 @@ FORMATS = {
     ),
     "xlam": ("[", NAMED, ", ", "]"),
 }
+
+
+STUBS = ("openai", "openai_gptoss")
+"""Names of vLLM's tables that parse no text."""
+
+
+def parser_names(kind: str) -> list[str]:
+    """Names of vLLM's parsers of tool calls or reasoning, read from its source, since its import takes seconds."""
+    (folder,) = importlib.util.find_spec("vllm").submodule_search_locations or ()
+    file = Path(folder) / {"tool": "tool_parsers", "reasoning": "reasoning"}[kind] / "__init__.py"
+    tables = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Dict)]
+    keys = [[key.value for key in table.keys if isinstance(key, ast.Constant)] for table in tables]
+    return next(names for names in keys if "hermes" in names or "qwen3" in names)

@@ -16,7 +16,7 @@ from marl_verl.errors import MarlError, check, missing, shown
 from marl_verl.extensions import missing_extras, names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
-from marl_verl.models.parsers import Parsers, check_parser
+from marl_verl.models.parsers import Parsers
 from marl_verl.models.sources import ModelToMake, Pretrained, pretrained, source
 from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig
 
@@ -104,8 +104,6 @@ def check_templates(
         if policy.external:
             continue
         where, part = f"marl.policies.{name}", resolved.policies[name]
-        check_parser("tool", policy.tool_parser, where)
-        check_parser("reasoning", policy.reasoning_parser, where)
         model, agents = part.actor_rollout_ref.model, [agent for agent in team.agents.values() if agent.policy == name]
         asked = [act for act in acts if team.agents[act.agent].policy == name and act.parameters]
         if name in made and not (model.custom_chat_template or part.data.apply_chat_template_kwargs or asked):

@@ -6,22 +6,19 @@ Importing vLLM takes seconds, so it is imported by the first request with tools 
 
 from __future__ import annotations
 
-import ast
 import functools
-import importlib.util
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
 from marl_verl.episode.messages import json_value, tool_names
-from marl_verl.errors import MarlError, check, unknown
+from marl_verl.errors import MarlError
 
 FAMILIES = (
     ("<|tool_calls_section_begin|>", "kimi_k2"),
@@ -52,8 +49,6 @@ BEGUN = re.compile(
 """A tag of a call at a place where a call may begin: in a whole text without a call, the call is malformed."""
 BARE = ('[{"name": "f", "arguments": {}}]', '{"name": "f", "parameters": {}}', "[f()]")
 """Calls without a tag: a text that is cut off and begins as one of those that the parser reads may be such a call."""
-STUBS = ("openai", "openai_gptoss")
-"""Names of vLLM's table that parse no text."""
 CUT = "a tool call that is cut off"
 UNREADABLE = (
     *(ValueError, TypeError, LookupError, AttributeError, AssertionError, SyntaxError),
@@ -276,28 +271,3 @@ def _without(text: str, special: Sequence[str]) -> str:
     for token in special:
         text = text.replace(token, "")
     return text.strip()
-
-
-@check
-def check_parser(kind: str, name: str | None, where: str) -> Iterator[str]:
-    """MarlError for a name that vLLM's table of parsers lacks; `kind`: tool or reasoning. Does not import vLLM."""
-    if name is not None and (known := parser_names(kind)) and name not in known:
-        yield f"'{where}.{kind}_parser': {unknown(f'{kind} parser of vLLM', name, known)}"
-    if name in STUBS:
-        yield f"'{where}.{kind}_parser': vLLM's {kind} parser '{name}' parses no texts: remove it"
-
-
-def parser_names(kind: str) -> list[str]:
-    """Names of vLLM's parsers, read from its source; empty if vLLM is not installed, or keeps them elsewhere."""
-    package = importlib.util.find_spec("vllm")
-    if package is None or package.origin is None:
-        return []
-    file = Path(package.origin).parent / {"tool": "tool_parsers", "reasoning": "reasoning"}[kind] / "__init__.py"
-    if not file.exists():
-        return []
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
-            if "hermes" in keys or "qwen3" in keys:
-                return sorted(map(str, keys))
-    return []
