@@ -16,7 +16,7 @@ from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.parts import loss_named
 from marl_verl.config.resolve import resolve
-from marl_verl.config.stored import marl_section, read_composed
+from marl_verl.config.stored import COMPOSED, marl_section, read_config
 from marl_verl.errors import MarlError
 from marl_verl.team import read_team
 
@@ -112,7 +112,7 @@ def test_a_run_with_the_loss_can_be_resumed(composed: DictConfig, loss: str, tmp
     config = with_overrides(composed, [f"marl.algorithm.options.loss={loss}"])
     OmegaConf.save(config, tmp_path / "composed.yaml")
     OmegaConf.save(resolve(config, read_team(marl_section(config))), tmp_path / "config.yaml")
-    assert read_composed(tmp_path).marl.algorithm.options.loss == loss
+    assert read_config(tmp_path / COMPOSED).marl.algorithm.options.loss == loss
 
 
 # Loss functions of plugins: checked before a run, registered with verl, and what `check_loss` finds

@@ -61,7 +61,7 @@ def _begins_locally(options: argparse.Namespace, overrides: list[str]) -> bool:
 def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.Namespace) -> int:
     """As `train`: a child plans the run, which takes seconds, as importing verl does."""
     from marl_verl.cli.main import reported
-    from marl_verl.config.stored import read_resolved
+    from marl_verl.config.stored import read_config
     from marl_verl.run import embedded
     from marl_verl.run.child import in_child
     from marl_verl.run.prepare import make_run_directory
@@ -81,5 +81,5 @@ def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.
         except SystemExit as ended:
             return int(ended.code or 1)
         with locked(folder) as lock:
-            trained(folder, read_resolved(folder), display, begun, lock)
+            trained(folder, read_config(folder / "config.yaml"), display, begun, lock)
     return 0

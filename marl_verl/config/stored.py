@@ -32,23 +32,6 @@ def read_config(path: Path) -> DictConfig:
     return config
 
 
-def read_resolved(run: Path) -> DictConfig:
-    """A run's config.yaml. MarlError as `read_config`, or if it lacks a section."""
-    config = read_config(path := run / "config.yaml")
-    for name in ("marl", "policies", "critics"):  # the last ones, which a truncated file lacks
-        if not isinstance(config.get(name), DictConfig):
-            raise MarlError(f"'{path}' is damaged: it has no section '{name}'")
-    return config
-
-
-def read_composed(run: Path) -> DictConfig:
-    """A run's composed.yaml. MarlError as `read_config`, or if it lacks a section: a resumed run would use defaults."""
-    config, resolved = (read_config(run / name) for name in (COMPOSED, "config.yaml"))
-    if lacking := [str(key) for key in resolved if key not in config and key not in ("policies", "critics")]:
-        raise MarlError(f"'{run / COMPOSED}' is damaged: it has no '{lacking[0]}', which config.yaml has")
-    return config
-
-
 def marl_section(config: DictConfig) -> dict[str, Any]:
     """The `marl` section, resolved, as plain containers. MarlError if it cannot be resolved."""
     try:

@@ -18,7 +18,7 @@ from marl_verl.config.backend import check_local, is_local
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
-from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
+from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.errors import MarlError, check, shown
 from marl_verl.evaluation.request import (
     AT_ONCE,
@@ -121,7 +121,7 @@ def plan(
     check_overrides(overrides)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
-    composed = with_overrides(read_composed(run), overrides, trained=False)
+    composed = with_overrides(read_config(run / COMPOSED), overrides, trained=False)
     marl = marl_section(composed)
     team = read_team(marl)
     playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None

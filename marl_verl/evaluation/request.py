@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from marl_verl.config.policy_models import check_files
-from marl_verl.config.stored import read_resolved
+from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, unknown
 from marl_verl.extensions import extension
 from marl_verl.files import read_bytes
@@ -186,7 +186,7 @@ def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], ste
 
     Weights in a format that servers cannot load are marked for export below the evaluation's `folder`.
     """
-    config, models = read_resolved(run), Models()
+    config, models = read_config(run / "config.yaml"), Models()
     for name, assignment in acting(assignments).items():
         served = str(folder / MODELS / name)
         if assignment.weights == "trained":

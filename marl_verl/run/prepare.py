@@ -28,7 +28,7 @@ from marl_verl.config.policy_models import check_templates, made_models, pretrai
 from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import use_reward_function
 from marl_verl.config.schedule import check_schedule, check_task_choice
-from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_composed
+from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
@@ -110,7 +110,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     files = one_file.files_of_run(folder, plugin_files)
     plugins.use_files(files)
     fingerprint.check_plugins(team["plugins"], saved)  # first: the config cannot be checked without them
-    config = read_composed(folder)
+    config = read_config(folder / COMPOSED)
     began_with = _plugin_paths(config)
     config = with_overrides(config, overrides)
     if _plugin_paths(config) != began_with:

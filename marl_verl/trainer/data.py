@@ -177,7 +177,7 @@ class TaskData:
         return self._rows(step, self.drawn[first:], first)
 
     def _next(self) -> list[int]:
-        for _ in range(2):
+        for _ in range(2):  # a loader that was restored at the end of an epoch has no batch at first
             if self._batches is None:
                 self._batches = iter(self.loader)
             if (batch := next(self._batches, None)) is not None:

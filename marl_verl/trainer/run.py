@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from marl_verl import plugins
 from marl_verl.backend.opening import Host, endpoints, opened, reported
 from marl_verl.backend.rollout.endpoint import reach
-from marl_verl.config.stored import read_resolved
+from marl_verl.config.stored import read_config
 from marl_verl.events import Phases, emit
 from marl_verl.plugins import one_file
 from marl_verl.run.parent import Parent, how_to_continue
@@ -58,7 +58,7 @@ def train(folder: Path) -> None:
 @contextmanager
 def session(folder: Path) -> Iterator[Trainer]:
     """The trainer of a run directory, ready to fit; its backend is closed at the end of the block."""
-    config: Any = read_resolved(folder)
+    config: Any = read_config(folder / "config.yaml")
     plugins.use_files(one_file.files_of_run(folder))
     for name, endpoint in endpoints(config).items():
         reach(name, endpoint)

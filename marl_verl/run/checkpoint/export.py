@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from marl_verl.config.stored import check_run, read_resolved, team_of
+from marl_verl.config.stored import check_run, read_config, team_of
 from marl_verl.errors import MarlError, unknown
 from marl_verl.files import read_json
 from marl_verl.run.checkpoint import folders, weights
@@ -66,7 +66,7 @@ class Source:
 def choose(run: Path, name: str | None, step: int | None) -> Source:
     """Find the given policy and checkpoint. MarlError if they do not exist, or the policy was not trained."""
     check_run(run, "config.yaml")
-    config = read_resolved(run)
+    config = read_config(run / "config.yaml")
     policies = team_of(config).policies
     trained = [policy.name for policy in policies.values() if policy.trained]
     if name is None:
