@@ -25,8 +25,6 @@ from marl_verl.models.sources import ModelToMake, located
 from marl_verl.options import build
 from marl_verl.team import TeamConfig, source_of
 
-ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
-"""Section of an engine's settings: (in `actor`, in `critic`)."""
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
 NOT_INHERITED = (*LORA, "use_fused_kernels")
 """Keys of a policy's `model` that its critic does not inherit: it has an adapter only if `marl.critic` sets one, and
@@ -209,9 +207,7 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     whole.actor_rollout_ref = policy  # verl's critic interpolates batch sizes and epochs from it
     actor, base = policy["actor"], whole.critic
     base.strategy = actor["strategy"]
-    for mine, theirs in ENGINES:
-        if mine in actor and theirs in base:
-            base[theirs] = OmegaConf.merge(base[theirs], actor[mine])
+    base.fsdp = OmegaConf.merge(base.fsdp, actor["fsdp_config"])
     model = {key: value for key, value in policy["model"].items() if key not in NOT_INHERITED and key in base.model}
     base.model = OmegaConf.merge(base.model, model)
     override = _override_of(_section(config))
