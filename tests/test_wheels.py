@@ -73,7 +73,7 @@ class Fresh:
 
 
 def run(*command: str | Path, cwd: Path | None = None, code: int = 0) -> str:
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MARL_VERL_PLUGINS")}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
     )

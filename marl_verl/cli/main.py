@@ -98,7 +98,7 @@ def registered() -> dict[str, str]:
 
 @functools.cache
 def _plugins() -> Any:
-    """All installed plugins, found once: MARL_VERL_PLUGINS limits runs, not commands such as `doctor`."""
+    """All installed plugins, found once."""
     from marl_verl import plugins  # here: it takes time, and most commands are ours
 
     return plugins.discover(strict=False)

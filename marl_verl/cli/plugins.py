@@ -2,21 +2,19 @@
 
 import argparse
 import json
-import os
-import shlex
 from typing import Any
 
 from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.inspect.texts import aligned, indented
-from marl_verl.plugins import loading, one_file
+from marl_verl.plugins import one_file
 from marl_verl.plugins.registry import KINDS
 from marl_verl.run.terminal import harmless, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "List the plugins, the names that they register, and those that are broken or that MARL_VERL_PLUGINS excludes. "
+        "List the plugins, the names that they register, and those that are broken. "
         "With NAME: the options, types, docstring and distribution of each part of that name."
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a part or plugin, such as grpo or sharp")
@@ -26,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     plugins.use_files(one_file.read_files(args.plugin))
-    known = plugins.discover(os.environ.get(loading.VARIABLE), strict=False)
+    known = plugins.discover(strict=False)
     records = [record for record in known.describe() if args.name in (None, record["plugin"])]
     parts = []
     if args.name is not None:
@@ -38,14 +36,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show(json.dumps(records if args.name is None else parts, indent=2, default=str))
     else:
-        show("\n\n".join([*map(text, records), *map(part_text, parts), *excluding(known)]))
+        show("\n\n".join([*map(text, records), *map(part_text, parts)]))
     return 0
 
 
 def text(record: dict[str, Any]) -> str:
     """One plugin as a paragraph: its source on the first line, then one line of names per kind."""
     state = f"   broken: {record['error']}" if record["error"] else ""
-    state = state if record["enabled"] else "   disabled: not in MARL_VERL_PLUGINS"
     lines = [f"{record['plugin']}   {record['distribution']} {record['version']}   {record['target']}{state}"]
     observers = [hook for hook in record["hooks"] if hook != "marl_register"]
     rows = {kind: ", ".join(record["names"][kind]) for kind in KINDS if kind in record["names"]}
@@ -68,15 +65,6 @@ def part_text(record: dict[str, Any]) -> str:
         title = ["option", "default", "type"]
         lines += ["", f"  options ({record['section']})", *(f"    {line}" for line in aligned([title, *rows]))]
     return harmless("\n".join(lines))
-
-
-def excluding(known: plugins.Plugins) -> list[str]:
-    """The command that excludes the broken plugins, if there are any."""
-    wrong = {source.plugin for source in known.broken if not source.content}  # a file has a content
-    if not wrong:
-        return []
-    keep = sorted({source.plugin for source in known.loaded if not source.content} - wrong - {"builtin"})
-    return [f"to exclude what is broken: export {loading.VARIABLE}={shlex.quote(','.join(keep))}"]
 
 
 def _shown(value: Any) -> str:

@@ -1,14 +1,12 @@
 """Plugin discovery: find and load the plugins of this process, once.
 
-`load()` loads the built-in parts, every entry point of group `marl_verl` that the environment variable
-MARL_VERL_PLUGINS allows (unset: all, "": none, or a comma-separated list of names), and the plugin files in use
-(`one_file.py`). Ray workers run discovery themselves; `check_same` compares the result with the driver's.
+`load()` loads the built-in parts, every entry point of group `marl_verl`, and the plugin files in use (`one_file.py`).
+Ray workers run discovery themselves; `check_same` compares the result with the driver's.
 """
 
 import functools
 import importlib.metadata
 import inspect
-import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +23,6 @@ from marl_verl.plugins.registry import PROJECT, Registry, Source
 from marl_verl.version import __version__
 
 GROUP = "marl_verl"
-VARIABLE = "MARL_VERL_PLUGINS"
 HOOKS = frozenset(name for name, value in vars(registry).items() if hasattr(value, f"{PROJECT}_spec"))
 BUILTIN = Source("builtin", "marl-verl", __version__, builtins.__name__)
 Fetch = Callable[[], object]
@@ -34,8 +31,8 @@ Fetch = Callable[[], object]
 
 @functools.cache
 def load() -> Plugins:
-    """Return this process's plugins: `discover` with MARL_VERL_PLUGINS, once, with a warning per broken plugin."""
-    plugins = discover(os.environ.get(VARIABLE))
+    """Return this process's plugins: `discover`, once, with a warning per broken plugin."""
+    plugins = discover()
     for why in plugins.broken.values():
         warnings.warn(why, MarlWarning, stacklevel=2)
     return plugins
@@ -45,11 +42,8 @@ def discover(only: str | None = None, strict: bool = True) -> Plugins:
     """Find and load plugins; those that cannot be imported or registered are in `Plugins.broken`.
 
     Args:
-        only: None loads everything installed, "" the built-in parts, "a,b" these entry points.
-        strict: raise the following errors; otherwise they are in `Plugins.broken`, too.
-
-    Raises:
-        MarlError: an entry point in `only` that is not installed (with the nearest name), or a broken plugin file.
+        only: None loads everything installed, "" the built-in parts, "a,b" these entry points besides.
+        strict: raise a MarlError for a broken plugin file; otherwise it is in `Plugins.broken`, too.
     """
     files = [(file.source, functools.partial(one_file.load_file, file)) for file in one_file.files_in_use()]
     return _load_all(only, files, strict)
@@ -81,27 +75,22 @@ def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
     message = [f"only the driver has {', '.join(missing)}"] if missing else []
     message += [f"only {where} has {', '.join(extra)}"] if extra else []
     if message:
-        same = f"Install the same plugins on every machine, and set the same {VARIABLE} everywhere."
+        same = "Install the same plugins on every machine."
         raise MarlError(f"the plugins of {where} differ from the driver's: {', '.join(message)}. {same}")
 
 
 def _load_all(only: str | None, more: Sequence[tuple[Source, Fetch]], strict: bool) -> Plugins:
     """Load the built-in parts, the installed plugins, and `more`. MarlError where a built-in one, or if `strict` one of
-    `more` or one that is not installed, is broken."""
+    `more`, is broken."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_dist(point)[0], point.name))
     installed = {Source(point.name, *_dist(point), point.value): point for point in points}
-    there = {source.plugin for source in installed}
-    wanted = there if only is None else {name.strip() for name in only.split(",")} - {""}
+    if only is not None:
+        installed = {source: point for source, point in installed.items() if source.plugin in only.split(",")}
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(registry)
-    plugins = Plugins(manager.hook, disabled=tuple(source for source in installed if source.plugin not in wanted))
-    for name in sorted(wanted - there):
-        why = f"{VARIABLE} names '{name}', but no installed distribution has this plugin: {nearest(name, there)}"
-        if strict:
-            raise MarlError(why)
-        plugins.broken[Source(name, "unknown", "unknown", VARIABLE)] = why
+    plugins = Plugins(manager.hook)
     candidates: list[tuple[Source, Fetch]] = [(BUILTIN, lambda: builtins)]
-    candidates += [(s, functools.partial(_load_point, p, s)) for s, p in installed.items() if s.plugin in wanted]
+    candidates += [(s, functools.partial(_load_point, p, s)) for s, p in installed.items()]
     for source, fetch in [*candidates, *more]:
         parts = Registry(source)
         try:
@@ -127,9 +116,8 @@ def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         fits = requirement.specifier.contains(__version__, prereleases=True)
         if canonicalize_name(requirement.name) == "marl-verl" and applies and not fits:
-            remedy = f"install a matching version of {source.distribution}, or exclude the plugin with {VARIABLE}"
             message = f"{source} requires marl-verl {requirement.specifier}, but this is {__version__}"
-            raise MarlError(f"{message}: {remedy}")
+            raise MarlError(f"{message}: install a matching version of {source.distribution}")
     return point.load()
 
 

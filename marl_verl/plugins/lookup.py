@@ -23,7 +23,6 @@ class Plugins:
 
     hook: pluggy.HookRelay
     loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> hook names; the built-in parts first
-    disabled: tuple[Source, ...] = ()  # excluded by MARL_VERL_PLUGINS, not imported
     broken: dict[Source, str] = field(
         default_factory=dict
     )  # -> why it could not be loaded; none of its names is registered
@@ -83,12 +82,11 @@ class Plugins:
             {
                 **{name: getattr(source, name) for name in ("plugin", "distribution", "version", "target")},
                 **({"content": self.content(source) if source in self.loaded else ""} if content else {}),
-                "enabled": source not in self.disabled,
                 "error": self.broken.get(source, ""),
                 "hooks": list(self.loaded.get(source, ())),
                 "names": {kind: mine for kind in KINDS if (mine := self._names_of(source, kind))},
             }
-            for source in (*self.loaded, *self.broken, *self.disabled)
+            for source in (*self.loaded, *self.broken)
         ]
 
     def _names_of(self, source: Source, kind: str) -> dict[str, str]:
@@ -100,9 +98,6 @@ class Plugins:
         if extra := max((extra for extra in extras if f"{name}-".startswith(f"{extra}-")), key=len, default=""):
             return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
-        if self.disabled:
-            excluded = ", ".join(sorted(source.plugin for source in self.disabled))
-            reasons.append(f"MARL_VERL_PLUGINS excludes {excluded}")
         if extras:
             reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
         valid = [*more, *self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]

@@ -1,8 +1,7 @@
 // The start of the page, its controls, and live updates.
 function runSection(run) {
   const start = run.starts.at(-1), quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-  const plugins = run.plugins.map((each) => [each.plugin, each.distribution, each.version,
-    each.enabled ? "" : "disabled", each.error ?? ""]);
+  const plugins = run.plugins.map((each) => [each.plugin, each.distribution, each.version, each.error ?? ""]);
   const began = run.starts.map((each) => `marl-verl train ${(each.arguments ?? []).map(quote).join(" ")}`);
   const host = start?.machine ?? {}, of = (value) => value ?? "?";
   const machine = start ? [...(host.gpus ?? []).map((gpu) => Object.values(gpu).join(", ")),

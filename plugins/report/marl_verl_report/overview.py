@@ -25,7 +25,7 @@ from marl_verl_report import curves, steps
 
 SECTIONS = ("agents", "policies", "task", "workflow", "algorithm", "sampler", "validation", "schedule")
 TOTAL = "trainer.total_training_steps"
-PLUGIN = ("plugin", "distribution", "version", "content", "enabled", "error")  # what the page shows of one
+PLUGIN = ("plugin", "distribution", "version", "content", "error")  # what the page shows of one
 OWN_PLACE = re.compile(r"\+{0,2}marl\.run\.(name|dir)=")
 """An override that gives a run its directory."""
 

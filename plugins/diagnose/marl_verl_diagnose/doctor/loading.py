@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import entry_points
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.plugins.loading import GROUP, VARIABLE
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 from marl_verl_diagnose.doctor.packages import unusable
 
@@ -27,10 +24,9 @@ LIBRARIES = {  # name -> code that loads it as a run does
 }
 
 PLUGINS = """
-import json, os
+import json
 from marl_verl.plugins import discover
-from marl_verl.plugins.loading import VARIABLE
-print("\\n" + json.dumps(discover(os.environ.get(VARIABLE), strict=False).describe()))
+print("\\n" + json.dumps(discover(strict=False).describe()))
 """
 
 
@@ -63,32 +59,20 @@ def library(name: str, out: str, wrong: str) -> Finding:
 
 def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
     """A finding for each plugin."""
-    names, limit = {point.name for point in entry_points(group=GROUP)}, os.environ.get(VARIABLE)
-    if limit is not None:
-        left = sorted(names - {name.strip() for name in limit.split(",")})
-        names -= set(left)
-        if left:
-            message = f"{VARIABLE}='{limit}' excludes {', '.join(left)}"
-            yield warning("plugins", message, f"unset {VARIABLE}   # to load them all")
     note("loading plugins ...")
     with started(PLUGINS) as process:
         out, failed = outcome(process, PLUGIN_SECONDS)
     if failed:
         yield error("plugins", f"the process that loads the plugins failed: {failed}", "marl-verl plugins --debug")
         return
-    records = json.loads(out.splitlines()[-1])
-    wrong = {record["plugin"] for record in records if record["error"]}
-    keep = f"export {VARIABLE}={shlex.quote(','.join(sorted(names - wrong)))}   # excludes what is broken"
-    for record in records:
+    for record in json.loads(out.splitlines()[-1]):
         name, distribution, broken = record["plugin"], record["distribution"], record["error"]
-        if not record["enabled"] or name == "builtin":
+        if name == "builtin":
             continue
-        if not broken:
-            yield ok(f"plugin {name}", f"{distribution} {record['version']}")
-        elif record["target"] == VARIABLE:
-            yield error(f"plugin {name}", broken, keep)
+        if broken:
+            yield warning(f"plugin {name}", broken, f"pip install --upgrade {distribution}, or pip uninstall it")
         else:
-            yield warning(f"plugin {name}", broken, f"{keep}; or pip install --upgrade {distribution}")
+            yield ok(f"plugin {name}", f"{distribution} {record['version']}")
 
 
 @contextmanager
