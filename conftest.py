@@ -1,6 +1,7 @@
 """Settings of all tests, also those of the plugins."""
 
 import contextlib
+import copy
 import functools
 import gc
 import os
@@ -21,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hypothesis import settings
 from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
-from omegaconf.base import Metadata
+from omegaconf.base import Metadata, Node
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
@@ -36,11 +37,12 @@ FREE = 64 << 30
 
 # What takes longest, in order: begun last, one of them would leave the other workers idle.
 FIRST = (
-    *("test_local_methods", "test_local_runs", "test_local_teams"),
-    *("test_recipe_variants", "test_cli", "test_bad_values", "test_eval_command", "test_platform", "test_wheels"),
-    *("test_ranks", "test_memory", "test_watch", "test_losses", "test_browser", "test_plugin_files", "test_adapters"),
-    *("test_frameworks", "test_merging", "test_sandbox_attacks", "test_pages", "test_bad_recipes"),
-    *("test_browser_watch", "test_browser_episodes", "test_api", "test_packed", "test_checkpoint", "test_config"),
+    *("test_local_teams", "test_recipe_variants", "test_local_worker", "test_local_methods", "test_local_runs"),
+    *("test_sandbox_attacks", "test_watch", "test_embedded", "test_platform", "test_cli", "test_algorithms"),
+    *("test_pages", "test_losses", "test_bad_values", "test_browser", "test_kit", "test_ranks", "test_wheels"),
+    *("test_merging", "test_cleanup", "test_reasoning_gym", "test_site", "test_new_plugin", "test_frameworks"),
+    *("test_sandbox_programs", "test_selftest", "test_compare", "test_browser_watch", "test_browser_episodes"),
+    *("test_eval_command", "test_export", "test_adapters", "test_local_server", "test_checkpoint"),
 )
 
 
@@ -190,6 +192,10 @@ def _wrapped_quickly() -> Iterator[None]:
             node.__dict__.update(
                 _metadata=Metadata(Any, None, True, key), _parent=parent, _flags_cache=None, _val=value
             )
+        elif isinstance(value, Node):
+            node = copy.deepcopy(value)
+            node._set_key(key)
+            node._set_parent(parent)
         else:
             node = wrap(parent, is_optional, value, key, ref_type)
         return node

@@ -20,7 +20,6 @@ import psutil
 import pytest
 from marl_verl_testing import real
 from marl_verl_testing.real import LIMIT, Finished, resume
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from marl_verl.run import private_network
 from tests.e2e import killer
@@ -137,6 +136,8 @@ def my_team(place: Path) -> None:
 
 def tracked(run: Finished, metric: str) -> list[tuple[int, float]]:
     """(step, value) of a metric in TensorBoard."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     board = EventAccumulator(str(run.folder / "tensorboard")).Reload()
     return [(event.step, event.value) for event in board.Scalars(metric)]
 

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import openai
 import psutil
@@ -105,6 +104,8 @@ def test_a_conversation_is_one_slot_and_another_request_begins_the_next() -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -> None:
+    import anthropic  # seconds
+
     async def do(endpoints: Endpoints) -> str:
         async with anthropic.AsyncAnthropic(
             base_url=endpoints["solver"].anthropic, api_key="n", max_retries=0

@@ -8,7 +8,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import reasoning_gym
 from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
@@ -153,6 +152,8 @@ class SokobanTasks(TaskSet):
         first = random.Random(f"sokoban {split} {seed}").randrange(1 << 29)
         size, boxes = self.size, self.boxes
         sides = {"min_w": size, "max_w": size, "min_h": size, "max_h": size}
+        import reasoning_gym  # seconds
+
         made = reasoning_gym.create_dataset("sokoban", seed=first, min_boxes=boxes, max_boxes=boxes, **sides)
         numbers = itertools.count()
         return distinct(lambda: self._task(made[next(numbers)]["metadata"]["gamestr"], split), count, split, "sokoban")

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import reasoning_gym
-
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, distinct, held_out
@@ -134,6 +132,8 @@ class SudokuTasks(TaskSet):
         """`count` different tasks. A puzzle is in one split only, whatever the seed. MarlError if there are fewer."""
         first = random.Random(f"sudoku {split} {seed}").randrange(1 << 29)
         name = SIZES[self.size][0]
+        import reasoning_gym  # seconds
+
         made = reasoning_gym.create_dataset(name, seed=first, min_empty=self.min_empty, max_empty=self.max_empty)
         numbers = itertools.count()
         return distinct(lambda: self._task(made[next(numbers)]["metadata"], split), count, split, "sudoku")

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import numpy as np
 
 from marl_verl.errors import MarlError
@@ -32,6 +31,8 @@ class Index:
         self._texts, self._scorer = texts, scorer
         words = [_words(text) for text in texts] if scorer is None else []
         if any(words):
+            import bm25s  # seconds: it compiles
+
             self._scorer = bm25s.BM25(k1=K1, b=B, method="lucene")
             self._scorer.index(words, show_progress=False)
 
@@ -77,6 +78,8 @@ def paragraphs_of(task: Task) -> Index:
 def corpus(path: Path) -> Index:
     """The index of a corpus file, or a folder that `save` wrote. MarlError for another file or folder."""
     if path.is_dir():
+        import bm25s
+
         try:
             loaded = bm25s.BM25.load(str(path), mmap=True, load_corpus=True)
         except (OSError, ValueError, KeyError) as error:
@@ -108,6 +111,8 @@ def _shown(text: Any) -> str:
 
 
 def _words(text: str) -> list[str]:
+    import bm25s
+
     options = {"stopwords": [], "token_pattern": r"\w+", "return_ids": False, "show_progress": False}
     words: list[str] = bm25s.tokenize([text], **options)[0]
     return words
