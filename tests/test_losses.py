@@ -181,7 +181,6 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
     "overrides",
     [
         ("actor_rollout_ref.actor.clip_ratio_low=0.001", "actor_rollout_ref.actor.clip_ratio_high=0.001"),
-        pytest.param(("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",), marks=pytest.mark.long),
         (
             "actor_rollout_ref.actor.use_dynamic_bsz=false",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
@@ -190,7 +189,7 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
         ),
         pytest.param(("algorithm.rollout_correction.bypass_mode=true",), marks=pytest.mark.long),
     ],
-    ids=["clip", "one micro-batch", "a micro-batch a row", "no old log-probs"],
+    ids=["clip", "a micro-batch a row", "no old log-probs"],
 )
 def test_reinforce_depends_on_neither_clip_nor_micro_batches_nor_old_log_probs(
     overrides: tuple[str, ...], folder: Path, model: Any
@@ -245,10 +244,9 @@ def accepted(rows: Sequence[Row]) -> Tensors:
     [
         ("ppo-clip", ("rollout_is=sequence", "rollout_is_threshold=3.0"), sequence_weights),
         ("ppo-clip-tis", ("rollout_is_batch_normalize=true",), normalised_weights),
-        pytest.param("reinforce", ("rollout_is=token",), lambda rows: weights_of(rows, 1), marks=pytest.mark.long),
         ("reinforce", ("rollout_rs=token_k2", "rollout_rs_threshold=0.1"), accepted),
     ],
-    ids=["sequence", "normalised", "reinforce", "rejection"],
+    ids=["sequence", "normalised", "rejection"],
 )
 def test_verls_other_corrections_work_with_any_loss(
     loss: str, settings: tuple[str, ...], weights: Callable[[Sequence[Row]], Tensors], learner: Any, model: Any
