@@ -283,7 +283,6 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, 
     del waiting
 
 
-@pytest.mark.e2e
 def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
     import transfer_queue
     from omegaconf import OmegaConf
