@@ -205,6 +205,20 @@ def _wrapped_quickly() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the RECIPE of a test's module."""
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    path.write_text(request.module.RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def composed(recipe: Path) -> DictConfig:
+    """The config of that recipe, on a CPU."""
+    return compose.compose(recipe, [], hardware="cpu")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _no_plugin_files_left() -> Iterator[None]:
     """A plan leaves its plugin files in use."""

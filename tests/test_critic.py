@@ -19,7 +19,7 @@ from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
 from marl_verl.backend.rollout.rows import turn_rows
-from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.compose import with_overrides
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve
 from marl_verl.episode import Workflow
@@ -90,13 +90,6 @@ marl:
   agents: {holder: {policy: one}, asker: {policy: two}}
   policies: {one: {model: {path: /models/one}, actor: {optim: {lr: 0.5}}}, two: {model: {path: /models/two}}}
 """
-
-
-@pytest.fixture(scope="module")
-def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
-    recipe = tmp_path_factory.mktemp("critic-config") / "recipe.yaml"
-    recipe.write_text(RECIPE)
-    return compose(recipe, [], hardware="cpu")
 
 
 def resolved(composed: DictConfig, *overrides: str) -> Any:

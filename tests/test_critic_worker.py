@@ -17,7 +17,7 @@ from verl.utils.tensordict_utils import chunk_tensordict
 from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.critic_worker import CriticWorker
-from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.compose import with_overrides
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.resolve import resolve
 from marl_verl.team import read_team
@@ -102,13 +102,6 @@ class RealCritic(Critic):
 def expected(model: Any, observations: Sequence[tuple[int, ...]]) -> torch.Tensor:
     """V of each observation, one at a time and nothing behind it."""
     return torch.stack([model(torch.tensor([ids])).logits[0, -1, 0] for ids in observations])
-
-
-@pytest.fixture(scope="module")
-def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
-    recipe = tmp_path_factory.mktemp("critic-config") / "recipe.yaml"
-    recipe.write_text(RECIPE)
-    return compose(recipe, [], hardware="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algo.algorithms.losses import GSPO, PARAMETERS
-from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.compose import with_overrides
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.parts import loss_named
 from marl_verl.config.resolve import resolve
@@ -30,13 +30,6 @@ marl:
   agents: {holder: {policy: one}, asker: {policy: two}}
   policies: {one: {tiny: {}}, two: {tiny: {}}}
 """
-
-
-@pytest.fixture(scope="module")
-def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
-    recipe = tmp_path_factory.mktemp("loss-config") / "recipe.yaml"
-    recipe.write_text(RECIPE)
-    return compose(recipe, [], hardware="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -92,11 +92,11 @@ def test_policies_of_a_pool_are_in_each_others_way_unless_offloaded(needs: Any) 
 
 def test_one_process_has_one_copy_of_the_weights_and_no_servers(needs: Any) -> None:
     backend = ("marl.run.backend=local", "marl.policies.two.frozen=true")
-    found = needs(*backend, model="smol/lm2")["the GPU"]
-    assert found.room == 80 * GIB
+    need = needs(*backend, model="smol/lm2")["the GPU"]
+    assert need.room == 80 * GIB
     parameters = sizes(OmegaConf.create({"path": "smol/lm2", "lora_rank": 0})).parameters  # type: ignore[union-attr]
     state = {"weights of one": 4, "gradients of one": 4, "optimiser of one": 8, "weights of two": 2}
-    assert {name: found.parts[name] / parameters for name in state} == state
+    assert {name: need.parts[name] / parameters for name in state} == state
     assert list(needs(*backend, model="smol/lm2", hardware="cpu")) == ["this process"]
     both = needs(*backend[:1], model="smol/lm2")["the GPU"]
     assert both.parts["gradients of two"] == 4 * parameters

@@ -195,8 +195,8 @@ def listening(kept: bool) -> set[str]:
     from marl_verl.backend.verl.platforms.workarounds import keep_store_local
 
     def sockets() -> set[Any]:
-        found = psutil.Process().net_connections(kind="inet")
-        return {connection.laddr for connection in found if connection.status == "LISTEN"}
+        connections = psutil.Process().net_connections(kind="inet")
+        return {connection.laddr for connection in connections if connection.status == "LISTEN"}
 
     before = sockets()
     if torch.distributed.is_initialized():  # of another test

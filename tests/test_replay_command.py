@@ -68,13 +68,13 @@ class Sums(TaskSet):
 
 def parts(**changed: Any) -> Any:
     """A plugin with these parts, some of them changed since."""
-    found = {"review": Review, "sums": Sums, **changed}
+    targets = {"review": Review, "sums": Sums, **changed}
 
     class Mine:
         @hookimpl
         def marl_register(self, registry: Any) -> None:
-            registry.workflow("review", found["review"])
-            registry.task("sums", found["sums"])
+            registry.workflow("review", targets["review"])
+            registry.task("sums", targets["sums"])
 
     return plugins.assemble({"mine": Mine()}, only=None)
 

@@ -83,14 +83,14 @@ def test_a_function_of_a_batch_with_kwargs(tmp_path: Path, monkeypatch: pytest.M
         "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
         "    return [float(a.strip() == b) + bonus for a, b in zip(solution_strs, ground_truths)]\n"
     )
-    given = config(reward="countdown.py:compute_score_batch", reward_kwargs={"bonus": 1})
-    files = use_reward_function(given, Path("mine").resolve())
+    recipe = config(reward="countdown.py:compute_score_batch", reward_kwargs={"bonus": 1})
+    files = use_reward_function(recipe, Path("mine").resolve())
     one_file.copy_files(files, tmp_path / "run")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     plugins.use_files(one_file.files_of_run(tmp_path / "run"))
     plugins.load()
-    tasks = build(FunctionScored, OmegaConf.to_container(given.marl.task.options), "marl.task.options")
+    tasks = build(FunctionScored, OmegaConf.to_container(recipe.marl.task.options), "marl.task.options")
     for seconds in (None, 30.0):
         assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), " 4 ", seconds)) == (2.0, True)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.compose import compose
 from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
 from marl_verl.evaluation.plan import _policy
@@ -29,18 +27,6 @@ marl:
     two: {base: shared, tiny: {steps: 100}, actor: {optim: {lr: 1.0e-2}}, rollout: {temperature: 0.7}}
 actor_rollout_ref: {model: {lora_rank: 4, lora_alpha: 8}}
 """
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("shared") / "recipe.yaml"
-    path.write_text(RECIPE)
-    return path
-
-
-@pytest.fixture(scope="module")
-def composed(recipe: Path) -> DictConfig:
-    return compose(recipe, [], hardware="cpu")
 
 
 def _read(config: DictConfig) -> TeamConfig:

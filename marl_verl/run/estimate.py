@@ -149,8 +149,8 @@ def estimate(
                 moments.append({label: bytes for label, bytes in whole.items() if label.startswith(DURING[local:])})
                 kept |= {label: bytes for label, bytes in whole.items() if label not in moments[-1]}
         most_of = kept | max(moments, key=lambda moment: sum(moment.values()))
-        where = f"each GPU of {pool.name}" if not local else "the GPU" if gpu else "this process"
-        needs.append(Need(where, most_of, room, here))
+        device = "the GPU" if gpu else "this process"
+        needs.append(Need(device if local else f"each GPU of {pool.name}", most_of, room, here))
     return needs
 
 

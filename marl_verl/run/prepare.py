@@ -63,7 +63,7 @@ class Plan:
     resumed: bool = False
     files: tuple[one_file.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
-    needs: tuple[estimate.Need, ...] = ()  # of GPU memory
+    needs: tuple[estimate.Need, ...] = ()  # of memory
     arguments: tuple[str, ...] = ()  # of `marl-verl train`
 
 

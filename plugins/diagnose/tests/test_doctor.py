@@ -173,15 +173,15 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     site("third", task("maze"))
     site("good", "print('noise')\n" + task("other"))
     noted: list[str] = []
-    found = list(loading.plugins(noted.append))
-    wrong = {each.check: each for each in found if each.state == "warning"}
+    findings = list(loading.plugins(noted.append))
+    wrong = {finding.check: finding for finding in findings if finding.state == "warning"}
     assert sorted(wrong) == ["plugin broken", "plugin later", "plugin misspelt", "plugin quits"]
     assert "SystemExit: 3" in wrong["plugin quits"].message
     assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].message
     assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
     assert "requires marl-verl >=7" in wrong["plugin later"].message
     assert wrong["plugin quits"].do == "pip install --upgrade quits, or pip uninstall it"
-    assert {each.check for each in found if each.state == "ok"} >= {
+    assert {finding.check for finding in findings if finding.state == "ok"} >= {
         f"plugin {n}" for n in ("first", "good", "second", "third")
     }
     assert "loading plugins ..." in noted

@@ -1,0 +1,32 @@
+"""How far the weights of a policy moved in a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from marl_verl.config.stored import read_config
+from marl_verl.run.checkpoint import folders, weights
+
+
+def change(run: Path, policy: str) -> float:
+    """||W - W0|| / ||W0|| in the newest checkpoint, of an adapter ||(alpha / r) B A|| / ||W0||; 0 if it has none."""
+    saved = Path(folders.newest(run) or run, "policies", policy)
+    if not saved.is_dir():
+        return 0.0
+    model = weights.local(read_config(run / "config.yaml").policies[policy].actor_rollout_ref.model.path)
+    assert model is not None
+    before, now = load_file(model / "model.safetensors"), weights.assembled(saved)
+    moved = [now[name] - tensor for name, tensor in before.items() if name in now]
+    if adapter := weights.lora(saved):
+        pairs = [(name.replace(".lora_A.", ".lora_B."), name) for name in now if ".lora_A." in name]
+        moved = [adapter["lora_alpha"] / adapter["r"] * now[b] @ now[a] for b, a in pairs]
+    return _norm(moved) / _norm(before.values())
+
+
+def _norm(tensors: Iterable[Any]) -> float:
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
