@@ -174,7 +174,8 @@ STOPPED = set()
 def marl_step_finished(step):
     import psutil, ray
     listening = [c.laddr for c in psutil.Process().net_connections("inet") if c.status == "LISTEN"]
-    print("OPENED", listening, ray.is_initialized(), "vllm" in sys.modules)
+    children = [c.cmdline() for c in psutil.Process().children() if "algo.sampling.scoring" not in str(c.cmdline())]
+    print("OPENED", listening, children, ray.is_initialized(), "vllm" in sys.modules)
 
 def stop(name):
     if name not in STOPPED:
@@ -238,7 +239,7 @@ def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
         terminal.type("p 'here', name")
         terminal.expect(f"('here', '{name}')")
         terminal.type("c")
-    terminal.expect("OPENED [] False False")  # nothing listens, and neither Ray nor vLLM is there
+    terminal.expect("OPENED [] [] False False")  # nothing listens, only scores have a process, no Ray, no vLLM
     terminal.expect("the same on Ray and vLLM")
     assert terminal.end() == 0
     summary = json.loads((tmp_path / "runs" / "inventory-1" / "summary.json").read_text())

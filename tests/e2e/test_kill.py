@@ -25,6 +25,7 @@ from tests.e2e.conftest import (
     resume,
     tracked,
 )
+from tests.weights import change
 
 pytestmark = pytest.mark.e2e
 
@@ -85,3 +86,4 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     for metric, steps in (("agent/sender/reward", [*range(1, 5)]), ("validation/success", [0, 2, 4])):
         assert tracked(done, metric) == tracked(undisturbed, metric), metric
         assert [step for step, _ in tracked(done, metric)] == steps
+    assert all(change(done.folder, policy) > 0 for policy in done.summary["policies"])
