@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from marl_verl.config.compose import compose
 from tests import test_critic_worker
 from tests.test_losses import ROWS, log_probs
 from tests.test_merging import UNMOVED
@@ -81,7 +82,7 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
 def _critic(folder: Path, ranks: int) -> tuple[dict[str, Any], dict[str, float]]:
     recipe = folder / f"critic_{ranks}_{torch.distributed.get_rank()}.yaml"
     recipe.write_text(test_critic_worker.RECIPE)
-    composed = test_critic_worker.compose(recipe, [], hardware="cpu")
+    composed = compose(recipe, [], hardware="cpu")
     critic = test_critic_worker.RealCritic.of(composed, folder / "model", ranks=ranks)
     before, observations = critic.weights(), test_critic_worker.OBSERVATIONS
     values = critic.values(observations)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from omegaconf import OmegaConf
 
 from marl_verl.errors import MarlError
 from marl_verl.run import private_network
+from marl_verl.run.progress import Display
 from marl_verl.run.supervisor import TrainerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux network namespaces")
@@ -82,16 +84,11 @@ def test_what_is_outside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("private", [True, False])
-def test_the_trainer_of_a_run_is_in_it(private: bool, tmp_path: Path) -> None:
+def test_the_trainer_of_a_run_is_in_it(private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if private and private_network._forbidden():
         pytest.skip(f"this kernel: {private_network._forbidden()}")
-    run = TrainerProcess(tmp_path, [], module="platform", private_network=private)  # a module that ends by itself
-    own = os.readlink("/proc/self/ns/net")
-    try:
-        reading, process = run._start()
-        other = os.readlink(f"/proc/{process.pid}/ns/net")  # the process may have ended, but was not waited for
-        process.wait()
-        os.close(reading)
-    finally:
-        run.resources.cleanup([])
-    assert (other != own) == private
+    (tmp_path / "trainer_that_says_where.py").write_text("import os; print(os.readlink('/proc/self/ns/net'))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = TrainerProcess(tmp_path, [], module="trainer_that_says_where", private_network=private)
+    run.run(Display(), time.time())
+    assert (run.log.read_text().strip() != os.readlink("/proc/self/ns/net")) == private

@@ -114,10 +114,11 @@ def plan(
     swap = list(swap)
     one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
     check_kind(cross_play, steps, [option for option, value in one_team.items() if value not in (None, False, [], ())])
+    for option, number in (("--at-once", at_once), ("--episodes", None if greedy_only else episodes)):
+        if number is not None and number < 1:
+            raise MarlError(f"{option} must be a whole number >= 1, got {number}")
     episodes = 0 if greedy_only else EPISODES if episodes is None else episodes
     ks = () if greedy_only else _episodes(episodes, k)
-    if at_once is not None and at_once < 1:
-        raise MarlError(f"--at-once must be a whole number >= 1, got {at_once}")
     check_overrides(overrides)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
@@ -181,8 +182,6 @@ def check_kind(cross_play: bool, steps: object, one_team: Sequence[str]) -> Iter
 
 def _episodes(episodes: int, k: str | Sequence[int] | None) -> tuple[int, ...]:
     """The values of k for pass@k of sampled episodes."""
-    if episodes < 1:
-        raise MarlError(f"--episodes must be a whole number >= 1, got {episodes}")
     if k is None:
         return (*(k for k in KS if k < episodes), episodes)
     words = k.split(",") if isinstance(k, str) else map(str, k)

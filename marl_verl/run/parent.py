@@ -10,7 +10,6 @@ import threading
 import time
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from marl_verl.config.hardware import RUN_VARIABLE
@@ -30,7 +29,7 @@ class Parent:
 
     def follow(self) -> None:
         """Make SIGTERM interrupt the trainer as Ctrl-C does, and end the trainer when the parent ends."""
-        signal.signal(signal.SIGTERM, self._terminated)
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         if self.scratch:
             threading.Thread(target=self._wait, name="parent", daemon=True).start()
 
@@ -50,12 +49,6 @@ class Parent:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
-        """The kernel sends SIGTERM when the command line is killed (Linux)."""
-        if self.gone():
-            self.leave(1)
-        signal.raise_signal(signal.SIGINT)
 
     def _wait(self) -> None:
         while not self.gone():

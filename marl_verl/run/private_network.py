@@ -1,6 +1,7 @@
 """A network of its own for a run's processes, with a loopback interface only: no other process can connect to it.
 
 A Linux network namespace. A user who is not root makes it in a user namespace, which the kernel may forbid.
+`python -m marl_verl.run.private_network ...` is `python ...` in one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import fcntl
 import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 
 from omegaconf import DictConfig
@@ -54,16 +57,11 @@ def check(config: DictConfig, team: TeamConfig) -> Iterator[str]:
 
 
 def _forbidden() -> str:
-    """Why `enter` fails here; empty if it works. Tried in a child process."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            enter()
-            code = 0
-        except OSError as error:
-            code = error.errno or 1
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return os.strerror(code) if code else ""
+    """Why `enter` fails here; empty if it works. Tried in a process of its own."""
+    tried = subprocess.run([sys.executable, "-m", __name__, "-c", ""], capture_output=True, text=True)
+    return tried.stderr.strip().rpartition("\n")[2] if tried.returncode else ""
+
+
+if __name__ == "__main__":
+    enter()
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -24,7 +24,6 @@ from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE
 from marl_verl.run import embedded
 from marl_verl.run.cleanup import RunResources, cleanup_abandoned
 from marl_verl.run.parent import how_to_continue
-from marl_verl.run.private_network import enter
 from marl_verl.run.progress import Display, RunEvents, interrupted
 from marl_verl.run.terminal import termination_as_interrupt
 
@@ -105,26 +104,22 @@ class TrainerProcess:
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""
         reading, writing = os.pipe()
+        program = ["-m", self.module, str(self.folder.resolve())]
+        if self.private_network:
+            program = ["-m", "marl_verl.run.private_network", *program]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", self.module, str(self.folder.resolve())],
+                [sys.executable, *program],
                 env={**os.environ, **self.variables, EVENTS_VARIABLE: str(writing)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=(writing,) if self.lock is None else (writing, self.lock),
-                start_new_session=True,
-                preexec_fn=self._before,
+                start_new_session=True,  # no preexec_fn: its fork in a thread may crash after a local run
             )
         self.resources.started(process.pid)
         os.close(writing)
         return reading, process
-
-    def _before(self) -> None:
-        """In the trainer's process, before its program starts."""
-        if self.private_network:
-            enter()
-        prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: if the command line is killed
 
     def _follow(self, reading: int, process: subprocess.Popen[bytes], events: RunEvents) -> None:
         """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""
