@@ -40,7 +40,7 @@ FIRST = (
     *("test_local_teams", "test_recipe_variants", "test_local_worker", "test_local_methods", "test_local_runs"),
     *("test_sandbox_attacks", "test_watch", "test_embedded", "test_platform", "test_cli", "test_algorithms"),
     *("test_pages", "test_losses", "test_bad_values", "test_browser", "test_kit", "test_ranks", "test_wheels"),
-    *("test_merging", "test_cleanup", "test_reasoning_gym", "test_site", "test_new_plugin", "test_frameworks"),
+    *("test_prefixes", "test_cleanup", "test_reasoning_gym", "test_site", "test_new_plugin", "test_frameworks"),
     *("test_sandbox_programs", "test_selftest", "test_compare", "test_browser_watch", "test_browser_episodes"),
     *("test_eval_command", "test_export", "test_adapters", "test_local_server", "test_checkpoint"),
 )

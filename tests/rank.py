@@ -13,14 +13,13 @@ import torch
 from marl_verl.config.compose import compose
 from tests import test_critic_worker
 from tests.test_losses import ROWS, log_probs
-from tests.test_merging import UNMOVED
-from tests.verl_actor import Actor, cpu_verl
+from tests.verl_actor import UNMOVED, Actor, cpu_verl
 
 LORA = ("marl.policies.one.model.lora_rank=4", "marl.policies.one.model.lora_alpha=8")
 EPOCHS = "actor_rollout_ref.actor.ppo_epochs=2"
 LIMIT = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20"
 """Tokens of a micro-batch: as many as the longest sequence."""
-MERGED, SEPARATE = "turns of conversations, merged", "turns of conversations, separate"
+SHARED, SEPARATE = "rows that share prefixes", "the same rows, separate"
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a mean over tokens": ("ppo-clip", 7, ()),
     "a mean over rows of means over tokens": ("gspo", 7, ()),
@@ -29,11 +28,11 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "two epochs": ("ppo-clip", 5, (EPOCHS,)),
     "a rank without a row": ("reinforce", 1, ()),
     "adapters": ("ppo-clip", 7, LORA),
-    MERGED: ("ppo-clip-tis", 7, ()),
-    SEPARATE: ("ppo-clip-tis", 7, ("marl.run.merge_turns=false",)),
+    SHARED: ("ppo-clip-tis", 7, ()),
+    SEPARATE: ("ppo-clip-tis", 7, ("marl.run.share_prefixes=false",)),
 }
 if not os.environ.get("MARL_VERL_LONG"):
-    CASES = {name: CASES[name] for name in ("a rank without a row", MERGED, SEPARATE)}
+    CASES = {name: CASES[name] for name in ("a rank without a row", SHARED, SEPARATE)}
 """Name -> loss, number of rows, overrides."""
 Found = dict[str, tuple[dict[str, Any], dict[str, float]]]
 """Case -> (weights before - weights after by name, metrics)."""
@@ -46,7 +45,7 @@ def find(folder: Path, ranks: int) -> Found:
     found: Found = {}
     with torch.no_grad():
         plain = AutoModelForCausalLM.from_pretrained(folder / "model").double()
-        given = dict.fromkeys([*CASES, "a shared base"], ROWS) | dict.fromkeys((MERGED, SEPARATE), UNMOVED)
+        given = dict.fromkeys([*CASES, "a shared base"], ROWS) | dict.fromkeys((SHARED, SEPARATE), UNMOVED)
         now = {name: log_probs(plain, rows) for name, rows in given.items()}
     for name, (loss, rows, overrides) in CASES.items():
         with torch.random.fork_rng(devices=[]):

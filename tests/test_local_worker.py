@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -20,7 +19,7 @@ pytest.importorskip("verl")
 from marl_verl.backend.local import one_rank  # noqa: F401 - before other imports of verl
 
 # isort: split
-from tests.test_merging import TALK
+from tests.verl_actor import TALK
 
 pytestmark, LONG = pytest.mark.slow, pytest.mark.long
 
@@ -60,11 +59,11 @@ def has_reference(config: Any) -> bool:
 
 def fsdp2(config: Any, role: str) -> Any:
     """The worker that the verl backend starts in a Ray actor."""
-    from verl.workers.engine_workers import ActorRolloutRefWorker
+    from marl_verl.backend.learning.policy_worker import PolicyWorker
 
     with open_dict(config):
         config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.mixed_precision
-    worker = ActorRolloutRefWorker(config=config, role=role)
+    worker = PolicyWorker(config=config, role=role)
     worker.role = "actor_ref" if has_reference(config) else "actor"
     return worker
 
@@ -205,62 +204,20 @@ def test_losses_are_all_of_verl_and_marl_verl() -> None:
 
 @pytest.mark.parametrize("loss", [*LOSSES, *MODES, "cubed"])
 def test_every_loss_updates_as_on_fsdp2(actors: Any, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From rows of a tree of conversations, which are merged unless the loss forbids it."""
+    """From rows of a tree of conversations, which share prefixes unless the loss forbids it."""
     from verl.trainer.ppo import core_algos
 
     monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "cubed", cubed)
     mode = (loss,) if loss in LOSSES else ("verl", f"{POLICY_LOSS}.loss_mode={loss}", f"{POLICY_LOSS}.dro_beta=0.1")
     (workers, initial), results = actors, []
     for actor in workers:
-        actor.learn_with(*mode)
+        actor.learn_with(*mode, SETTINGS[0])
         actor.set_weights(initial)
         torch.manual_seed(4)  # clip_cov selects tokens at random
         results.append((update(actor, TALK, 1 if loss == "reinforce" else 2), actor.weights()))
-        assert (results[-1][0]["merge/rows_after"] < len(TALK)) == ("_cov" not in loss)
+        assert (results[-1][0]["tokens/computed"] < results[-1][0]["tokens/unmerged"]) == ("_cov" not in loss)
         assert all(not torch.equal(weight, initial[name]) for name, weight in results[-1][1].items())
     assert_equal(*results)
-
-
-PROMPTS = ([3, 9, 4], [8, 8])
-SHARING = [(PROMPTS[0], [12, 7, 20, 8]), (PROMPTS[1], [14]), (PROMPTS[0], [25]), (PROMPTS[1], [9, 6]), ([5], [7])]
-SHARING += [(PROMPTS[0], [13, 6]), (PROMPTS[0], [11, 2, 4]), ([26], [9])]
-
-
-@pytest.mark.parametrize(("overrides", "tolerance"), [((*LORA, *KL), 1e-5), (HALF, 0.05)])
-def test_rows_of_large_models_share_their_prompts(
-    model: Path, overrides: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Loss, gradient and log-probs are those of rows that share nothing; the order of their sums differs."""
-    from marl_verl.backend.local import engine
-
-    one_micro_batch = [f"actor_rollout_ref.{key}_max_token_len_per_gpu=64" for key in ("actor.ppo", "rollout.log_prob")]
-    results, environment = [], dict(os.environ)
-    for least in (10**9, 0):
-        monkeypatch.setattr(engine, "LARGE", least)
-        results.append(update(started(local, model, *one_micro_batch, *overrides), SHARING))
-    assert_equal(*results, tolerance)
-    assert dict(os.environ) == environment
-
-
-def test_micro_batches_keep_rows_of_a_prompt_together() -> None:
-    from verl.utils import tensordict_utils as tu
-
-    from marl_verl.backend.local.sharing import Shared, micro_batches, sequences_of
-
-    data = batch(SHARING)
-    assert sequences_of(data) == [[0, 2], [5, 6], [1, 3], [4], [7]]  # at most twice the tokens of the prompt
-    tu.assign_non_tensor(data, max_token_len_per_gpu=16)
-    parts, rows = micro_batches(data)
-    assert rows == [[0, 2, 5, 6], [1, 3, 4, 7]]
-    assert [len(part) for part in parts] == [4, 4]
-    inputs = Shared(parts[0], torch.float32).inputs
-    assert inputs["input_ids"].tolist() == [[3, 9, 4, 12, 7, 20], [3, 9, 4, 13, 11, 2]]
-    assert inputs["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 3, 4]]
-    assert (inputs["attention_mask"][1, 0] == 0).int().tolist()[3:] == [
-        [1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 0, 1, 0],
-        [1, 1, 1, 0, 1, 1],
-    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -283,24 +240,17 @@ def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: 
 
 def test_rows_of_tensors_are_those_of_verls_functions() -> None:
     from verl.utils import tensordict_utils as tu
-    from verl.workers.engine.utils import prepare_micro_batches
     from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
     from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
     from marl_verl.backend.local import quick
 
     data = batch(PAIRS)
-    tu.assign_non_tensor(data, max_token_len_per_gpu=99)
     for rows in ([0, 1, 2, 3], [2, 0]):
         one, other = (select(data, torch.tensor(rows)) for select in (quick.select, tu.index_select_tensor_dict))
         assert one.keys() == other.keys()
-        assert one is not data
         for name in ("input_ids", "responses"):
             assert_equal(list(one[name].unbind()), list(other[name].unbind()))
-    (part,), (places,) = quick.micro_batches(data)
-    (verls,), (order,) = prepare_micro_batches(data)
-    assert [*places] == order
-    assert_equal(part["input_ids"].values(), verls["input_ids"].values())
     results = []
     for pad, cut in ((no_padding_2_padding, response_from_nested), (quick.padded_responses, of_responses)):
         leaf = torch.linspace(-1, 1, int(data["input_ids"].offsets()[-1])).requires_grad_()

@@ -21,7 +21,7 @@ from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool
 from marl_verl.threads import at_once
 from tests.forks import FORKS
-from tests.rank import CASES, MERGED, SEPARATE, Found, find, write
+from tests.rank import CASES, SEPARATE, SHARED, Found, find, write
 from tests.verl_actor import Row, cpu_verl, make_model, put
 
 pytest.importorskip("verl")
@@ -117,14 +117,20 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
         "use_kl_loss": False,
         "loss_agg_mode": "token-mean",
         "ppo_epochs": 1,
+        "shuffle": False,
         "data_loader_seed": 1,
     }
     config = OmegaConf.create(
         {
-            "marl": {"run": {"seed": 3, "merge_turns": False}},
+            "marl": {"run": {"seed": 3, "share_prefixes": False}},
             "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
             "actor_rollout_ref": {
-                "actor": {**actor, "shuffle": False, "policy_loss": {"loss_mode": "vanilla"}},
+                "actor": {
+                    **actor,
+                    "shuffle": False,
+                    "ppo_max_token_len_per_gpu": 99,
+                    "policy_loss": {"loss_mode": "vanilla"},
+                },
                 "model": {},
                 "rollout": {"temperature": 1.0},
             },
@@ -256,12 +262,12 @@ def test_two_ranks_change_the_weights_as_one_does(found: tuple[Found, Found, Fou
         assert _exact(measured) == pytest.approx(_exact(metrics), rel=1e-5, abs=1e-6)
 
 
-def test_merged_turns_change_the_weights_as_separate_ones_do(found: tuple[Found, Found, Found]) -> None:
+def test_rows_that_share_change_the_weights_as_separate_ones_do(found: tuple[Found, Found, Found]) -> None:
     for results in found:
-        (merged, few), (separate, many) = results[MERGED], results[SEPARATE]
+        (shared, few), (separate, many) = results[SHARED], results[SEPARATE]
         size = max(float(value.abs().max()) for value in separate.values())
-        assert all(torch.allclose(merged[name], value, rtol=0, atol=1e-5 * size) for name, value in separate.items())
-        assert (few["merge/rows_after"], many["merge/rows_after"]) == (5, 7)
+        assert all(torch.allclose(shared[name], value, rtol=0, atol=1e-5 * size) for name, value in separate.items())
+        assert few["tokens/computed"] < 0.6 * many["tokens/computed"]
         for name in ("loss", "grad_norm", "entropy"):
             assert few[name] == pytest.approx(many[name], rel=1e-4), name
 

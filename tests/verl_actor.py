@@ -64,28 +64,35 @@ def tokens(row: Row) -> list[int]:
     return [*row.prompt, *row.response]
 
 
-def continued(rows: Sequence[Row]) -> dict[int, int]:
-    """Row -> the earlier row with most tokens that its prompt begins with."""
-    before: dict[int, int] = {}
-    for number, row in enumerate(rows):
-        begins = [at for at in range(number) if [*row.prompt][: len(tokens(rows[at]))] == tokens(rows[at])]
-        if begins:
-            before[number] = max(begins, key=lambda at: (len(tokens(rows[at])), -at))
-    return before
+FIRST = Row([3, 9], [12, 7, 20, 8], 1.0, [0.5, -0.5, 0.1, -0.1], [1.0, -0.5, 0.3, 0.0])
+SECOND = Row([*FIRST.prompt, *FIRST.response, 5, 5], [25, 13, 6], -0.7, [1.5, -0.4, 0.0], [0.2, 2.0, -1.0])
+THIRD = Row([*SECOND.prompt, *SECOND.response, 4], [14, 15], 0.4, [0.01, 0.3], [0.1, 0.9])
+TALK = (
+    FIRST,
+    SECOND,
+    THIRD,
+    Row(SECOND.prompt, [25, 13, 7, 9], 0.9, [0.0002, 0.0, -0.3, 0.1], [0.0, 0.4, -0.6, 1.5]),  # a sibling of SECOND
+    Row([*SECOND.prompt, *SECOND.response, 11], [9], -1.2, [-0.05], [0.6]),  # a second branch below SECOND
+    Row(FIRST.prompt, FIRST.response, -0.5, [0.2, 0.0, 0.1, 0.4], [0.0, 0.1, 0.2, 0.3]),  # the same tokens as FIRST
+    Row([20, 14], [6, 26, 13], 0.8, [0.0, 0.1, -0.4], [0.5, -0.3, 0.0]),
+)
+"""Three turns of a conversation, rows that share its beginning, and one that does not."""
+UNMOVED = [Row(row.prompt, row.response, row.advantage, [0.0] * len(row.moved), row.gap) for row in TALK]
+"""The same with the actor where its update began."""
 
 
 def put(store: Any, rows: Sequence[Row], log_probs: Sequence[torch.Tensor] | None = None) -> Any:
     """Rows in a store with their advantages, sampled with these log-probs (0 by default). Returns `Rows`."""
     from marl_verl.backend.protocol import Rows
-    from marl_verl.backend.rollout.rows import CONTINUES, row_fields, row_tag
+    from marl_verl.backend.rollout.rows import row_fields, row_tag
     from marl_verl.episode import Act, Action, Turn
 
-    keys, tags, before = [f"u_0_{number}" for number in range(len(rows))], [], continued(rows)
+    keys, tags = [f"u_0_{number}" for number in range(len(rows))], []
     for number, (key, row) in enumerate(zip(keys, rows, strict=True)):
         sampled = [0.0] * len(row.response) if log_probs is None else log_probs[number].tolist()
         action = Action("", [*row.prompt], [*row.response], sampled)
         turn = Turn(Act("holder", str(number), number, number, ()), action, "u", 0, "one")
-        tags.append({**row_tag(turn, step=1), CONTINUES: keys[before[number]] if number in before else None})
+        tags.append(row_tag(turn, step=1))
         fields = {**row_fields(turn), "advantages": torch.full((len(row.response),), row.advantage)}
         store.put([key], {name: [values] for name, values in fields.items()})
     return Rows(keys, tags)
@@ -183,7 +190,7 @@ class Actor:
         self.store = MemoryStore() if store is None else store
         config = deepcopy(self._config(loss, *overrides)[0].policies.one.actor_rollout_ref)
         if make is None:
-            from verl.workers.engine_workers import ActorRolloutRefWorker as make
+            from marl_verl.backend.learning.policy_worker import PolicyWorker as make
         self.worker: Any = make(config=config, role="actor")
         self.worker.init_model()
         self.learn_with(loss, *overrides)
@@ -206,6 +213,9 @@ class Actor:
 
         class Policy(LearningPolicy):
             data_parallel_size = ranks
+
+            def masks(self) -> bool:
+                return bool(actor.worker.masks())
 
             def call(self, method: str, batch: Any, fields: Sequence[str], **options: Any) -> Any:
                 actor.calls.append(method)

@@ -72,7 +72,7 @@ class Policies:
         used = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag["policy"] in self.learning]
         for name, (rows, values) in results["policies"].items():
             metrics |= {f"policy/{name}/{key}": value for key, value in values.items()}
-            used += rows.keys  # also padding and merged sequences
+            used += rows.keys  # also padding
         return metrics, list(dict.fromkeys(used))
 
     def _alone_first(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:

@@ -36,12 +36,10 @@ def updates_per_batch(config: DictConfig, model: Any) -> int:
     return max(1, int(config.data.train_batch_size / int(model.ppo_mini_batch_size) + 0.5))
 
 
-def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:
-    """Why the turns of a conversation are not trained as one sequence (`learning/merging.py`); None if they are."""
-    if not config.marl.run.get("merge_turns", True):  # a run of an older version has no such key
-        return "marl.run.merge_turns is false"
-    if actor.shuffle:
-        return "actor.shuffle mixes rows between updates"
+def separate_reason(config: DictConfig, actor: DictConfig) -> str | None:
+    """Why rows compute what they have in common separately (`learning/prefixes.py`); None if they share it."""
+    if not config.marl.run.get("share_prefixes", True):  # a run of an older version has no such key
+        return "marl.run.share_prefixes is false"
     if (mode := actor.policy_loss.loss_mode) in ("clip_cov", "kl_cov"):
         return f"loss_mode {mode} compares the tokens of a micro-batch"
     if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -245,11 +244,3 @@ class Turn:
             return -1
         pairs = enumerate(zip(whole, prompt, strict=False))
         return next((at for at, (former_id, prompt_id) in pairs if former_id != prompt_id), len(prompt))
-
-
-def continued(turns: Sequence[Turn]) -> dict[str, str]:
-    """Row -> the row of the same turns whose prompt and response begin its prompt, for each turn that continues one."""
-    rows = {id(turn.action): turn.row for turn in turns}
-    return {
-        turn.row: rows[id(turn.act.former)] for turn in turns if turn.differs_at == -1 and id(turn.act.former) in rows
-    }

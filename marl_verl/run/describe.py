@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage.estimator import Advantage
 from marl_verl.config.backend import KEY, is_local
 from marl_verl.config.hardware import on_gpu
-from marl_verl.config.loss import unmerged_reason, updates_per_batch
+from marl_verl.config.loss import separate_reason, updates_per_batch
 from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import model_of
@@ -119,8 +119,8 @@ def _policy(plan: Plan, name: str) -> str:
     if mode != settings.actor.get("policy_loss", {}).get("loss_mode"):  # the policy's own, or of loss `verl`
         loss = f"{mode} (policy_loss.loss_mode)"
     kl = f", KL {actor.kl_loss_coef:g} to the initial weights" if actor.use_kl_loss else ""
-    if (why := unmerged_reason(plan.config, actor)) is not None:
-        kl += f", turns not merged ({why})"
+    if (why := separate_reason(plan.config, actor)) is not None:
+        kl += f", no shared prefixes ({why})"
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
     often = f", {count} update{'s' if count > 1 else ''} per batch" if plan.config.marl.schedule.mode == "sync" else ""
     return f"{base}; {trained}, {loss}, lr {actor.optim.lr:g}{often}{kl}"

@@ -133,24 +133,22 @@ MERGED = {
 
 
 @pytest.mark.parametrize("case", ["adapters", pytest.param("updates", marks=pytest.mark.long)])
-def test_merged_turns_are_learnt_as_separate_rows(case: str, tmp_path: Path) -> None:
+def test_rows_that_share_are_learnt_as_separate_rows(case: str, tmp_path: Path) -> None:
     """The updates differ by rounding, which changes no sampled token here. (`ppo_kl` is a mean over micro-batches.)"""
     both = [
-        train(tmp_path / merged / "run", INVENTORY, *TALK, *MERGED[case], f"marl.run.merge_turns={merged}", steps=2)
+        train(tmp_path / merged / "run", INVENTORY, *TALK, *MERGED[case], f"marl.run.share_prefixes={merged}", steps=2)
         for merged in ("true", "false")
     ]
     rows = [check(run) for run in both]
     assert [row["obs"] for row in rows[0]] == [row["obs"] for row in rows[1]]
     for policy in POLICIES:
         merged, plain = (run.lines(f"policy/{policy}/loss")[-1] for run in both)
-        before, after, trained = (
-            [values[f"policy/{policy}/{name}"] for values in (merged, plain)]
-            for name in ("merge/rows_before", "merge/rows_after", "tokens/trained")
+        computed, unmerged = (
+            [values[f"policy/{policy}/tokens/{name}"] for values in (merged, plain)]
+            for name in ("computed", "unmerged")
         )
-        assert before == [2 * 4 * ROUNDS] * 2 == [before[0], after[1]]
-        # one conversation is one sequence, but where an action was cut off by its length, another token follows
-        assert after[0] < 0.7 * before[0]
-        assert trained[0] < 0.75 * trained[1]
+        assert unmerged == [computed[1]] * 2
+        assert computed[0] < 0.6 * computed[1]
         for name in ("grad_norm", "loss", "pg_loss", "entropy"):
             metric = f"policy/{policy}/{name}"
             values = [[line[metric] for line in run.lines(metric)] for run in both]
@@ -184,7 +182,7 @@ def test_agents_of_every_framework(frameworks: Any, tmp_path: Path, lessons: Les
     frameworks.marl.workflow = {"name": "every-framework"}
     frameworks.marl.policies.first.tiny.good = 0.9  # most of its demonstrations call a tool
     OmegaConf.save(frameworks, tmp_path / "recipe.yaml")
-    options = ("marl.run.journal_tokens=true", "marl.run.merge_turns=false", "data.train_batch_size=24")
+    options = ("marl.run.journal_tokens=true", "marl.run.share_prefixes=false", "data.train_batch_size=24")
     run = train(tmp_path / "run", tmp_path / "recipe.yaml", *options, tiny=100)
     rows = check(run)
     assert {row["agent"] for row in rows} == {"first", "second"}

@@ -3,7 +3,7 @@
 The model has one peft adapter. Its parameters hold the adapter of the policy in use; `use` copies them out, and those
 of another policy in. So names, sharding and checkpoint files are those of a policy with a model of its own.
 
-Uses verl internals: `ActorRolloutRefWorker`, `TrainingWorker` and its FSDP engine.
+Uses verl internals: `TrainingWorker` and its FSDP engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.config import TrainingWorkerConfig
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.engine_workers import TrainingWorker
+
+from marl_verl.backend.learning.policy_worker import PolicyWorker
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class AdapterTraining(TrainingWorker):
         return [weight for weight in self.engine.module.parameters() if weight.requires_grad]
 
 
-class SharedBaseWorker(ActorRolloutRefWorker):
+class SharedBaseWorker(PolicyWorker):
     """verl's worker of a policy, for several policies; `use` chooses the one that its methods apply to."""
 
     def __init__(self, *args: Any, policies: Mapping[str, AdapterSettings], **options: Any) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
+from tensordict import NonTensorData, TensorDict
+from verl.utils import tensordict_utils as tu
 
 from marl_verl.algo.advantage import AdvantageResult
 from marl_verl.backend.protocol import Rows, RowStore
@@ -37,6 +39,26 @@ def rows_of_nested(column: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The rows of a nested tensor; `unbind` takes microseconds for each."""
     rows: tuple[torch.Tensor, ...] = column.values().split(column.offsets().diff().tolist())
     return rows
+
+
+def select(batch: TensorDict, rows: Sequence[int]) -> TensorDict:
+    """Rows of a batch, as verl's `index_select_tensor_dict`, without its loop over rows."""
+    chosen, columns = torch.as_tensor(rows), {}
+    for name, column in batch.items():
+        if isinstance(column, torch.Tensor) and column.is_nested and column.dim() == 2:
+            column = rows_at(column, chosen)
+        elif not isinstance(column, NonTensorData):
+            return tu.index_select_tensor_dict(batch, chosen)
+        columns[name] = column
+    return TensorDict(columns, batch_size=len(rows))
+
+
+def rows_at(column: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a nested tensor."""
+    places, starts = rows.to(column.device), column.offsets()
+    lengths = starts.diff()[places]
+    moved = (starts[places] - lengths.cumsum(0) + lengths).repeat_interleave(lengths)
+    return _nested(column.values()[moved + torch.arange(len(moved), device=moved.device)], lengths)
 
 
 def of_responses(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 
 from marl_verl.backend.learning.batches import of_responses
+from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
 from marl_verl.backend.runtime import TrainingWorkers
@@ -78,16 +79,14 @@ class Critic(TrainingWorkers):
         return config, partial(value_loss, config=critic)
 
     def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
-        """V of each observation, [n]. Equal observations are computed once."""
-        different = list(dict.fromkeys(observations))
-        short = -len(different) % self.data_parallel_size
-        data = _rows(different + different[-1:] * short)
-        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
+        """V of each observation, [n]."""
+        short = -len(observations) % self.data_parallel_size
+        data = _rows([*observations, *[observations[-1]] * short])
+        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0, **{SHARE: True})
         output = self.call("infer_batch", data)
         # the model has an output for every token of a row
-        values = of_responses(output["values"], data["response_mask"]).values().double().numpy()
-        known = dict(zip(different, values.tolist(), strict=False))
-        return np.array([known[ids] for ids in observations])
+        values: NDArray[np.float64] = of_responses(output["values"], data["response_mask"]).values().double().numpy()
+        return values[: len(observations)]
 
     def update(
         self, observations: Sequence[Ids], targets: NDArray[np.float64], values: NDArray[np.float64]
@@ -115,6 +114,7 @@ class Critic(TrainingWorkers):
             seed=int(self.config.data_loader_seed),
             dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
             temperature=1.0,
+            **{SHARE: True},
         )
         output = self.call("train_mini_batch", data)
         reduced = reduce_metrics(dict(output["metrics"]))

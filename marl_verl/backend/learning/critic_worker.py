@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import model as verl_model
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
+
+from marl_verl.backend.learning.prefixes import share_prefixes
 
 
 class CriticWorker(TrainingWorker):
@@ -19,6 +22,12 @@ class CriticWorker(TrainingWorker):
     def __init__(self, config: TrainingWorkerConfig) -> None:
         verl_model.load_valuehead_model = load_value_model  # verl's engine looks it up when it builds the model
         super().__init__(config)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def reset(self) -> None:
+        """Load the model, and build optimiser and schedule."""
+        super().reset()
+        share_prefixes(self.engine)
 
 
 def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:

@@ -26,11 +26,11 @@ from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.adapters import AdapterSettings
 from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.batches import of_responses
-from marl_verl.backend.learning.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
+from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.backend.runtime import Runtime, TrainingWorkers
-from marl_verl.config.loss import unmerged_reason, updates_per_batch
+from marl_verl.config.loss import separate_reason, updates_per_batch
 from marl_verl.config.parts import loss_named
 from marl_verl.episode.turn import DIFFERS_AT
 from marl_verl.errors import MarlError
@@ -48,7 +48,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
         self.config, self.store, self._arr = config, store, section.actor_rollout_ref
         self._correction = section.algorithm.rollout_correction
         self._reference = bool(self._arr.actor.use_kl_loss)
-        self._merges = unmerged_reason(config, self._arr.actor) is None
+        self._shares = separate_reason(config, self._arr.actor) is None
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
     @property
@@ -61,14 +61,17 @@ class LearningPolicy(TrainingWorkers, Runtime):
         return AdapterSettings(self.seed, omega_conf_to_dataclass(self._arr.actor).optim)
 
     @abstractmethod
+    def masks(self) -> bool:
+        """Whether the model's attention takes masks (`prefixes.py`)."""
+
+    @abstractmethod
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
         """Call a method of the training workers with fields of rows, and put the columns that it returns into the
         store. Returns the rest: `metrics`."""
 
     def loss(self) -> Any:
-        """The loss function of the training workers: verl's, computed from the rows of merged sequences if they are."""
-        loss = partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
-        return partial(loss_of_rows, loss=loss) if self._merges else loss
+        """The loss function of the training workers: verl's."""
+        return partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
 
     def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:
         """Update the policy from its rows, in key order; their advantages must be in the store.
@@ -77,24 +80,24 @@ class LearningPolicy(TrainingWorkers, Runtime):
             updates: optimiser steps (mini-batches) per epoch; None: those of a synchronous step.
 
         Returns:
-            The rows as they were trained, with sequences of merged rows and padding rows, and metrics: `grad_norm`,
-            `pg_loss`, ..., `update_seconds`; with a rollout correction `rollout_corr/...`. `entropy` is the policy's
-            before the update, in nats per token: computed without gradient, with the old log-probs.
+            The rows as they were trained, with padding rows, and metrics: `grad_norm`, `pg_loss`, ...,
+            `update_seconds`; with a rollout correction `rollout_corr/...`. `entropy` is the policy's before the update,
+            in nats per token: computed without gradient, with the old log-probs.
         """
         begun, rows, actor, ranks = time.monotonic(), len(batch), self._arr.actor, self.data_parallel_size
         updates = updates_per_batch(self.config, actor) if updates is None else updates
         updates = min(updates, max(1, rows // ranks))  # no update has only padding rows
-        metrics = {"merge/rows_before": rows, "tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
-        metrics |= _mismatches(batch.tags)
+        metrics = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
+        metrics |= {"tokens/unmerged": sum(tag["seq_len"] for tag in batch.tags)} | _mismatches(batch.tags)
         with self.turn():
-            batch = arranged(self.store, batch, updates, ranks, self._merges)
-            real = [tag for tag in batch.tags if not tag.get("is_padding")]
-            metrics |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
-            merged, fields = len(real) < rows, [*UPDATE_FIELDS]
+            branches = self.masks() if self._shares else None
+            most = int(actor.ppo_max_token_len_per_gpu)
+            batch, metrics["tokens/computed"] = arranged(self.store, batch, updates, ranks, branches, most)
+            fields = [*UPDATE_FIELDS]
             if not self._correction.bypass_mode:
                 metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
-            added, corrected = correct(self.store, batch, self._correction, merged)
-            fields += [*added, *[SEGMENTS] * merged]
+            added, corrected = correct(self.store, batch, self._correction)
+            fields += added
             if self._reference:
                 fields.append("ref_log_prob")
                 call = "compute_log_prob" if self._lora else "compute_ref_log_prob"
@@ -104,6 +107,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
                 batch,
                 fields,
                 calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
+                **{SHARE: self._shares},
                 distillation_use_topk=False,
                 distillation_only=False,
                 # the mean over rows counts real rows only: padding rows have no response tokens
@@ -122,8 +126,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
         self, batch: Rows, field: str, call: str, no_lora_adapter: bool = False, entropy: bool = False
     ) -> dict[str, float]:
         """Put a model's log-probs into the rows. Returns the mean entropy of the response tokens where wanted."""
-        reference = {"no_lora_adapter": True} if no_lora_adapter else {}
-        self.call(call, batch, MODEL_FIELDS, calculate_entropy=entropy, compute_loss=False, **reference)
+        options = {SHARE: self._shares} | ({"no_lora_adapter": True} if no_lora_adapter else {})
+        self.call(call, batch, MODEL_FIELDS, calculate_entropy=entropy, compute_loss=False, **options)
         data = self.store.get(batch.keys, ["log_probs", "response_mask", *(["entropy"] if entropy else [])])
         mask = data["response_mask"]
         # as the rows have them: a field has one type, and a model may compute in bfloat16
@@ -135,14 +139,12 @@ class LearningPolicy(TrainingWorkers, Runtime):
 
 
 def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """`merge/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
+    """`tokens/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
     places = [tag[DIFFERS_AT] for tag in tags if tag.get(DIFFERS_AT) is not None]
-    return {"merge/mismatches": sum(place >= 0 for place in places) / len(places)} if places else {}
+    return {"tokens/mismatches": sum(place >= 0 for place in places) / len(places)} if places else {}
 
 
-def correct(
-    store: RowStore, batch: Rows, settings: DictConfig, merged: bool = False
-) -> tuple[list[str], dict[str, float]]:
+def correct(store: RowStore, batch: Rows, settings: DictConfig) -> tuple[list[str], dict[str, float]]:
     """Apply verl's rollout correction (weights and rejections) to all rows of an update that have `old_log_probs`.
 
     The servers' numerics, and sometimes their weights, differ from the trainer's. The loss of each token is multiplied
@@ -160,24 +162,16 @@ def correct(
         return [], {}
     real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
     keys, needed = [batch.keys[row] for row in real], ["old_log_probs", "rollout_log_probs", "response_mask"]
-    data = store.get(keys, [*needed, *[SEGMENTS] * merged])
-    segments = data[SEGMENTS] if merged else None
-    columns = {name: data[name] if segments is None else rows_of(data[name], segments) for name in needed}
-    mask = columns["response_mask"]
-    rows = TensorDict(columns, batch_size=len(mask.offsets()) - 1)
+    rows = TensorDict(store.get(keys, needed), batch_size=len(keys))
+    mask = rows["response_mask"]
     # [rows, longest response], right-padded with zeros
     corrected, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
 
-    def as_read(values: torch.Tensor) -> torch.Tensor:
-        """Padded values of rows as those of the batch's rows, which may be merged."""
-        nested = response_to_nested(values, mask)
-        return nested if segments is None else sequences_of(nested, segments)
-
     if settings.rollout_rs:
-        store.put(keys, {"response_mask": as_read(corrected.batch["response_mask"])})
+        store.put(keys, {"response_mask": response_to_nested(corrected.batch["response_mask"], mask)})
     if WEIGHTS not in corrected.batch:
         return [], metrics
-    weights = dict(zip(real, as_read(corrected.batch[WEIGHTS]).unbind(), strict=True))
+    weights = dict(zip(real, response_to_nested(corrected.batch[WEIGHTS], mask).unbind(), strict=True))
     store.put(batch.keys, {WEIGHTS: [weights.get(row, torch.zeros(1)) for row in range(len(batch))]})
     return [WEIGHTS], metrics
 

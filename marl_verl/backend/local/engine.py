@@ -11,40 +11,24 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import Any
-from unittest import mock
 
 import torch
 
 from marl_verl.backend.local.one_rank import quiet  # before other modules that import verl.workers
 
 # isort: split
-from tensordict import TensorDict
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.utils.stateless import _reparametrize_module
-from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from marl_verl.backend.local.shards import as_shards
-from marl_verl.backend.local.sharing import Shared, micro_batches
-from marl_verl.config.model_settings import LARGE
 
 STRATEGY = "marl_local"
 """The name of the engines in verl's registry: `actor.strategy` of a local worker."""
 DEVICES = ["cpu", "cuda", "npu"]
-
-
-def packed(output: Any, output_args: dict[str, Any], micro_batch: TensorDict) -> tuple[dict[str, Any], TensorDict]:
-    """Pack padded logits, of which verl would otherwise cut out row by row. Returns its further arguments."""
-    lengths = micro_batch["input_ids"].offsets().diff()
-    seen = torch.arange(output.logits.shape[1], device=lengths.device) < lengths[:, None]
-    output.logits, micro_batch = output.logits[seen][None], micro_batch.copy()
-    tu.assign_non_tensor(micro_batch, use_remove_padding=True)
-    temperature = output_args["temperature"].repeat_interleave(lengths)
-    return {**output_args, "temperature_rmpad": temperature, "pad_size": 0}, micro_batch
 
 
 class PlainEngine(FSDPEngine):
@@ -81,48 +65,7 @@ class PlainEngine(FSDPEngine):
 
 @EngineRegistry.register(model_type="language_model", backend=STRATEGY, device=DEVICES)
 class PlainEngineWithLMHead(PlainEngine, FSDPEngineWithLMHead):
-    """The engine of policies and references. Padded rows of large models share what they have in common."""
-
-    _shared: Shared | None = None  # of the micro-batch in progress
-
-    def forward_backward_batch(self, data: TensorDict, *args: Any, **options: Any) -> Any:
-        if not self._shares(data):
-            return super().forward_backward_batch(data, *args, **options)
-        with mock.patch.object(transformer_impl, "prepare_micro_batches", micro_batches):
-            return super().forward_backward_batch(data, *args, **options)
-
-    def _shares(self, data: TensorDict) -> bool:
-        packed, module = tu.get(data, "use_remove_padding"), self.module
-        masks = module.config._attn_implementation == "sdpa" and tu.get(data, "use_dynamic_bsz")
-        return bool(masks and not packed) and sum(weight.numel() for weight in module.parameters()) >= LARGE
-
-    def forward_step(self, micro_batch: TensorDict, *args: Any, **options: Any) -> Any:
-        if not self._shares(micro_batch):
-            return super().forward_step(micro_batch, *args, **options)
-        self._shared = Shared(micro_batch, self._autocast_dtype)
-        hook = self.module.get_output_embeddings().register_forward_pre_hook(self._shared.select)
-        try:
-            return super().forward_step(micro_batch, *args, **options)
-        finally:
-            self._shared = None
-            hook.remove()
-
-    def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
-        inputs, output_args = super().prepare_model_inputs(micro_batch)
-        return ({**inputs, **self._shared.inputs} if self._shared else inputs), output_args
-
-    def prepare_model_outputs(
-        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *rest: Any, **options: Any
-    ) -> Any:
-        if self._shared is not None:
-            output_args, micro_batch = self._shared.arguments(output_args), micro_batch.copy()
-            tu.assign_non_tensor(micro_batch, use_remove_padding=True)  # logits are packed
-        elif "temperature" in output_args and not tu.get(micro_batch, "use_fused_kernels"):
-            output_args, micro_batch = packed(output, output_args, micro_batch)
-        return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)
-
-    def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
-        return tensor if self._shared is None else self._shared.spread(tensor)
+    """The engine of policies and references."""
 
 
 @EngineRegistry.register(model_type="value_model", backend=STRATEGY, device=DEVICES)

@@ -86,6 +86,9 @@ class TrainedPolicy(LearningPolicy):
     def client(self) -> LocalServer:
         return self.server
 
+    def masks(self) -> bool:
+        return bool(self.workers.masks())
+
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
         """See `LearningPolicy`."""
         data = TensorDict(self.store.get(batch.keys, fields), batch_size=len(batch))

@@ -16,15 +16,15 @@ from marl_verl.backend.local import one_rank  # before other modules that import
 # isort: split
 from omegaconf import DictConfig, open_dict
 from verl.workers.config import TrainingWorkerConfig
-from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from marl_verl.backend.learning.adapters import SharedBaseWorker
 from marl_verl.backend.learning.critic_worker import CriticWorker
+from marl_verl.backend.learning.policy_worker import PolicyWorker
 from marl_verl.backend.local.engine import STRATEGY
 from marl_verl.backend.local.quick import quick
 
 
-class LocalWorkers(ActorRolloutRefWorker):
+class LocalWorkers(PolicyWorker):
     """The training worker of a policy, and of its reference model.
 
     New adapters are initialised from torch's global generator: seed it before `init_model`.
@@ -54,9 +54,9 @@ class LocalWorkers(ActorRolloutRefWorker):
         with one_rank.environment(), contextlib.redirect_stdout(io.StringIO()):
             super().init_model()  # verl prints the model's size and the schedule
 
-    update_actor = quick()(ActorRolloutRefWorker.update_actor)
-    compute_log_prob = quick()(ActorRolloutRefWorker.compute_log_prob)
-    compute_ref_log_prob = quick()(ActorRolloutRefWorker.compute_ref_log_prob)
+    update_actor = quick()(PolicyWorker.update_actor)
+    compute_log_prob = quick()(PolicyWorker.compute_log_prob)
+    compute_ref_log_prob = quick()(PolicyWorker.compute_ref_log_prob)
 
     @property
     def model(self) -> Any:

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from marl_verl.episode import Turn
-from marl_verl.episode.turn import DIFFERS_AT, continued
-
-CONTINUES = "continues"
-"""In a row's tag: the key of the row that its prompt continues; None if it continues none."""
+from marl_verl.episode.turn import DIFFERS_AT
 
 MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 """Fields that a worker needs for a forward pass."""
@@ -72,12 +69,4 @@ def row_fields(turn: Turn) -> dict[str, torch.Tensor]:
 
 def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
     """The rows of a task's turns, in order; only rows of policies in `learning` have tensors."""
-    continues = continued(turns)
-    return [
-        Row(
-            turn.row,
-            row_fields(turn) if turn.policy in learning else None,
-            {**row_tag(turn, step), CONTINUES: continues.get(turn.row)},
-        )
-        for turn in turns
-    ]
+    return [Row(turn.row, row_fields(turn) if turn.policy in learning else None, row_tag(turn, step)) for turn in turns]

@@ -1,6 +1,6 @@
 """The runtime of a trained policy on Ray: its training workers, its servers, and the weight sync between them.
 
-Each policy has its own `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager` of
+Each policy has its own `RayWorkerGroup`, training workers, `LLMServerManager` and `CheckpointEngineManager` of
 verl, so policies start, update and sync concurrently.
 """
 
@@ -18,13 +18,13 @@ from tensordict import TensorDict
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.adapters import SharedBaseWorker
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.backend.learning.policy import LearningPolicy, register_loss
+from marl_verl.backend.learning.policy_worker import PolicyWorker
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import PolicyServerManager, Servers
@@ -83,9 +83,7 @@ class PolicyRuntime(LearningPolicy, Servers):
 
     def _worker(self, role: str) -> RayClassWithInitArgs:
         """The class of the training workers."""
-        return RayClassWithInitArgs(
-            cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
-        )
+        return RayClassWithInitArgs(cls=ray.remote(PolicyWorker), config=self._arr, distillation_config=None, role=role)
 
     def _init_models(self) -> None:
         seed = self.seed
@@ -112,6 +110,9 @@ class PolicyRuntime(LearningPolicy, Servers):
     @property
     def data_parallel_size(self) -> int:
         return ranks(self.workers, "actor")
+
+    def masks(self) -> bool:
+        return bool(self.workers.masks()[0])
 
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
         """See `LearningPolicy`: workers read the fields from TransferQueue and write their columns to it."""

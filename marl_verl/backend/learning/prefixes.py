@@ -1,0 +1,209 @@
+"""Training engines that compute a beginning that several rows share once, with the gradient of separate rows.
+
+Rows of a micro-batch become a forest (`forest.py`). The model reads its trees, each as one sequence; verl's outputs and
+losses see rows as before, so that only floating-point rounding differs:
+
+    rows    [p p p p | a a a]  [p p p p | b b]  [p p p p a a a q | c c]
+    tree    [p p p p   a a q c   b]                the last token of a row predicts nothing
+
+A token sees the tokens on its path, by a mask of the attention (`masks`), and logits are computed of sampled tokens
+only. Where attention takes no such mask, a tree is one path: rows that begin with one another, as in a conversation.
+
+Uses verl internals: methods of `FSDPEngine` and `prepare_micro_batches`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import distributed
+from torch.nn.utils.rnn import pad_sequence
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp import transformer_impl
+
+from marl_verl.backend.learning.batches import jagged, select
+from marl_verl.backend.learning.forest import Forest, bins
+
+SHARE = "share_prefixes"
+"""An option of calls to training workers: whether rows share what they have in common."""
+PLAIN = 0.1
+"""A mask is obeyed if what hidden tokens change is below this part of what they change without a mask."""
+
+
+def share_prefixes(engine: Any) -> None:
+    """Let an engine of verl, whose model is loaded, compute shared prefixes once in calls with the option `SHARE`."""
+    kind = type(engine)
+    engine.__class__ = type(kind.__name__, (SharedPrefixes, kind), {})
+    engine.prepare()
+
+
+def forest_of(data: TensorDict, masks: bool) -> Forest:
+    """The forest of rows, of at most `max_token_len_per_gpu` tokens a tree; with masks without the rows' last tokens,
+    which predict nothing."""
+    tokens, offsets = data["input_ids"].values().cpu().numpy(), data["input_ids"].offsets().cpu().numpy()
+    most = int(tu.get(data, "max_token_len_per_gpu", default=len(tokens)))
+    if masks:
+        return Forest(np.delete(tokens, offsets[1:] - 1), np.diff(offsets) - 1, True, most)
+    return Forest(tokens, np.diff(offsets), False, most)
+
+
+class SharedPrefixes:
+    """Goes before an `FSDPEngineWithLMHead` or an `FSDPEngineWithValueHead`.
+
+    Attributes:
+        masks: whether trees may branch.
+    """
+
+    module: Any
+    _shared: Shared | None = None  # of the micro-batch in progress
+
+    def prepare(self) -> None:
+        """Find out what attention the loaded model has."""
+        self._head = None if hasattr(self.module, "score") else self.module.get_output_embeddings()
+        self.masks = obeys_masks(self)
+        if self._head is not None:
+            self._head.register_forward_pre_hook(self._select)
+
+    def _select(self, head: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        """What the output layer gets: the hidden states before sampled tokens."""
+        return (self._shared.select(inputs[0]),) if self._shared is not None and self.masks else None
+
+    def forward_backward_batch(self, data: TensorDict, *args: Any, **options: Any) -> Any:
+        if not (tu.get(data, SHARE, default=False) and tu.get(data, "use_dynamic_bsz", default=True)):
+            return super().forward_backward_batch(data, *args, **options)  # type: ignore[misc]
+        with mock.patch.object(transformer_impl, "prepare_micro_batches", self._micro_batches):
+            return super().forward_backward_batch(data, *args, **options)  # type: ignore[misc]
+
+    def _micro_batches(self, data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[TensorDict], list[Any]]:
+        """Whole trees, at most `max_token_len_per_gpu` tokens of them together, or parts of one if ranks need more.
+
+        Returns the micro-batches, and the rows of each.
+        """
+        forest = forest_of(data, self.masks)
+        trees = forest.rows()
+        parts = [[trees[tree] for tree in group] for group in bins(forest.sizes, tu.get(data, "max_token_len_per_gpu"))]
+        count = torch.tensor(len(parts), device=data["input_ids"].device)
+        distributed.all_reduce(count, distributed.ReduceOp.MAX, dp_group)  # each takes part in every forward pass
+        while len(parts) < int(count):
+            largest = parts.pop(max(range(len(parts)), key=lambda part: sum(map(len, parts[part]))))
+            rows = largest if len(largest) > 1 else np.array_split(largest[0], 2)
+            parts += [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+        if len(parts) == 1:
+            return [data], [[*range(len(data))]]
+        indices = [np.concatenate(part).tolist() for part in parts]
+        return [select(data, rows) for rows in indices], indices
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
+        self._shared = Shared(micro_batch, self.masks) if tu.get(micro_batch, SHARE, default=False) else None
+        if self._shared is None:
+            return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
+        inputs, output_args = super().prepare_model_inputs(self._shared.trees)  # type: ignore[misc]
+        return inputs | ({"attention_mask": self._shared.mask} if self.masks else {}), output_args
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *rest: Any, **options: Any
+    ) -> Any:
+        if (shared := self._shared) is None:
+            return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)  # type: ignore[misc]
+        try:
+            if not self.masks:
+                found = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)  # type: ignore[misc]
+                return {name: shared.of_rows(values) for name, values in found.items()}
+            if self._head is None:
+                output.logits = shared.select(output.logits)
+            micro_batch = micro_batch.copy()
+            tu.assign_non_tensor(micro_batch, use_remove_padding=True)  # logits of sampled tokens are packed
+            packed = shared.arguments(output_args)
+            return super().prepare_model_outputs(output, packed, micro_batch, *rest, **options)  # type: ignore[misc]
+        finally:
+            self._shared = None
+
+    def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
+        if self._shared is None or not self.masks:
+            return super()._gather_and_unpad_packed(tensor, pad_size)  # type: ignore[misc]
+        return self._shared.spread(tensor)
+
+
+class Shared:
+    """The trees of a micro-batch, and where they predict its n sampled tokens (`loss_mask`).
+
+    Attributes:
+        trees: the batch that the model reads, in verl's format.
+    """
+
+    def __init__(self, micro_batch: TensorDict, masks: bool) -> None:
+        tokens, loss_mask = micro_batch["input_ids"], micro_batch["loss_mask"]
+        starts, device = tokens.offsets(), tokens.device
+        forest = forest_of(micro_batch, masks)
+        ids, depths, self._last = (
+            torch.from_numpy(values).to(device).split(forest.sizes.tolist()) for values in forest.layout()
+        )
+        self.trees = TensorDict({"input_ids": jagged(ids), "position_ids": jagged(depths)}, batch_size=len(ids))
+        options = {name: tu.get(micro_batch, name) for name in set(micro_batch.keys())}
+        options = {name: value for name, value in options.items() if not isinstance(value, torch.Tensor | list)}
+        tu.assign_non_tensor(self.trees, **options)
+        chosen = loss_mask.values().nonzero()[:, 0]
+        if not len(chosen):  # of padding rows: the loss must depend on the weights, of which other ranks wait
+            chosen = chosen.new_zeros(1)
+        rows = torch.repeat_interleave(loss_mask.offsets().diff())[chosen]
+        self._tokens = tokens
+        self._places = (
+            chosen + (starts - loss_mask.offsets())[1:][rows] - 1
+        )  # the token before, among those of all rows
+        tree, columns = (torch.from_numpy(values).to(device) for values in forest.columns())
+        self._tree, self._columns = tree[rows], columns[rows, self._places - starts[rows]]
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """[trees, 1, longest, longest]: which columns a column sees. Padding sees itself and what is before it."""
+        last = pad_sequence(self._last, batch_first=True, padding_value=max(map(len, self._last)))
+        columns = torch.arange(last.shape[1], device=last.device)
+        return ((columns <= columns[:, None]) & (last[:, None] >= columns[:, None]))[:, None]
+
+    def select(self, values: torch.Tensor) -> torch.Tensor:
+        """What predicts the sampled tokens, [1, n, ...], of values of trees, [trees, longest, ...]."""
+        return values[self._tree, self._columns][None]
+
+    def arguments(self, of_trees: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of verl's `prepare_model_outputs`, as if sampled tokens were packed rows."""
+        labels, temperature = self._tokens.values()[self._places + 1], of_trees["temperature"][self._tree]
+        return {**of_trees, "input_ids_rmpad_rolled": labels, "temperature_rmpad": temperature, "pad_size": 0}
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of sampled tokens, [n], at the tokens before them among those of all rows; 0 elsewhere."""
+        return values.new_zeros(len(self._tokens.values())).index_copy(0, self._places, values)
+
+    def of_rows(self, values: torch.Tensor) -> torch.Tensor:
+        """`spread`, as rows, of the values of all tokens of trees; both nested."""
+        chosen = values.values()[values.offsets()[self._tree] + self._columns]
+        return torch.nested.nested_tensor_from_jagged(self.spread(chosen), self._tokens.offsets())
+
+
+def obeys_masks(engine: Any) -> bool:
+    """Whether the attention of a loaded model takes a mask of any form, as `sdpa` of full attention does.
+
+    Three tokens with two continuations are computed as a tree. The second one must be as if it stood alone.
+    """
+    module, settings = engine.module, engine.engine_config
+    config = module.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or ["full_attention"]
+    windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    padded = not (settings.use_remove_padding or settings.use_fused_kernels)
+    if not padded or config._attn_implementation != "sdpa" or {*layers} != {"full_attention"} or windows:
+        return False
+    device = next(module.parameters()).device
+    forest = Forest(np.array([1, 2, 3, 4, 5, 1, 2, 3, 5, 4]), np.array([5, 5]), True, 10)
+    ids, depths, last = (torch.from_numpy(values).to(device) for values in forest.layout())
+    columns = torch.arange(len(ids), device=device)
+    mask = (columns <= columns[:, None]) & (last >= columns[:, None])
+    with engine.eval_mode(), torch.no_grad():
+        alone = module(input_ids=ids[depths < 3].new_tensor([[1, 2, 3, 5, 4]]), use_cache=False).logits[0, -1]
+        tree, plain = (
+            module(input_ids=ids[None], position_ids=depths[None], attention_mask=seen, use_cache=False).logits[0, -1]
+            for seen in (mask[None, None], mask.new_ones(mask.shape).tril()[None, None])
+        )
+    return bool((tree - alone).abs().max() < PLAIN * (plain - alone).abs().max())
