@@ -39,6 +39,7 @@ def main() -> None:
     for claim in CLAIMS:
         if claim.name not in (options.claim or (names if everything else ())):
             continue
+        cells.borrow(claim, CLAIMS)
         for seeds in decide.looks(claim.most, min(FEWEST, claim.most)):
             wanted = cells.missing(claim, range(min(seeds, options.seeds or seeds)))
             if options.list:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -51,6 +52,16 @@ def missing(claim: Claim, seeds: Iterable[int], folder: Path = STORED) -> list[t
     """The cells of a claim without a stored line: all arms of a seed before the next seed."""
     have = {(cell["arm"], cell["seed"]) for cell in stored(claim, folder)}
     return [(arm, seed) for seed in seeds for arm in claim.arms if (arm.name, seed) not in have]
+
+
+def borrow(claim: Claim, claims: Iterable[Claim], folder: Path = STORED) -> None:
+    """Store the cells that other claims have trained with the same command, if they have all measures."""
+    others = {shlex.join(cell["command"]): cell for other in claims for cell in stored(other, folder)}
+    for arm, seed in missing(claim, range(claim.most), folder):
+        cell = others.get(shlex.join(claim.command(arm, seed)))
+        keys = [measure.key for measure in claim.measures]
+        if cell and cell.get("backend") == claim.backend and cell["metrics"].keys() >= set(keys):
+            store(claim, {**cell, "arm": arm.name, "metrics": {key: cell["metrics"][key] for key in keys}}, folder)
 
 
 def train(claim: Claim, wanted: Iterable[tuple[Arm, int]], jobs: int) -> Iterator[Cell]:

@@ -32,7 +32,8 @@ class Arm:
 class Comparison:
     """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than `than` without it.
 
-    `margin`: a difference that does not matter, in the measure's unit; None: that of the measure.
+    `margin`: a difference that does not matter, in the measure's unit; None: that of the measure. `team`, `take`: what
+    teams it is about, and what they should take if it replicates.
     """
 
     says: str
@@ -42,6 +43,8 @@ class Comparison:
     claimed: Literal["higher", "lower"] = "higher"
     than: float = 0.0
     margin: float | None = None
+    team: str = ""
+    take: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,14 @@ NORMALISED = (
 
 TEAM = ("solver", "verifier", "reviser")
 
+HALF = ("marl.policies.solver.tiny.good=0.5", "marl.policies.verifier.tiny.good=0.5")
+"""Starts at 12 to 53 % of success. The recipe's are at 0 to 2 %, where some seeds never begin to learn."""
+
+CHOSEN = (
+    "Half of the demonstrations of the warm-up are good. This was chosen on seeds 100 to 103, before the runs, which "
+    "start at 12 to 53 % of success. With the recipe's, 3 in 10, they start at 0 to 2 %, and some hardly learn."
+)
+
 
 def agent(name: str, metric: str, label: str) -> Measure:
     """A metric of an agent, averaged over the steps."""
@@ -43,6 +51,7 @@ def gradient(what: str, name: str, scale: float | None = None) -> Measure:
 def normalisations(
     name: str,
     title: str,
+    team: str,
     setting: str,
     settings: Sequence[str],
     extra: Sequence[Measure] = (),
@@ -58,7 +67,7 @@ def normalisations(
             Arm("per agent", ["recipes/dr_mas/cpu.yaml"]),
             Arm("global", ["recipes/dr_mas/cpu.yaml", "--variant", "grpo"]),
         ],
-        settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT, *settings],
+        settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT, *HALF, *settings],
         measures=[
             GREEDY,
             AREA,
@@ -70,7 +79,11 @@ def normalisations(
             *extra,
         ],
         comparisons=[
-            Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
+            Comparison(
+                *("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
+                team=team,
+                take="a mean and std per agent: `dr-mas`",
+            ),
             Comparison(
                 "One mean and std mutes the gradient of the agent with small rewards",
                 *("moment-solver", "per agent", None, "lower", 1.0),
@@ -91,11 +104,12 @@ def normalisations(
 DR_MAS = normalisations(
     "dr-mas",
     "Dr. MAS: rewards on different scales",
+    "has roles whose rewards are on different scales",
     "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
     "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. Gradients are "
     "compared on the same rows (of step 11) at the same weights, global to per agent: the second moment of a row's "
     "gradient, the norm of the batch's, and the cosine of the angle between the two; also as if the scales of the "
-    "rewards were others.",
+    f"rewards were others. {CHOSEN}",
     [],
     [
         gradient(what, name, scale)
@@ -119,7 +133,9 @@ DR_MAS = normalisations(
 DR_MAS_EQUAL = normalisations(
     "dr-mas-equal",
     "Dr. MAS: rewards on one scale",
-    "The same team, in which both agents are rewarded with 0 or 1, and the verifier with -1 or 1 in addition.",
+    "has roles whose rewards are on one scale",
+    "The same team, in which both agents are rewarded with 0 or 1, and the verifier with -1 or 1 in addition. "
+    "The start is the same, too.",
     ["marl.algorithm.options.rewards.weights.team=1.0", "marl.algorithm.options.rewards.weights.role=1.0"],
 )
 
@@ -129,16 +145,17 @@ DR_MAS_RARE = Claim(
     claim=NORMALISED,
     setting=(
         "[Second-guess with a reviser](../recipes/dr_mas/README.md): a third agent makes the second guess. The prize "
-        "is in the second box in 19 of 20 tasks, which the solver knows from its warm-up, so that few guesses are "
-        "rejected. All agents are rewarded with the team's success, 0 or 1, less 0.1 for an invalid action. The "
-        "reviser has few of the rows, and its mean is far from that of the others, because its episodes fail more "
+        "is in the second box in 4 of 5 tasks, which the solver knows from its warm-up, so that few guesses are "
+        "rejected (the recipe's 19 of 20 leave no room: 94 % of success at the start; chosen on seeds 100 and 101, "
+        "before the runs). All agents are rewarded with the team's success, 0 or 1, less 0.1 for an invalid action. "
+        "The reviser has few of the rows, and its mean is far from that of the others, because its episodes fail more "
         "often."
     ),
     arms=[
         Arm("per agent", ["recipes/dr_mas/cpu.yaml", "--variant", "rare"]),
         Arm("global", ["recipes/dr_mas/cpu.yaml", "--variant", "rare", "--variant", "grpo"]),
     ],
-    settings=[*steps(20, 5), *SHORT],
+    settings=[*steps(20, 5), *SHORT, "marl.task.options.likely=0.8", "marl.policies.solver.tiny.good=0.8"],
     measures=[
         GREEDY,
         AREA,
@@ -162,15 +179,5 @@ DR_MAS_RARE = Claim(
             "The variance terms predict a larger gradient of the rare agent",
             *("amplification-reviser", "per agent", None, "higher", 1.0),
         ),
-    ],
-    notes=[
-        "**The condition of the claim.** The reviser has 3 % of the rows, and its amplification is nearly all "
-        "shift: with one mean and std, each of its actions is reinforced or suppressed for what the other agents "
-        "did, whichever it was. The largest norm of its gradient is then 4 to 23 times that with its own mean and "
-        "std.",
-        "**What it costs.** A step has 17 rows of the reviser in 32 tasks, so that many of its groups have one "
-        "row. The advantage of a single row is its raw reward with normalisation per agent (the authors' choice), "
-        "which is 0 after a failure: the reviser hardly learns, and its mean A^2 is 0.04. The success cannot "
-        "differ much: it begins at 94 %, and gradients are clipped at norm 1.",
     ],
 )

@@ -41,7 +41,7 @@ sampling. `marl-verl compare` does the same for two recipes of yours ([report](r
 def text(claims: Sequence[Claim], folder: Path = STORED) -> str:
     """The whole page."""
     pairs = [(claim, stored(claim, folder)) for claim in claims]
-    parts = [HEAD, "\n".join(overview(pairs)), *("\n".join(section(*pair)) for pair in pairs)]
+    parts = [HEAD, "\n".join(advice(pairs)), "\n".join(overview(pairs)), *("\n".join(section(*pair)) for pair in pairs)]
     return "\n".join(parts)
 
 
@@ -65,12 +65,29 @@ def plot(claim: Claim, cells: list[Cell], path: Path) -> None:
     draw.save(figure, path)
 
 
+def advice(pairs: Sequence[tuple[Claim, list[Cell]]]) -> Iterator[str]:
+    """What a team should take, of the statements that are decided."""
+    yield from ("## Which method for which team", "", "| if your team | take | because |", "|---|---|---|")
+    for claim, cells in pairs:
+        for comparison in claim.comparisons:
+            effect, _ = difference(claim, cells, comparison) if cells and comparison.take else (None, [])
+            if effect is None or (side := decide.decided(effect, margin_of(claim, comparison))) is None:
+                continue
+            take = {"within": "either", comparison.claimed: comparison.take}.get(side, str(comparison.second))
+            why = verdict(claim, cells, comparison)[1].strip(" ()")
+            yield f"| {comparison.team} | {take} | [{claim.title}](#{anchor(claim)}): {why} |"
+    yield from ("", "## Statements", "")
+
+
+def anchor(claim: Claim) -> str:
+    return "".join(letter for letter in claim.title.lower() if letter.isalnum() or letter in " -").replace(" ", "-")
+
+
 def overview(pairs: Sequence[tuple[Claim, list[Cell]]]) -> Iterator[str]:
     """The result of each statement."""
     yield from ("| experiment | statement | result |", "|---|---|---|")
     for claim, cells in pairs:
-        words = "".join(letter for letter in claim.title.lower() if letter.isalnum() or letter in " -")
-        link = f"[{claim.title}](#{words.replace(' ', '-')})"
+        link = f"[{claim.title}](#{anchor(claim)})"
         for comparison in claim.comparisons if cells else ():
             yield f"| {link} | {comparison.says} | {verdict(claim, cells, comparison)[0]} |"
         if not cells:
