@@ -115,9 +115,6 @@ def test_stock_verl_gives_the_solver_the_wrong_sign() -> None:
     )  # the fault: the right solver is pushed down
 
 
-# Properties
-
-
 @given(batches(), variants, st.data())
 def test_padding_rows_change_nothing(rows: Rows, method: Algorithm, data: st.DataObject) -> None:
     copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
@@ -199,9 +196,6 @@ def test_alpha_weighs_the_team_against_the_role() -> None:
     assert np.sign(advantage(algorithm(AT_GRPO, alpha=2), rows)).tolist() == [1, -1]
 
 
-# The table
-
-
 def test_rows_survive_the_table() -> None:
     rows = [
         row("q", 0, 0, 0, "a", team=1.0) | {"node": "n0", "policy": "p", "obs": "start", "slot": "0"},
@@ -243,9 +237,6 @@ def test_bad_rows_raise_one_line_errors(rows: Rows, message: list[str]) -> None:
     for part in message:
         assert part in str(error.value)
     assert "\n" not in str(error.value)
-
-
-# Options
 
 
 def test_options_change_a_copy_and_come_back_from_json() -> None:

@@ -35,9 +35,6 @@ def returns(name: str, rows: Rows, component: str = "team", **options: Any) -> n
     return find(Returns, name)(**options).compute(table, table.rewards[component])
 
 
-# Properties
-
-
 # returns that look at other rows of the session (MAGRPO's later turns, SHARP's workers) cross groups, but never tasks
 CRITICS = ("ippo", "mappo")  # an advantage depends on the values as well
 INSIDE_A_GROUP = [name for name in SHIPPED if not name.startswith(("magrpo", "sharp"))]
@@ -123,9 +120,6 @@ def test_on_rows_where_the_papers_disagree_so_do_the_algorithms() -> None:
     np.testing.assert_allclose(found["grpo"], found["mars2"], rtol=1e-5)
 
 
-# Trees
-
-
 @pytest.mark.parametrize(
     ("options", "rewards", "advantages"),
     [
@@ -174,9 +168,6 @@ def test_the_team_reward_counts_once_for_an_agent_in_two_lanes() -> None:
     rows = [{**row("q", 0, i, 0, "t"), "slot": slot, "team_reward": 2.0} for i, slot in enumerate("ab")]
     found = algorithm("grpo", returns="discounted", baseline="none", norm_by_std=False)
     assert advantage(found, rows).tolist() == [2.0, 2.0]  # on the last of all its turns, and once
-
-
-# GiGPO
 
 
 def test_gigpo_refuses_rewards_that_are_not_shared() -> None:

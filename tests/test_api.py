@@ -66,9 +66,6 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-# train
-
-
 @pytest.mark.parametrize("value", [1e-6, "it's, \\ {odd}: [x]=$", "end\\", {"a": [1.5, None]}])
 def test_values_of_overrides_arrive_as_they_are(value: Any) -> None:
     (line,) = _lines({"some.key": value})
@@ -194,15 +191,6 @@ def test_an_error_in_a_callback_ends_a_run_in_a_thread_and_nothing_else(
     who = json.loads((tmp_path / WHO).read_text())
     assert not any(psutil.pid_exists(pid) for pid in who["pids"])
     assert not Path(who["scratch"]).exists()
-
-
-# evaluate
-
-
-# explain
-
-
-# load_run
 
 
 def test_a_stored_run(run: Path) -> None:

@@ -65,9 +65,6 @@ def messages(*pairs: str) -> list[dict[str, str]]:
 SPOKEN = messages("system: brief", "user: 2", "assistant: 4", "user: and 4")
 
 
-# Templates
-
-
 @pytest.mark.parametrize("template", [LIKE_GEMMA, OMITS_SYSTEM])
 def test_instructions_are_folded_where_a_template_has_no_system_role(template: str) -> None:
     rendered = chat(template).render(SPOKEN)

@@ -374,9 +374,6 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
     assert os.listdir(small_disk / "checkpoints") == ["step_3"]
 
 
-# unreadable
-
-
 def _missing(folder: Path) -> None:
     shutil.rmtree(folder / "critics" / "team")
 

@@ -154,9 +154,6 @@ def test_the_token_limit_is_the_end_in_every_api(action: Action, ends: list[Any]
     assert asyncio.run(go()) == [*ends, 400]
 
 
-# Reasoning
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "seed_oss"])
 def test_an_answer_without_thinking_is_the_text(reasoning: str) -> None:

@@ -75,9 +75,6 @@ def test_sampled_scores() -> None:
         assert 0 <= low < scores[name] < high <= 1
 
 
-# counts
-
-
 def test_what_each_agent_did_is_counted() -> None:
     turns = [("a", 4, 1.0, False, False), ("b", 8, 0.0, True, True), ("a", 6, 2.0, False, True)]
     rewards = [{"a": {"team": 1.0, "role": 0.5}, "b": {"team": 1.0}}, {"a": {"team": 0.0, "role": 0.0}}]

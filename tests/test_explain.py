@@ -126,9 +126,6 @@ def _check_records(records: list[Document], rows: list[Document]) -> None:
         assert record["transforms"][-1]["value"] == record["return"]
 
 
-# Records
-
-
 def test_a_record_in_full(printed: Command) -> None:
     given = document(row("q", 0, 0, team=1.0, role=0.5), row("q", 1, 0, team=0.0, role=0.5), weights={"team": 2.0})
     records = json.loads(printed({**given, "name": "other keys are ignored"}, "--json"))
@@ -203,9 +200,6 @@ def test_names_cannot_command_the_terminal(printed: Command) -> None:
     text = printed(given)
     assert "q\\n\\x1b[2J_0_0" in text
     assert "über_0_0" in text
-
-
-# Mistakes
 
 
 GAME = {"players": ["a", "b"], "values": {"": 0.0, "a": 1.0, "b": 2.0, "a,b": 4.0}}

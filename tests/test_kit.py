@@ -245,9 +245,6 @@ def test_the_order_of_a_set_is_caught(check: Callable[[], Any]) -> None:
         check()
 
 
-# Branching
-
-
 # `check_task`: a task set that keeps its promises passes, and each broken promise is named
 
 

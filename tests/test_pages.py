@@ -95,9 +95,6 @@ def ran(codes: list[str], name: str) -> dict[str, Any]:
     return vars(module)
 
 
-# Python
-
-
 def test_every_method_and_observer_has_a_section() -> None:
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     methods = [f"registry.{name}" for name in vars(Registry) if not name.startswith("_") and name != "entries"]
@@ -168,9 +165,6 @@ def test_the_notebooks(tmp_path: Path) -> None:
     assert [step for step, _ in names["curve"]] == [1, 2, 3]
 
 
-# Recipes
-
-
 def planned(recipe: Path, part: str, *overrides: str) -> str:
     """The description of a run whose recipe has a shown part over it."""
     whole: Any = OmegaConf.load(recipe)
@@ -233,9 +227,6 @@ def test_rows_that_are_shown_can_be_explained(block: Block, capsys: pytest.Captu
     Path("rows.json").write_text(block.code, encoding="utf-8")
     assert main(["explain", "rows.json", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == len(json.loads(block.code)["rows"])
-
-
-# Commands
 
 
 def test_every_command_that_is_shown_is_one() -> None:

@@ -84,9 +84,6 @@ def test_processes_with_other_plugins_raise(install: Install) -> None:
         loading.check_same(mine, theirs, "rollout worker 3")
 
 
-# Mistakes
-
-
 def test_a_name_registered_twice_is_an_error_where_it_is_used(install: Install) -> None:
     install(PUZZLES)
     install(PUZZLES + "    registry.task('chess', len)", name="z-puzzles", version="0.3")
@@ -190,12 +187,6 @@ def test_a_lazy_target_is_imported_on_use_and_raises_if_it_cannot(
         found.get("tasks", "rubik")
     for part in ["task 'rubik'", "puzzles 1.2", "'puzzles_pkg.parts:Rubik'", *message]:
         assert part in str(error.value)
-
-
-# The registry
-
-
-# The command
 
 
 def show(capsys: pytest.CaptureFixture[str], *flags: str) -> str:

@@ -105,9 +105,6 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
         build(Quiz, {"train": "quiz"}, "o").read(path, "train")
 
 
-# the hub
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []

@@ -269,9 +269,6 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     )
 
 
-# Trees
-
-
 def tree(partial_value: str = "proposal") -> Episode:
     """The path solver:0, judge:0 of a tree, taken partly by another agent, with two turns beside it."""
     context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
@@ -408,12 +405,6 @@ def test_a_damaged_line_is_named(refused: Shown) -> None:
     assert refused("f.jsonl").startswith("marl-verl: 'f.jsonl', line 4 is damaged: ")
     path.write_bytes(lines[0] + b"[]\n")
     assert "'f.jsonl', line 2 lacks" in refused("f.jsonl")
-
-
-# In a process of its own
-
-
-# The documentation
 
 
 def documented() -> None:

@@ -138,9 +138,6 @@ async def _answer(text: str) -> Action:
     return Action(text)
 
 
-# Requests
-
-
 class Recorder:
     """A policy's client that records its requests."""
 

@@ -168,9 +168,6 @@ def test_an_answer_of_any_kind_is_stored(answer: Any, stored: Any) -> None:
     assert plain(answer) == stored
 
 
-# Run again
-
-
 # In the run directory
 
 

@@ -115,9 +115,6 @@ def test_a_right_ground_truth_of_each_source_is_read(tmp_path: Path) -> None:
     assert read(own, own_score=False)  # what a reward function of the user reads
 
 
-# Scores
-
-
 def score(answer: Any, source: str = "openai/gsm8k", truth: Any = "4") -> tuple[float, bool]:
     data = {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": {}}
     return asyncio.run(judged(VerlRows(), Task("t", "p", data), answer))

@@ -326,9 +326,6 @@ def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, mon
     assert plan.config.trainer.total_training_steps == 30
 
 
-# Estimators
-
-
 TOKENS = 5
 
 

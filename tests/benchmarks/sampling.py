@@ -169,9 +169,6 @@ TREES = {"greedy-tree": (Sequence(), {"candidates": SAMPLES}), "joint-tree": (To
 ACTS = TURNS * len(AGENTS)
 
 
-# schedule
-
-
 async def side_by_side(sampler: Sampler, contexts: list[SimulatedRollouts]) -> list[Sample]:
     """All tasks at once in one loop, as a rollout worker samples them."""
     return list(await asyncio.gather(*(sampler.sample(context) for context in contexts)))
@@ -255,9 +252,6 @@ def schedule(seeds: int, tree_seeds: int) -> dict[str, dict[int, list[float]]]:
     return ratios_of
 
 
-# overhead
-
-
 def processor_seconds(work: Callable[[], Coroutine[Any, Any, None]]) -> float:
     """Of this process, while it runs; the garbage of what was before is none of it."""
     gc.collect()
@@ -314,9 +308,6 @@ def overhead(rounds: int) -> dict[str, list[float]]:
             gc.set_threshold(*usual)
             gc.unfreeze()
     return taken
-
-
-# memory
 
 
 async def paused_bytes(episodes: int, acts: int) -> tuple[float, int]:

@@ -278,9 +278,6 @@ def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: 
     assert left == [True]
 
 
-# Bounds
-
-
 async def raw(endpoints: Endpoints, text: str, token: str | None = None) -> tuple[Any, Any]:
     """A connection on which the beginning of a request is sent; PATH is that of chat completions."""
     url = httpx.URL(f"{endpoints['solver'].openai}/chat/completions")

@@ -65,9 +65,6 @@ def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
     assert ticks >= 5  # 50 on an idle machine; 0 if they blocked it
 
 
-# the workflow
-
-
 def fenced(code: str) -> str:
     return f"I think this does it.\n```python\n{code}\n```\nIt reads and prints."
 

@@ -116,9 +116,6 @@ def test_a_tree_samples_no_token_that_is_not_a_row() -> None:
     assert len(sample.turns) == 8
 
 
-# cooperation
-
-
 @pytest.mark.parametrize(
     ("body", "found"),
     [

@@ -23,9 +23,6 @@ from tests.sites import add_distribution
 GIB = 1 << 30
 
 
-# The command
-
-
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replace what is found."""
@@ -75,9 +72,6 @@ def test_this_machine_has_no_errors() -> None:
     assert {"python", "torch", "verl", "vllm", "ray", "transformers", "memory", "leftovers", "plugin sharp"} <= checks
     assert all(record["do"] for record in records if record["state"] != "ok")
     assert not {check for check in checks if check.startswith("import")}
-
-
-# Packages
 
 
 @pytest.fixture
@@ -139,12 +133,6 @@ def test_vllms_build_has_to_fit_the_machine(
     assert do in found.do
 
 
-# Imports
-
-
-# Plugins
-
-
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Install distributions for one test, which have one plugin each."""
@@ -185,9 +173,6 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
         f"plugin {n}" for n in ("first", "good", "second", "third")
     }
     assert "loading plugins ..." in noted
-
-
-# The machine
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, out: str, code: int = 0) -> None:

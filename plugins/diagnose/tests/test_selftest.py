@@ -82,9 +82,6 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     assert [check["name"] for check in report["checks"]] == ["passes"]
 
 
-# Criteria
-
-
 def metrics(steps: int, **last: float) -> list[dict[str, float]]:
     """The metrics of a run of one policy."""
     line = {"train/success": 0.1, "train/tokens": 30.0, "seconds/step": 2.0}

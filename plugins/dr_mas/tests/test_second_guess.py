@@ -68,9 +68,6 @@ def test_the_same_seed_gives_the_same_tasks_and_another_one_others() -> None:
     assert 900 < seconds < 1100  # one box is as likely as the other
 
 
-# the workflow
-
-
 def test_a_team_that_has_learnt_its_roles_is_always_right() -> None:
     policy = ScriptedPolicy({SOLVER: solves, VERIFIER: verifies})
     for task in TASKS.generate("test", 20, 0):

@@ -79,9 +79,6 @@ def worth(answer: str) -> float:
     return eighth("score", "q", answer)
 
 
-# aligned
-
-
 def test_aligned_every_joint_action_spawns_a_child() -> None:
     found, context = tree(Writers())
     assert [row_of(turn) for turn in found.turns] == [
@@ -197,9 +194,6 @@ def test_magrpo_on_an_aligned_tree_is_the_papers_recursion(workflow: Programmed,
         assert result.advantage[i] == pytest.approx(wanted[str(turn.node)] - baseline, abs=1e-12)
 
 
-# crossed
-
-
 def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> None:
     found, context = tree(Writers(turns=1), k=3, options={"joint": "cross"})
     assert len(context.asked) == 6
@@ -236,9 +230,6 @@ def test_crossed_magrpo_is_the_recursion_over_joint_actions() -> None:
 
     for i, turn in enumerate(found.turns):
         assert result.ret[i] == pytest.approx(sum(ret(name) for name in str(turn.node).split("+")), abs=1e-12)
-
-
-# stopping
 
 
 @pytest.mark.parametrize(("above", "nodes"), [(0.4, 2), (0.5, 6), (None, 6)])

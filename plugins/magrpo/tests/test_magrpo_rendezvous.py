@@ -53,9 +53,6 @@ def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[Ro
     return table, algorithm(name, **options).compute(table)
 
 
-# the task
-
-
 def test_no_held_out_place_is_in_train_for_any_seed() -> None:
     train = {task.id for seed in range(3) for task in TASKS.generate("train", 2000, seed)}
     test = {task.id for seed in range(3) for task in TASKS.generate("test", 300, seed)}
@@ -77,9 +74,6 @@ def test_no_held_out_place_is_in_train_for_any_seed() -> None:
 def test_the_joint_reward(left: str, right: str, reward: float) -> None:
     moves = {"left": left, "right": right}
     assert joint_reward(PLACE, moves) == TASKS.score(PLACE, moves) == reward
-
-
-# the workflow
 
 
 def test_both_see_both_moves_and_meet() -> None:

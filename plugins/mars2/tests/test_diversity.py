@@ -61,9 +61,6 @@ def test_another_algorithm_is_another_class(before: str, after: str) -> None:
     assert diversity.algorithm(RENAMED) != diversity.algorithm(RENAMED.replace(before, after))
 
 
-# style
-
-
 @given(COUNTS, COUNTS)
 def test_jensen_shannon_is_symmetric_bounded_and_0_for_equal_distributions_only(p: Counter, q: Counter) -> None:
     found = diversity.jensen_shannon(p, q)

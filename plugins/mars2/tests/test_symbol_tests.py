@@ -49,12 +49,6 @@ def test_scores_and_results(answer: str, score: float, public: float, message: s
     assert " ".join(symbols.results(TASK, answer)) == message
 
 
-# demonstrations
-
-
-# the workflow
-
-
 def test_the_workflow_replays_and_the_agents_take_turns() -> None:
     run = check_workflow(RefineSymbols(), TASK, ScriptedPolicy({SHIFTER: "0 7 8", FLIPPER: ["9 2 3", RIGHT]}))
     assert [act.agent for act, _ in run.turns] == [SHIFTER, FLIPPER, SHIFTER, FLIPPER]

@@ -335,9 +335,6 @@ def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: 
     assert wide.count(1) >= 130  # of 160: a new draft is always better
 
 
-# ends
-
-
 # agents that take each other's acts
 
 
@@ -359,9 +356,6 @@ def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays(
         again = asyncio.run(replay(Refine(2), QUESTION, ("a", "b"), episode.journal))
         assert again.answer == episode.answer
         assert again.journal == episode.journal
-
-
-# scores
 
 
 def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:

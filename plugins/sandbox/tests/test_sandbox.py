@@ -72,9 +72,6 @@ def deep(levels: int) -> Any:
     return [deep(levels - 1)] if levels else 1
 
 
-# values
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -130,9 +127,6 @@ def test_a_message_of_another_form_is_a_value_error(text: bytes) -> None:
 )
 def test_equality_is_by_type_and_value(expected: Any, value: Any, equal: bool) -> None:
     assert values.same(expected, value) is equal
-
-
-# programs
 
 
 def test_a_program_runs_as_python_runs_it(box: Sandbox) -> None:

@@ -179,9 +179,6 @@ def test_laws_of_the_metrics(one: str, other: str) -> None:
     assert exact_match(one, one) == float(bool(one.strip()))
 
 
-# the index
-
-
 def test_bm25_is_its_formula() -> None:
     texts = ["red mill red", "red lake", "a city far away"]
     searched = Index(texts)

@@ -134,9 +134,6 @@ def test_the_kit_accepts_the_task_of_proposers() -> None:
         tasks.score(BEGINS, "7")
 
 
-# Debate
-
-
 def test_the_judge_sees_what_was_quoted_and_decides() -> None:
     policy = ScriptedPolicy({"pro": "1 3", "con": "2, 4", "judge": "A"})
     run = check_workflow(MajorityDebateGame(brief=True, quotes=2), SHOWN, policy)

@@ -34,9 +34,6 @@ TASK = Task(
 )
 
 
-# The team
-
-
 def planner(act: Act) -> str:
     """Asks where she was born, then about the bridge there, then answers with the last report."""
     if act.turn == 0:

@@ -64,9 +64,6 @@ def by_agent(episode: Episode, component: str = "credit") -> dict[str, float]:
     return {agent: value for agent, (value,) in found.items()}
 
 
-# Counterfactual
-
-
 class Fan(Workflow):
     """A plan, a joint action of three workers, and a report on their results."""
 
@@ -181,9 +178,6 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
         who = frozenset({turn.agent if credit.unit == "agent" else turn.key})
         value, _ = asyncio.run(masked_value(context, episode, who, credit.mode, credit.placeholder))
         assert turn.rewards["mc"] == episode.score - value
-
-
-# Shapley
 
 
 class Speak(Workflow):
@@ -324,12 +318,6 @@ def test_players_are_those_who_acted_and_are_not_left_out() -> None:
         assert len(tasks.asked) - 1 == replays
 
 
-# Options
-
-
-# Failures
-
-
 class Flaky(ScriptedContext):
     """In session 1, replays without worker 2 or 3 find no server; 3 fails sooner."""
 
@@ -364,9 +352,6 @@ def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: Repl
     assert {turn.session for turn in sample.turns} == {0, 2}
     mine = [action for (session, _, _), action in zip(context.asked, context.given, strict=True) if session != 1]
     assert sample.extra_tokens == {"credit": sum(len(action.response_ids) for action in mine)}
-
-
-# SHARP
 
 
 def fetch(page: str) -> str:
@@ -468,9 +453,6 @@ def test_the_planner_of_sharp_needs_no_credit_and_its_workers_do() -> None:
     del rows[1]["rewards"]["mc"]
     with pytest.raises(MarlError, match="row 'q_0_1' of worker 'worker' lacks reward 'mc'"):
         sharp.compute(RowTable.from_rows(rows))
-
-
-# The kit
 
 
 SHIPPED = [

@@ -82,9 +82,6 @@ def credits(credit: ReplayCredit, policy: ScriptedPolicy) -> dict[str, float]:
     return {turn.agent: turn.rewards["mc"] for turn in credited(credit, policy).turns if "mc" in turn.rewards}
 
 
-# The task
-
-
 def test_only_the_readers_number_is_right() -> None:
     assert RIGHT != WRONG
     assert [TASKS.score(TASK, each) for each in (f" {RIGHT} ", WRONG, LEDGERS[IDLER], "", f"{RIGHT} {RIGHT}")] == [
@@ -102,18 +99,12 @@ def test_only_the_readers_number_is_right() -> None:
     )
 
 
-# The team
-
-
 def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
     assert check_workflow(PlannerAndWorkers(), TASK, team(WISE)).answer == RIGHT
     assert check_workflow(PlannerAndWorkers(), TASK, team(CREDULOUS)).answer == WRONG
     alone = check_workflow(PlannerAndWorkers(alone=True), TASK, team(WISE), may_not_act=WORKERS)
     assert (alone.answer, len(alone.turns)) == (RIGHT, 2)
     assert [call.agent for call in alone.journal.calls()] == [PLANNER] * 3
-
-
-# Credit
 
 
 @pytest.mark.parametrize("credit", [Counterfactual(component="mc", without=(PLANNER,)), SampledShapley(component="mc")])
