@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from marl_verl import moved
 from marl_verl.version import __version__
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["Action", "Advantage", "Algorithm", "Credit", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
 __all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow", "__version__"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
-
-moved.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@
   `policy_of(section, where, policies)`, the agent's frozen `PolicyConfig`, whose `past` has `of`, `kind` (NAME) and the
   method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
 - `league`: `cross-play`, a module for evaluations in which the steps of a run play each other.
-- `moved`: a module that was in marl-verl before, under its name there (`marl_verl.moved`).
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.

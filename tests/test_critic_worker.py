@@ -117,7 +117,7 @@ def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: 
     values = critic.values(OBSERVATIONS)
     np.testing.assert_allclose(values, expected(critic.plain(), OBSERVATIONS).detach(), atol=1e-5)
     assert len(set(values.round(4))) == 4
-    assert critic.rows == [6]  # four different ones, and two to fill three ranks
+    assert critic.rows == [6]  # and one to fill three ranks
 
 
 def test_a_new_head_expects_nothing(composed: DictConfig, model: Path) -> None:

@@ -13,10 +13,11 @@ from omegaconf import OmegaConf
 
 from marl_verl.config.engine import PACKED, kernel_problems
 from tests.test_losses import ROWS, log_probs
-from tests.verl_actor import Actor, cpu_verl, make_model
+from tests.verl_actor import TALK, Actor, cpu_verl, make_model
 
 pytestmark = pytest.mark.slow
 MODEL = "actor_rollout_ref.model"
+MANY = (*ROWS, *TALK)  # the turns of a conversation are one path
 ONE_MICRO_BATCH = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",)
 
 
@@ -42,13 +43,13 @@ def test_verls_update_of_packed_rows_is_that_of_padded_rows(
     forward = Qwen3ForCausalLM.forward
     monkeypatch.setattr(Qwen3ForCausalLM, "forward", forward)  # puts back what verl replaces for fused kernels
     with torch.no_grad():
-        sampled = log_probs(AutoModelForCausalLM.from_pretrained(folder).double(), ROWS)
+        sampled = log_probs(AutoModelForCausalLM.from_pretrained(folder).double(), MANY)
     found = {}
     for name, chosen in (("padded", ()), ("packed", settings)):
         actor = Actor(folder, "ppo-clip", *ONE_MICRO_BATCH, *chosen)
-        gradient, metrics = actor.update(ROWS, sampled)
-        old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows_of(actor), ROWS, strict=True)]
-        moved = [torch.tensor(one.moved) for one in ROWS]
+        gradient, metrics = actor.update(MANY, sampled)
+        old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows_of(actor), MANY, strict=True)]
+        moved = [torch.tensor(one.moved) for one in MANY]
         found[name] = gradient, metrics, [values + far for values, far in zip(old, moved, strict=True)]
     size = max(float(value.abs().max()) for value in found["padded"][0].values())
     for name, value in found["padded"][0].items():

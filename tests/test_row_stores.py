@@ -126,7 +126,7 @@ def test_a_field_that_a_row_lacks_is_an_error(kind: str, tmp_path: Path) -> None
 
 
 def test_a_policy_learns_the_same_from_any_store(tmp_path: Path) -> None:
-    """Merged turns, padding rows, old log-probs and importance weights through verl's worker, in two updates."""
+    """Shared prefixes, padding rows, old log-probs and importance weights through verl's worker, in two updates."""
     from transformers import AutoModelForCausalLM
 
     from tests.test_losses import log_probs

@@ -40,8 +40,10 @@ def separate_reason(config: DictConfig, actor: DictConfig) -> str | None:
     """Why rows compute what they have in common separately (`learning/prefixes.py`); None if they share it."""
     if not config.marl.run.get("share_prefixes", True):  # a run of an older version has no such key
         return "marl.run.share_prefixes is false"
-    if (mode := actor.policy_loss.loss_mode) in ("clip_cov", "kl_cov"):
-        return f"loss_mode {mode} compares the tokens of a micro-batch"
+    if actor.shuffle:
+        return "actor.shuffle mixes rows between updates"
+    if (mode := actor.policy_loss.loss_mode) in ("clip_cov", "kl_cov", "geo_mean"):
+        return f"loss_mode {mode} depends on the rows of a micro-batch"
     if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
         return "seq-mean-token-sum-norm divides by the longest response of a micro-batch: set loss_scale_factor"
     return None

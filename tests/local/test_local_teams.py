@@ -112,7 +112,7 @@ TALK = (
     "actor_rollout_ref.rollout.temperature=1.5",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=600",  # several micro-batches an update
 )
-MERGED = {
+SHARED = {
     # two updates a batch, an entropy bonus, importance weights
     "updates": (
         *("marl.algorithm.name=reinforce++", "marl.algorithm.options.loss=ppo-clip-tis"),
@@ -136,18 +136,18 @@ MERGED = {
 def test_rows_that_share_are_learnt_as_separate_rows(case: str, tmp_path: Path) -> None:
     """The updates differ by rounding, which changes no sampled token here. (`ppo_kl` is a mean over micro-batches.)"""
     both = [
-        train(tmp_path / merged / "run", INVENTORY, *TALK, *MERGED[case], f"marl.run.share_prefixes={merged}", steps=2)
-        for merged in ("true", "false")
+        train(tmp_path / shared / "run", INVENTORY, *TALK, *SHARED[case], f"marl.run.share_prefixes={shared}", steps=2)
+        for shared in ("true", "false")
     ]
     rows = [check(run) for run in both]
     assert [row["obs"] for row in rows[0]] == [row["obs"] for row in rows[1]]
     for policy in POLICIES:
-        merged, plain = (run.lines(f"policy/{policy}/loss")[-1] for run in both)
-        computed, unmerged = (
-            [values[f"policy/{policy}/tokens/{name}"] for values in (merged, plain)]
-            for name in ("computed", "unmerged")
+        shared, plain = (run.lines(f"policy/{policy}/loss")[-1] for run in both)
+        computed, unshared = (
+            [values[f"policy/{policy}/tokens/{name}"] for values in (shared, plain)]
+            for name in ("computed", "unshared")
         )
-        assert unmerged == [computed[1]] * 2
+        assert unshared == [computed[1]] * 2
         assert computed[0] < 0.6 * computed[1]
         for name in ("grad_norm", "loss", "pg_loss", "entropy"):
             metric = f"policy/{policy}/{name}"

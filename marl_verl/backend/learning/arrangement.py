@@ -50,11 +50,13 @@ def arranged(
 
 
 def _of_ranks(trees: Sequence[Ints], sizes: Ints, ranks: int) -> list[list[int]]:
-    """The rows of each rank, ascending: whole trees, the largest first, each for the rank with the fewest tokens."""
+    """The rows of each rank, ascending: whole trees, the largest first, each for the rank with the fewest tokens, of
+    those that have room. Ranks have equally many rows if trees allow it."""
     parts: list[list[int]] = [[] for _ in range(ranks)]
-    tokens = [0] * ranks
+    tokens, room = [0] * ranks, -(-sum(map(len, trees)) // ranks)
     for tree in np.argsort(-sizes, kind="stable"):
-        rank = tokens.index(min(tokens))
+        free = [rank for rank in range(ranks) if len(parts[rank]) + len(trees[tree]) <= room] or range(ranks)
+        rank = min(free, key=tokens.__getitem__)
         parts[rank] += trees[tree].tolist()
         tokens[rank] += int(sizes[tree])
     return [sorted(part) for part in parts]

@@ -41,6 +41,9 @@ def rows_of_nested(column: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return rows
 
 
+of_verl = tu.index_select_tensor_dict  # the local backend replaces it by `select`
+
+
 def select(batch: TensorDict, rows: Sequence[int]) -> TensorDict:
     """Rows of a batch, as verl's `index_select_tensor_dict`, without its loop over rows."""
     chosen, columns = torch.as_tensor(rows), {}
@@ -48,7 +51,7 @@ def select(batch: TensorDict, rows: Sequence[int]) -> TensorDict:
         if isinstance(column, torch.Tensor) and column.is_nested and column.dim() == 2:
             column = rows_at(column, chosen)
         elif not isinstance(column, NonTensorData):
-            return tu.index_select_tensor_dict(batch, chosen)
+            return of_verl(batch, chosen)
         columns[name] = column
     return TensorDict(columns, batch_size=len(rows))
 

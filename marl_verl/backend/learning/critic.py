@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.utils import hf_tokenizer
 from verl.utils import tensordict_utils as tu
@@ -51,6 +51,8 @@ class Critic(TrainingWorkers):
         settings: `critics.NAME` in the resolved config.
         updates: optimiser updates per batch.
     """
+
+    shares = True  # what its rows begin with
 
     def __init__(self, name: str, settings: DictConfig, updates: int) -> None:
         self.name, self.policy, self.scope = name, str(settings.policy), str(settings.scope)
@@ -82,7 +84,7 @@ class Critic(TrainingWorkers):
         """V of each observation, [n]."""
         short = -len(observations) % self.data_parallel_size
         data = _rows([*observations, *[observations[-1]] * short])
-        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0, **{SHARE: True})
+        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0, **{SHARE: self.shares})
         output = self.call("infer_batch", data)
         # the model has an output for every token of a row
         values: NDArray[np.float64] = of_responses(output["values"], data["response_mask"]).values().double().numpy()
@@ -114,7 +116,7 @@ class Critic(TrainingWorkers):
             seed=int(self.config.data_loader_seed),
             dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
             temperature=1.0,
-            **{SHARE: True},
+            **{SHARE: self.shares},
         )
         output = self.call("train_mini_batch", data)
         reduced = reduce_metrics(dict(output["metrics"]))
@@ -147,6 +149,7 @@ class Critics:
         self.runtimes: dict[str, Critic] = {}
         for name, settings in (config.get("critics") or {}).items():
             critic = self.runtimes[str(name)] = make(str(name), settings, updates_per_batch(config, settings.critic))
+            critic.shares = OmegaConf.select(config, "marl.run.share_prefixes") is not False
             if critic.scope == "policy":
                 _check_tokenizer(critic, config.policies[critic.policy].actor_rollout_ref.model)
         self._store, self._together = store, together

@@ -51,23 +51,25 @@ class Forest:
             shared[shared < self._sizes[:-1]] = 0
         self.shared = np.concatenate([[0], shared])
         starts = [*np.flatnonzero(self.shared == 0).tolist(), len(lengths)]
-        for first, end in itertools.pairwise(starts):
-            self._cut(first, end, most)
+        parts = [*itertools.pairwise(starts)]
+        while parts:
+            first, end = parts.pop()
+            if cut := self._cut(first, end, most):
+                self.shared[cut] = 0
+                parts += [(first, cut), (cut, end)]
 
-    def _cut(self, first: int, end: int, most: int) -> None:
-        """Divide a tree that is too large, or whose rows share too little, where they share least, near the middle."""
+    def _cut(self, first: int, end: int, most: int) -> int:
+        """Where to divide a tree that is too large, or whose rows share too little: where they share least, near the
+        middle; 0 for another tree."""
         sizes, shared = self._sizes[first:end], self.shared[first:end]
         total, longest = int((sizes - shared).sum()), int(sizes.max())
         if total <= longest:  # a path costs no more than its longest row
-            return
+            return 0
         least = int(shared[1:].min())
         if total <= min(most, SPAN * longest) and LEAST * longest <= least:
-            return
+            return 0
         places = 1 + np.flatnonzero(shared[1:] == least)
-        cut = first + int(places[np.abs(2 * places - (end - first)).argmin()])
-        self.shared[cut] = 0
-        self._cut(first, cut, most)
-        self._cut(cut, end, most)
+        return first + int(places[np.abs(2 * places - (end - first)).argmin()])
 
     @cached_property
     def _heads(self) -> Ints:
@@ -112,13 +114,11 @@ class Forest:
 
 
 def bins(sizes: Ints, most: int) -> Iterator[list[int]]:
-    """Trees, largest first, in groups of at most `most` tokens, or of one tree."""
+    """Trees, largest first, in groups of at most `most` tokens with their padding, or of one tree."""
     group: list[int] = []
-    room = most
     for tree in np.argsort(-sizes, kind="stable").tolist():
-        if group and sizes[tree] > room:
+        if group and (len(group) + 1) * sizes[group[0]] > most:
             yield group
-            group, room = [], most
+            group = []
         group.append(tree)
-        room -= int(sizes[tree])
     yield group

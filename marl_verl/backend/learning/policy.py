@@ -90,8 +90,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
         metrics = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
         metrics |= {"tokens/unmerged": sum(tag["seq_len"] for tag in batch.tags)} | _mismatches(batch.tags)
         with self.turn():
-            branches = self.masks() if self._shares else None
-            most = int(actor.ppo_max_token_len_per_gpu)
+            branches = self.masks() if self._shares and actor.use_dynamic_bsz else None
+            most = int(actor.ppo_max_token_len_per_gpu or 0)
             batch, metrics["tokens/computed"] = arranged(self.store, batch, updates, ranks, branches, most)
             fields = [*UPDATE_FIELDS]
             if not self._correction.bypass_mode:

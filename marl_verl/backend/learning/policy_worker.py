@@ -6,6 +6,7 @@ Uses verl internals: `ActorRolloutRefWorker`.
 from __future__ import annotations
 
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from marl_verl.backend.learning.prefixes import share_prefixes
@@ -20,6 +21,7 @@ class PolicyWorker(ActorRolloutRefWorker):
         super().init_model()
         for part in filter(None, (self.actor, self.ref)):
             share_prefixes(part.engine)
+        aggressive_empty_cache(force_sync=True)  # the servers measure the device's free memory
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def masks(self) -> bool:

@@ -45,10 +45,15 @@ def forest_of(data: TensorDict, masks: bool) -> Forest:
     """The forest of rows, of at most `max_token_len_per_gpu` tokens a tree; with masks without the rows' last tokens,
     which predict nothing."""
     tokens, offsets = data["input_ids"].values().cpu().numpy(), data["input_ids"].offsets().cpu().numpy()
-    most = int(tu.get(data, "max_token_len_per_gpu", default=len(tokens)))
     if masks:
-        return Forest(np.delete(tokens, offsets[1:] - 1), np.diff(offsets) - 1, True, most)
-    return Forest(tokens, np.diff(offsets), False, most)
+        return Forest(np.delete(tokens, offsets[1:] - 1), np.diff(offsets) - 1, True, limit(data))
+    return Forest(tokens, np.diff(offsets), False, limit(data))
+
+
+def limit(data: TensorDict) -> int:
+    """Tokens of a micro-batch on all devices that divide its sequences; all of them where it has a number of rows."""
+    most = tu.get(data, "max_token_len_per_gpu", default=None) or len(data["input_ids"].values())
+    return int(most * tu.get(data, "sp_size", default=1))
 
 
 class SharedPrefixes:
@@ -85,7 +90,7 @@ class SharedPrefixes:
         """
         forest = forest_of(data, self.masks)
         trees = forest.rows()
-        parts = [[trees[tree] for tree in group] for group in bins(forest.sizes, tu.get(data, "max_token_len_per_gpu"))]
+        parts = [[trees[tree] for tree in group] for group in bins(forest.sizes, limit(data))]
         count = torch.tensor(len(parts), device=data["input_ids"].device)
         distributed.all_reduce(count, distributed.ReduceOp.MAX, dp_group)  # each takes part in every forward pass
         while len(parts) < int(count):
@@ -96,6 +101,12 @@ class SharedPrefixes:
             return [data], [[*range(len(data))]]
         indices = [np.concatenate(part).tolist() for part in parts]
         return [select(data, rows) for rows in indices], indices
+
+    def forward_step(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().forward_step(*args, **options)  # type: ignore[misc]
+        finally:
+            self._shared = None
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
         self._shared = Shared(micro_batch, self.masks) if tu.get(micro_batch, SHARE, default=False) else None
@@ -109,18 +120,15 @@ class SharedPrefixes:
     ) -> Any:
         if (shared := self._shared) is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)  # type: ignore[misc]
-        try:
-            if not self.masks:
-                found = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)  # type: ignore[misc]
-                return {name: shared.of_rows(values) for name, values in found.items()}
-            if self._head is None:
-                output.logits = shared.select(output.logits)
-            micro_batch = micro_batch.copy()
-            tu.assign_non_tensor(micro_batch, use_remove_padding=True)  # logits of sampled tokens are packed
-            packed = shared.arguments(output_args)
-            return super().prepare_model_outputs(output, packed, micro_batch, *rest, **options)  # type: ignore[misc]
-        finally:
-            self._shared = None
+        if not self.masks:
+            found = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)  # type: ignore[misc]
+            return {name: shared.of_rows(values) for name, values in found.items()}
+        if self._head is None:
+            output.logits = shared.select(output.logits)
+        micro_batch = micro_batch.copy()
+        tu.assign_non_tensor(micro_batch, use_remove_padding=True)  # logits of sampled tokens are packed
+        packed = shared.arguments(output_args)
+        return super().prepare_model_outputs(output, packed, micro_batch, *rest, **options)  # type: ignore[misc]
 
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
         if self._shared is None or not self.masks:
@@ -197,13 +205,23 @@ def obeys_masks(engine: Any) -> bool:
         return False
     device = next(module.parameters()).device
     forest = Forest(np.array([1, 2, 3, 4, 5, 1, 2, 3, 5, 4]), np.array([5, 5]), True, 10)
-    ids, depths, last = (torch.from_numpy(values).to(device) for values in forest.layout())
+    ids, depths, ends = (torch.from_numpy(values).to(device) for values in forest.layout())
     columns = torch.arange(len(ids), device=device)
-    mask = (columns <= columns[:, None]) & (last >= columns[:, None])
-    with engine.eval_mode(), torch.no_grad():
-        alone = module(input_ids=ids[depths < 3].new_tensor([[1, 2, 3, 5, 4]]), use_cache=False).logits[0, -1]
-        tree, plain = (
-            module(input_ids=ids[None], position_ids=depths[None], attention_mask=seen, use_cache=False).logits[0, -1]
-            for seen in (mask[None, None], mask.new_ones(mask.shape).tril()[None, None])
-        )
+    mask = (columns <= columns[:, None]) & (ends >= columns[:, None])
+
+    def last(inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+        """The hidden state of the last token: a new head may compute 0."""
+        output = module(input_ids=inputs[None], use_cache=False, output_hidden_states=True, **options)
+        hidden: torch.Tensor = output.hidden_states[-1][0, -1]
+        return hidden
+
+    try:
+        with engine.eval_mode(), torch.no_grad():
+            alone = last(ids.new_tensor([1, 2, 3, 5, 4]))
+            tree, plain = (
+                last(ids, position_ids=depths[None], attention_mask=seen[None, None])
+                for seen in (mask, mask.new_ones(mask.shape).tril())
+            )
+    except (TypeError, ValueError, IndexError):  # a model that takes no such mask
+        return False
     return bool((tree - alone).abs().max() < PLAIN * (plain - alone).abs().max())

@@ -2,7 +2,7 @@
 
 verl's training worker in this process, without Ray or servers. Rows of unequal lengths are one micro-batch. Its
 log-probs must not depend on how verl batches rows (packed or padded), on fused kernels, or on whether the entropy is
-computed. Uses verl internals: `ActorRolloutRefWorker`.
+computed. Uses verl internals: its worker's methods.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ def _estimate(settings: Any, positions: int, options: dict[str, bool], gpu: bool
 
 
 def _worker(settings: Any) -> Any:
-    from verl.workers.engine_workers import ActorRolloutRefWorker
+    from marl_verl.backend.learning.policy_worker import PolicyWorker
 
-    worker: Any = ActorRolloutRefWorker(config=settings, role="actor")
+    worker: Any = PolicyWorker(config=settings, role="actor")
     worker.init_model()
     return worker
 
