@@ -143,11 +143,11 @@ def test_rows_that_share_are_learnt_as_separate_rows(case: str, tmp_path: Path) 
     assert [row["obs"] for row in rows[0]] == [row["obs"] for row in rows[1]]
     for policy in POLICIES:
         shared, plain = (run.lines(f"policy/{policy}/loss")[-1] for run in both)
-        computed, unshared = (
+        computed, unmerged = (
             [values[f"policy/{policy}/tokens/{name}"] for values in (shared, plain)]
-            for name in ("computed", "unshared")
+            for name in ("computed", "unmerged")
         )
-        assert unshared == [computed[1]] * 2
+        assert unmerged == [computed[1]] * 2
         assert computed[0] < 0.6 * computed[1]
         for name in ("grad_norm", "loss", "pg_loss", "entropy"):
             metric = f"policy/{policy}/{name}"
