@@ -191,10 +191,10 @@ def test_the_gradient_of_trees_is_that_of_the_equation(loss: str, folder: Path) 
     model = AutoModelForCausalLM.from_pretrained(folder).double()
     with torch.no_grad():
         now = log_probs(model, TALK)
-    found, metrics = Actor(folder, loss, GIVEN[1]).update(TALK, now)
+    change, metrics = Actor(folder, loss, GIVEN[1]).update(TALK, now)
     assert metrics["tokens/computed"] < 0.6 * metrics["tokens/unmerged"]
     expected, _ = gradient(model, hand, weights_of(TALK, times), TALK)
-    assert close(found, expected)
+    assert close(change, expected)
 
 
 SHAPE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}

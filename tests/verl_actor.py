@@ -214,6 +214,7 @@ class Actor:
         class Policy(LearningPolicy):
             data_parallel_size = ranks
 
+            @property
             def masks(self) -> bool:
                 return bool(actor.worker.masks())
 

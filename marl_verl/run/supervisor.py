@@ -104,12 +104,10 @@ class TrainerProcess:
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""
         reading, writing = os.pipe()
-        program = ["-m", self.module, str(self.folder.resolve())]
-        if self.private_network:
-            program = ["-m", "marl_verl.run.private_network", *program]
+        network = ["-m", "marl_verl.run.private_network"] if self.private_network else []
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *program],
+                [sys.executable, *network, "-m", self.module, str(self.folder.resolve())],
                 env={**os.environ, **self.variables, EVENTS_VARIABLE: str(writing)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -132,8 +132,8 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.models:
         for case in options.cases:
-            found = compared(name, case, options.rounds)
-            print(json.dumps({"model": name, "case": case, **found}), flush=True)
+            costs = compared(name, case, options.rounds)
+            print(json.dumps({"model": name, "case": case, **costs}), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,7 @@ def arranged(
 
 
 def _of_ranks(trees: Sequence[Ints], sizes: Ints, ranks: int) -> list[list[int]]:
-    """The rows of each rank, ascending: whole trees, the largest first, each for the rank with the fewest tokens, of
-    those that have room. Ranks have equally many rows if trees allow it."""
+    """The rows of each rank, equally many if trees allow it: the largest first, to the rank with the fewest tokens."""
     parts: list[list[int]] = [[] for _ in range(ranks)]
     tokens, room = [0] * ranks, -(-sum(map(len, trees)) // ranks)
     for tree in np.argsort(-sizes, kind="stable"):

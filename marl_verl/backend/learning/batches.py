@@ -59,16 +59,19 @@ def select(batch: TensorDict, rows: Sequence[int]) -> TensorDict:
 def rows_at(column: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Rows of a nested tensor."""
     places, starts = rows.to(column.device), column.offsets()
-    lengths = starts.diff()[places]
-    moved = (starts[places] - lengths.cumsum(0) + lengths).repeat_interleave(lengths)
-    return _nested(column.values()[moved + torch.arange(len(moved), device=moved.device)], lengths)
+    return _parts(column, starts[places], starts.diff()[places])
 
 
 def of_responses(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Values of response tokens, nested like `mask`, from those of all tokens: each is at the token before."""
     lengths = mask.offsets().diff()
-    moved = (values.offsets()[1:] - lengths - 1 - mask.offsets()[:-1]).repeat_interleave(lengths)
-    return _nested(values.values()[moved + torch.arange(len(moved), device=moved.device)], lengths)
+    return _parts(values, values.offsets()[1:] - lengths - 1, lengths)
+
+
+def _parts(column: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Parts of a nested tensor's values, nested: from these places on, of these lengths."""
+    moved = (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths)
+    return _nested(column.values()[moved + torch.arange(len(moved), device=moved.device)], lengths)
 
 
 def _nested(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

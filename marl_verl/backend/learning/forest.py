@@ -1,4 +1,4 @@
-"""Rows of tokens as a forest, in which a beginning that several rows share stands once.
+"""Rows of tokens as a forest. What several rows begin with is in it once.
 
     rows    a b c d        tree     a b c d e f          A token sees the tokens on its path: the one at column q sees
             a b c e        depth    0 1 2 3 3 2          that at column k if k <= q <= last[k], where last[k] is the

@@ -60,6 +60,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
         """Of its adapter on a base model that several policies share."""
         return AdapterSettings(self.seed, omega_conf_to_dataclass(self._arr.actor).optim)
 
+    @property
     @abstractmethod
     def masks(self) -> bool:
         """Whether the model's attention takes masks (`prefixes.py`)."""
@@ -90,7 +91,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
         metrics = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
         metrics |= {"tokens/unmerged": sum(tag["seq_len"] for tag in batch.tags)} | _mismatches(batch.tags)
         with self.turn():
-            branches = self.masks() if self._shares and actor.use_dynamic_bsz else None
+            branches = self.masks if self._shares and actor.use_dynamic_bsz else None
             most = int(actor.ppo_max_token_len_per_gpu or 0)
             batch, metrics["tokens/computed"] = arranged(self.store, batch, updates, ranks, branches, most)
             fields = [*UPDATE_FIELDS]

@@ -84,10 +84,8 @@ class SharedPrefixes:
             return super().forward_backward_batch(data, *args, **options)  # type: ignore[misc]
 
     def _micro_batches(self, data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[TensorDict], list[Any]]:
-        """Whole trees, at most `max_token_len_per_gpu` tokens of them together, or parts of one if ranks need more.
-
-        Returns the micro-batches, and the rows of each.
-        """
+        """(the micro-batches, the rows of each): whole trees, at most `limit` tokens together, or parts if ranks need
+        more micro-batches."""
         forest = forest_of(data, self.masks)
         trees = forest.rows()
         parts = [[trees[tree] for tree in group] for group in bins(forest.sizes, limit(data))]
@@ -121,8 +119,8 @@ class SharedPrefixes:
         if (shared := self._shared) is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)  # type: ignore[misc]
         if not self.masks:
-            found = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)  # type: ignore[misc]
-            return {name: shared.of_rows(values) for name, values in found.items()}
+            of_trees = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)  # type: ignore[misc]
+            return {name: shared.of_rows(values) for name, values in of_trees.items()}
         if self._head is None:
             output.logits = shared.select(output.logits)
         micro_batch = micro_batch.copy()
@@ -168,9 +166,7 @@ class Shared:
     @property
     def mask(self) -> torch.Tensor:
         """[trees, 1, longest, longest]: which columns a column sees. Padding sees itself and what is before it."""
-        last = pad_sequence(self._last, batch_first=True, padding_value=max(map(len, self._last)))
-        columns = torch.arange(last.shape[1], device=last.device)
-        return ((columns <= columns[:, None]) & (last[:, None] >= columns[:, None]))[:, None]
+        return _paths(pad_sequence(self._last, batch_first=True, padding_value=max(map(len, self._last))))[:, None]
 
     def select(self, values: torch.Tensor) -> torch.Tensor:
         """What predicts the sampled tokens, [1, n, ...], of values of trees, [trees, longest, ...]."""
@@ -191,6 +187,12 @@ class Shared:
         return torch.nested.nested_tensor_from_jagged(self.spread(chosen), self._tokens.offsets())
 
 
+def _paths(last: torch.Tensor) -> torch.Tensor:
+    """[..., n, n]: which columns a column sees, from `Forest.layout`'s `last`, [..., n]."""
+    columns = torch.arange(last.shape[-1], device=last.device)
+    return (columns <= columns[:, None]) & (last[..., None, :] >= columns[:, None])
+
+
 def obeys_masks(engine: Any) -> bool:
     """Whether the attention of a loaded model takes a mask of any form, as `sdpa` of full attention does.
 
@@ -206,8 +208,7 @@ def obeys_masks(engine: Any) -> bool:
     device = next(module.parameters()).device
     forest = Forest(np.array([1, 2, 3, 4, 5, 1, 2, 3, 5, 4]), np.array([5, 5]), True, 10)
     ids, depths, ends = (torch.from_numpy(values).to(device) for values in forest.layout())
-    columns = torch.arange(len(ids), device=device)
-    mask = (columns <= columns[:, None]) & (ends >= columns[:, None])
+    mask = _paths(ends)
 
     def last(inputs: torch.Tensor, **options: Any) -> torch.Tensor:
         """The hidden state of the last token: a new head may compute 0."""

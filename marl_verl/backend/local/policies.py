@@ -86,6 +86,7 @@ class TrainedPolicy(LearningPolicy):
     def client(self) -> LocalServer:
         return self.server
 
+    @property
     def masks(self) -> bool:
         return bool(self.workers.masks())
 

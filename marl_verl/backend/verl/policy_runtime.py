@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -111,6 +112,7 @@ class PolicyRuntime(LearningPolicy, Servers):
     def data_parallel_size(self) -> int:
         return ranks(self.workers, "actor")
 
+    @cached_property
     def masks(self) -> bool:
         return bool(self.workers.masks()[0])
 
