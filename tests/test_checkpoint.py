@@ -121,15 +121,6 @@ def _save(run: Path, step: int, content: str = "", keep: int = 2) -> Path:
 # which ones count
 
 
-def test_one_that_is_being_replaced_counts_until_the_new_one_is_there(tmp_path: Path) -> None:
-    for name in (".replaced-step_4", ".replaced-step_5", "step_5"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "team.json").write_text('{"step": 1}')
-    found = folders.complete(tmp_path)
-    assert [path.name for path in found] == [".replaced-step_4", "step_5"]
-    assert [folders.step_of(path) for path in found] == [4, 5]
-
-
 @pytest.mark.parametrize("content", [b"", b"[]"])
 def test_a_damaged_team_file_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "team.json").write_bytes(content)
@@ -221,33 +212,21 @@ def _older(run: Path) -> None:
     _save_small(run, 3)
 
 
-def _same_step(run: Path) -> None:
-    _save_small(run, 4)
-
-
 def _older_and_leftovers(run: Path) -> None:
     _save_small(run, 2)
     _save_small(run, 3)
     root = run / "checkpoints"
     shutil.copytree(root / "step_2", root / ".old-step_1")
     (root / ".old-step_1" / "policies" / "one" / "model.pt").unlink()
-    shutil.copytree(root / "step_3", root / ".replaced-step_3")
     (root / ".writing-step_4" / "policies").mkdir(parents=True)
-
-
-def _killed_while_replacing(run: Path) -> None:
-    _save_small(run, 3)
-    root = run / "checkpoints"
-    (root / "step_3").rename(root / ".replaced-step_3")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "keep"),
     [
-        *((_same_step, 1), (_older_and_leftovers, 2)),
+        (_older_and_leftovers, 2),
         *(pytest.param(*case, marks=pytest.mark.long) for case in ((_first, 1), (_older, 1))),
-        pytest.param(_killed_while_replacing, 2, marks=pytest.mark.long),
     ],
 )
 def test_a_kill_at_any_step_leaves_the_last_one(

@@ -282,17 +282,6 @@ def test_nothing_heavy_is_imported() -> None:
     assert [line for line in done.stdout.splitlines() if "HEAVY" in line] == ["HEAVY []"] * len(IMPORTED), done.stderr
 
 
-@pytest.mark.parametrize("closed", [(0, 1, 2)])
-def test_a_closed_stream_is_the_null_device(closed: tuple[int, ...]) -> None:
-    """A file would get its number otherwise, and what is printed."""
-    shell = f"exec {sys.executable} -m marl_verl.cli.main replay - {' '.join(f'{number}>&-' for number in closed)}"
-    done = subprocess.run(
-        ["bash", "-c", shell], capture_output=True, check=False, timeout=240, stdin=subprocess.DEVNULL
-    )
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"" if 2 in closed else b"marl-verl: standard input ")
-
-
 def test_an_error_that_nobody_expected_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

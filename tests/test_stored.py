@@ -196,18 +196,12 @@ def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         run.journals(step, [head()])
         run.episodes(step, [head()])
-    for step, ending in ((1, "gz"), (3, "zst")):
-        for path in tmp_path.glob(f"*/step_0000{step}.jsonl"):
-            path.rename(f"{path}.{ending}")
-    run.journals(3, [head()])  # beside the packed one: the newer counts
-    assert [path.name for path in run.stored_journals().values()] == [
-        "step_00001.jsonl.gz", "step_00002.jsonl", "step_00003.jsonl"
-    ]  # fmt: skip
-    assert run.stored_episodes()[3].name == "step_00003.jsonl.zst"
+    for path in tmp_path.glob("*/step_0000[13].jsonl"):
+        path.rename(f"{path}.zst")
+    names = ["step_00001.jsonl.zst", "step_00002.jsonl", "step_00003.jsonl.zst"]
+    assert [path.name for path in run.stored_journals().values()] == names
     run.forget_after(2)
-    assert sorted(path.name for path in tmp_path.glob("*/*")) == [
-        "step_00001.jsonl.gz", "step_00001.jsonl.gz", "step_00002.jsonl", "step_00002.jsonl"
-    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == sorted(2 * names[:2])
 
 
 @pytest.mark.parametrize("name", plugins.discover("").names("samplers"))

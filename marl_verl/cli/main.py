@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_verl.errors import MarlError, MarlWarning, RunError, format_error, nearest
-from marl_verl.run.terminal import harmless, open_streams, termination_as_interrupt
+from marl_verl.run.terminal import harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
 COMMANDS = {
@@ -45,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def reported(work: Callable[[], int], debug: bool = False) -> int:
     """Run a function and return its exit code. Prints an error on one line; with `debug` also traceback or log end."""
-    open_streams()
     try:
         return work()
     except RunError as error:

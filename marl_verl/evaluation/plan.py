@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.config import checks
-from marl_verl.config.backend import check_local, is_local
+from marl_verl.config.backend import is_local
 from marl_verl.config.compose import parse_overrides, with_overrides
-from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
-from marl_verl.errors import MarlError, check, shown
+from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.request import (
     AT_ONCE,
+    MODELS,
     Assignment,
-    Models,
     Request,
     Swap,
     acting,
@@ -33,15 +32,15 @@ from marl_verl.evaluation.request import (
     newest_snapshots,
     parse_swap,
 )
-from marl_verl.extensions import check_run_options, league, names
+from marl_verl.extensions import league, names
 from marl_verl.plugins import one_file
-from marl_verl.run import private_network
-from marl_verl.run.prepare import build_parts
+from marl_verl.run.checkpoint.export import Source
+from marl_verl.run.prepare import check_team
 from marl_verl.run.rehearsal import rehearse
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
-from marl_verl.team import TeamConfig, read_team
+from marl_verl.team import read_team
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
@@ -70,7 +69,6 @@ class EvaluationPlan:
     Attributes:
         folder: the evaluation's temporary folder below the run directory; it does not exist yet.
         config: the resolved config.
-        team: the evaluated team, with every policy frozen.
         settings: the arguments, stored in the result.
         files: plugin files: the run's copies, and those given by the user.
     """
@@ -78,7 +76,6 @@ class EvaluationPlan:
     run: Path
     folder: Path
     config: DictConfig
-    team: TeamConfig
     tasks: list[Task]
     request: Request
     settings: dict[str, Any]
@@ -112,8 +109,13 @@ def plan(
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
     swap = list(swap)
+    if steps is not None and not cross_play:
+        raise MarlError("--steps is an option of --cross-play. Give --step N for the evaluation of one step.")
     one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
-    check_kind(cross_play, steps, [option for option, value in one_team.items() if value not in (None, False, [], ())])
+    for option, value in one_team.items():
+        if cross_play and value not in (None, False, [], ()):
+            why = "it plays sampled episodes of pairs of steps"
+            raise MarlError(f"--cross-play and {option} are incompatible: {why}")
     for option, number in (("--at-once", at_once), ("--episodes", None if greedy_only else episodes)):
         if number is not None and number < 1:
             raise MarlError(f"{option} must be a whole number >= 1, got {number}")
@@ -136,29 +138,25 @@ def plan(
         assignments = assign(team, step, swaps, untrained, newest_snapshots(run, team, step))
         policies = acting(assignments)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = Models()
+    models: dict[str, str | Source] = {}
     for at, agents in crossed.assignments.items() if crossed else [(step, assignments)]:
-        models.add(find_models(run, folder, agents, at))
-    config = evaluation_config(composed, assignments, policies, models.paths, max(1, episodes), seed)
-    evaluated = read_team(marl_section(config), evaluation=True)
-    workflow, task_set = build_parts(evaluated)
-    if crossed and not task_set.sides:
-        raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
+        models |= find_models(run, agents, at)
+    exports = {name: model for name, model in models.items() if isinstance(model, Source)}
+    paths = {name: str(folder / MODELS / name) if name in exports else str(model) for name, model in models.items()}
+    config = evaluation_config(composed, assignments, policies, paths, max(1, episodes), seed)
     if is_local(config):
         config.marl.run.private_network = False  # of the run on verl; one process has no network
-    check_local(config, evaluated)
-    private_network.check(config, evaluated)
-    check_run_options(config.marl.run)
-    checks.check_sampling(config, evaluated)
+    evaluated = read_team(marl_section(config), evaluation=True)
+    workflow, task_set = check_team(config, evaluated)
+    if crossed and not task_set.sides:
+        raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     played = _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)
     checks.check_machine(run)
-    if not is_local(config):
-        check_placement(config, evaluated)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(played)
-    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports, at_once or AT_ONCE)
+    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, exports, at_once or AT_ONCE)
     settings = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     settings |= {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings |= {"seed": request.seed, "overrides": list(overrides)}
@@ -168,16 +166,7 @@ def plan(
         request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
         settings["cross_play"] = list(chosen)
     resolved = resolve(config, evaluated)
-    return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
-
-
-@check
-def check_kind(cross_play: bool, steps: object, one_team: Sequence[str]) -> Iterator[str]:
-    """MarlError for options of a cross-play without --cross-play, and for others with it."""
-    if steps is not None and not cross_play:
-        yield "--steps is an option of --cross-play. Give --step N for the evaluation of one step."
-    if cross_play and one_team:
-        yield f"--cross-play and {one_team[0]} are incompatible: it plays sampled episodes of pairs of steps"
+    return EvaluationPlan(run, folder, resolved, played, request, settings, tuple(files))
 
 
 def _episodes(episodes: int, k: str | Sequence[int] | None) -> tuple[int, ...]:
@@ -213,10 +202,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
     for line, change in zip(overrides, parse_overrides(overrides), strict=True):
         if not TAKEN.fullmatch(change.key_or_group):
             raise MarlError(
-                f"'{line}' has no effect on an evaluation. It takes keys of marl.task, marl.workflow, marl.rollout, "
-                "marl.pools, actor_rollout_ref.rollout, an agent's instructions, reward or sampling, a policy's "
-                "rollout, and data.max_prompt_length or data.max_response_length; options choose weights, agents' "
-                "policies, episodes and the seed (--step, --untrained, --swap, --episodes, --seed)"
+                f"'{line}' has no effect on an evaluation: give keys of tasks, workflow, rollout or an agent's prompt "
+                "(docs/evaluation.md), and options for weights, policies, episodes and seed (--help)"
             )
 
 

@@ -155,19 +155,6 @@ def acting(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     return {assignment.policy: assignment for assignment in assignments.values()}
 
 
-@dataclass
-class Models:
-    """Policy -> model folder or hub name for its servers. Models in `exports` must be exported first."""
-
-    paths: dict[str, str] = field(default_factory=dict)
-    exports: dict[str, Source] = field(default_factory=dict)
-
-    def add(self, other: Models) -> None:
-        """Add the models of other policies."""
-        self.paths.update(other.paths)
-        self.exports.update(other.exports)
-
-
 def chosen_step(run: Path, step: int | None) -> int:
     """The step to evaluate, by default that of the newest complete checkpoint. MarlError if it does not exist."""
     return 0 if step == 0 else folders.step_of(folders.choose(run, step))
@@ -181,31 +168,24 @@ def newest_snapshots(run: Path, team: TeamConfig, step: int) -> dict[str, int]:
     return {past.of: max(map(int, extension("policy", past.kind).read(folder, past.of))) for past in versions}
 
 
-def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], step: int) -> Models:
-    """Find the weights of every policy in use, except external endpoints. MarlError if they are damaged or missing.
-
-    Weights in a format that servers cannot load are marked for export below the evaluation's `folder`.
-    """
-    config, models = read_config(run / "config.yaml"), Models()
+def find_models(run: Path, assignments: Mapping[str, Assignment], step: int) -> dict[str, str | Source]:
+    """Policy in use, except external endpoints -> the folder or hub name of its model; a `Source` if that has to be
+    exported first, because servers cannot load its format. MarlError if it is damaged or missing."""
+    config, models = read_config(run / "config.yaml"), dict[str, str | Source]()
     for name, assignment in acting(assignments).items():
-        served = str(folder / MODELS / name)
         if assignment.weights == "trained":
             checkpoint = folders.intact(folders.choose(run, step), f"policies/{assignment.source}/")
             source = Source.of(checkpoint, assignment.source, config)
             ready = source.folder / "huggingface"
-            models.paths[name] = str(ready.resolve())
-            if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
-                models.exports[name], models.paths[name] = source, served
+            whole = source.lora is None and any(any(ready.glob(pattern)) for pattern in WEIGHTS)
+            models[name] = str(ready.resolve()) if whole else source
         elif assignment.weights == "past":
-            kind = extension("policy", assignment.kind)
+            kind, at = extension("policy", assignment.kind), assignment.snapshot
             snapshots = kind.Snapshots.of(run.resolve(), config, assignment.source)
-            snapshots.check([assignment.snapshot])
-            model = snapshots.model(assignment.snapshot)
-            models.paths[name] = model or served
-            if model is None:  # an adapter
-                models.exports[name] = snapshots.source(assignment.snapshot)
+            snapshots.check([at])
+            models[name] = snapshots.model(at) or snapshots.source(at)  # the latter of an adapter
         elif assignment.weights != "external":
-            models.paths[name] = _initial_model(config, assignment)
+            models[name] = _initial_model(config, assignment)
     return models
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.evaluation.request import AT_ONCE, MODELS, RESULT, Request
+from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import agent_metrics, counts, sampled_scores
 from marl_verl.events import emit
 from marl_verl.extensions import extension
@@ -40,22 +41,20 @@ def evaluate(folder: Path) -> None:
 
 def play_all(trainer: Trainer, request: Request) -> dict[str, Any]:
     """Run the greedy pass and, if `episodes` > 0, the sampled pass. Returns the content of result.json."""
-    greedy = Pass(trainer, sampled=False, at_once=request.at_once)
-    greedy.play()
-    sampled = Pass(trainer, sampled=True, at_once=request.at_once)
-    if request.episodes:
-        sampled.play()
-    trainer.records.episodes(request.step, [*greedy.lines, *sampled.lines])
-    reports, seconds = greedy.reports + sampled.reports, greedy.seconds + sampled.seconds
+    start = time.monotonic()
+    greedy = played(trainer, request, sampled=False)
+    sampled = played(trainer, request, sampled=True) if request.episodes else []
+    seconds, reports = time.monotonic() - start, greedy + sampled
+    trainer.records.episodes(request.step, [line for report in reports for line in report.lines])
     trainer.records.check_failures(reports)
     counted = counts(reports)
-    responses = [seconds for report in reports for seconds in report.response_seconds]
-    answers = [seconds for report in reports for seconds in report.answer_seconds]
+    responses = [response for report in reports for response in report.response_seconds]
+    answers = [answer for report in reports for answer in report.answer_seconds]
     return {
         "step": request.step,
-        **_scores(greedy.reports, sampled.reports, request),
-        **_sets(greedy.reports, sampled.reports, request),
-        "agents": _agents(greedy.reports, sampled.reports, request),
+        **_scores(greedy, sampled, request),
+        **_sets(greedy, sampled, request),
+        "agents": _agents(greedy, sampled, request),
         "attempts": sum(report.attempts for report in reports),
         **counted,
         "tokens_per_second": counted["tokens"] / seconds if seconds else None,
@@ -70,60 +69,37 @@ def play_pairings(trainer: Trainer, request: Request) -> dict[str, Any]:
     Episodes have seeds of their own in every pairing, so that the pairings are independent samples.
     """
     playing = extension("league", "cross-play")
-    results, passes = [], []
+    results: list[dict[str, Any]] = []
+    all_reports: list[Report] = []
     for number, pairing in enumerate(request.pairings):
         trainer.rollouts.assign(pairing.policies)
-        pairings = number, len(request.pairings)
-        played = Pass(trainer, True, seed_step=number, pairings=pairings, at_once=request.at_once)
-        played.play()
-        trainer.records.check_failures(played.reports)
-        passes.append(played)
-        results.append(playing.pairing_result(pairing, request.sides, [report.outcomes for report in played.reports]))
+        reports = played(trainer, request, sampled=True, pairing=number)
+        trainer.records.check_failures(reports)
+        all_reports += reports
+        results.append(playing.pairing_result(pairing, request.sides, [report.outcomes for report in reports]))
     return {
         "sides": list(request.sides),
-        "eval_tasks": len(passes[0].reports),
+        "eval_tasks": len(trainer.data.held_out),
         "episodes": request.episodes,
         "pairings": results,
         **playing.elo_result(results),
-        **counts([report for played in passes for report in played.reports]),
+        **counts(all_reports),
     }
 
 
-class Pass:
-    """A greedy or a sampled pass over the held-out tasks. `lines` to store: some episodes and every failed attempt."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        sampled: bool,
-        seed_step: int | None = None,
-        pairings: tuple[int, int] = (0, 1),
-        at_once: int = AT_ONCE,
-    ) -> None:
-        """`seed_step`: the step in seeds, by default the trainer's; `pairings`: (finished ones, all), for progress."""
-        self.trainer, self.sampled, self.pairings, self.at_once = trainer, sampled, pairings, at_once
-        self.seed_step = trainer.step if seed_step is None else seed_step
-        self.reports: list[Report] = []
-        self.lines: list[str] = []
-        self.seconds = 0.0  # of the pass, without the start of the servers
-
-    def play(self) -> None:
-        marl, tasks = self.trainer.config.marl, len(self.trainer.data.held_out)
-        start = time.monotonic()
-        stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
-        at_once = max(1, self.at_once // (int(marl.validation.options.episodes) if self.sampled else 1))
-        self._emit(tasks)
-        held_out, rollouts = self.trainer.data.held_out, self.trainer.rollouts
-        for reports in play(held_out, rollouts, self.seed_step, self.sampled, keep=stored, at_once=at_once):
-            self.reports += reports
-            self.lines += [line for report in reports for line in report.lines]
-            self._emit(tasks)
-        self.seconds = time.monotonic() - start
-
-    def _emit(self, tasks: int) -> None:
-        finished, all_of_them = self.pairings
-        done = finished * tasks + len(self.reports)
-        emit("playing", sampled=self.sampled, done=done, tasks=all_of_them * tasks)
+def played(trainer: Trainer, request: Request, sampled: bool, pairing: int | None = None) -> list[Report]:
+    """Play a greedy or a sampled pass over the held-out tasks; `pairing` is the number of that of a cross-play."""
+    marl, held_out = trainer.config.marl, trainer.data.held_out
+    stored = 0 if sampled else int(marl.rollout.keep_episodes)
+    at_once = max(1, request.at_once // (int(marl.validation.options.episodes) if sampled else 1))
+    step = trainer.step if pairing is None else pairing  # in the seeds
+    batches = play(held_out, trainer.rollouts, step, sampled, keep=stored, at_once=at_once)
+    before, tasks = (pairing or 0) * len(held_out), max(1, len(request.pairings)) * len(held_out)
+    reports: list[Report] = []
+    for batch in itertools.chain([[]], batches):
+        reports += batch
+        emit("playing", sampled=sampled, done=before + len(reports), tasks=tasks)
+    return reports
 
 
 def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, Any]:
@@ -162,15 +138,13 @@ def _sides(reports: Sequence[Report]) -> dict[str, dict[str, Any]]:
 
 def _agents(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, dict[str, Any]]:
     """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
-    return {
-        agent: {
-            "policy": assignment.source,
-            "weights": assignment.describe(request.step),
-            **agent_metrics(greedy, agent),
-        }
-        | ({"sampled": agent_metrics(sampled, agent)} if request.episodes else {})
-        for agent, assignment in request.assignments.items()
-    }
+    agents: dict[str, dict[str, Any]] = {}
+    for agent, assignment in request.assignments.items():
+        weights = {"policy": assignment.source, "weights": assignment.describe(request.step)}
+        agents[agent] = weights | agent_metrics(greedy, agent)
+        if request.episodes:
+            agents[agent]["sampled"] = agent_metrics(sampled, agent)
+    return agents
 
 
 if __name__ == "__main__":

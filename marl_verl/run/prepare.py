@@ -170,26 +170,29 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str,
     marl = marl_section(config)
     team = read_team(marl)
     checks.check_validation(config)
-    check_local(config, team)
-    private_network.check(config, team)
-    check_run_options(marl["run"])
     algorithm = algorithm_of(team)
     check_task_choice(config, algorithm)
     samplers, names = samplers_of(algorithm, marl), sampler_names(algorithm, marl)
-    workflow, task_set = build_parts(team)
+    workflow, task_set = check_team(config, team)
     fit.check_replays(workflow, samplers, names, team, algorithm)
     fit.check_samplers(samplers, names, team, task_set)
     fit.check_sides(samplers, names, algorithm, team, task_set)
     check_trackers(config)
-    if not is_local(config):
-        check_placement(config, team)
-    checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
     return team, algorithm, samplers, workflow, task_set
 
 
-def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
-    """Build the workflow and the task set of a team. MarlError for an unregistered part or an invalid option."""
+def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]:
+    """Check what training and an evaluation have in common, and build the workflow and the task set.
+
+    MarlError for an unregistered part or an invalid option.
+    """
+    check_local(config, team)
+    private_network.check(config, team)
+    check_run_options(marl_section(config)["run"])
+    if not is_local(config):
+        check_placement(config, team)
+    checks.check_sampling(config, team)
     for agent in team.agents.values():
         if agent.reward is not None:
             part("rewards", agent.reward, None)

@@ -1,4 +1,4 @@
-"""Progress output of a run: a live view on a terminal or in a notebook, occasional lines in a file."""
+"""Progress output of a run: a live view on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -27,56 +27,12 @@ from marl_verl.errors import MarlError
 from marl_verl.run.parent import how_to_continue
 from marl_verl.run.terminal import discard, unwritable
 
-PERIOD, WIDTH = 0.5, 100  # seconds between two drawings; characters of a line
-PRE = '<pre style="line-height:normal;font-family:Menlo,Consolas,monospace">{code}</pre>'
-
-
-class Cell:
-    """Draws in an output of its own, with IPython alone: rich needs ipywidgets. As rich's `Live`."""
-
-    def __init__(self, view: RenderableType) -> None:
-        self._view, self._stopped = view, threading.Event()
-        self._thread = threading.Thread(target=self._draw, name="marl-verl view", daemon=True)
-
-    def start(self) -> None:
-        from IPython.display import display
-
-        self._output: Any = display(self._html(), display_id=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Remove the view."""
-        self._stopped.set()
-        self._thread.join()
-        self._output.update(self._html(""))
-
-    def _draw(self) -> None:
-        while not self._stopped.wait(PERIOD):
-            self._output.update(self._html())
-
-    def _html(self, text: str | None = None) -> Any:
-        from IPython.display import HTML
-
-        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False, force_terminal=True)
-        console.print(self._view if text is None else text)
-        return HTML(console.export_html(inline_styles=True, code_format=PRE))
-
-
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
-SECONDS = {  # phase of a step -> its metric in seconds/
-    "sampling": "gen",
-    "computing advantages": "advantage",
-    "updating": "update",
-    "syncing weights": "sync",
-    "writing a checkpoint": "save_checkpoint",
-    "writing a snapshot": "snapshot",
-    "validating": "testing",
-}
 FIRST = "first validation"
 """The phase of the start that lasts until the first step begins."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-LONGEST, BAR = 40, 30  # characters of the curve, and of a bar
+LONGEST, BAR = 40, 30  # characters of the curve, and of the bar
 
 Event = dict[str, Any]
 """{"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
@@ -132,12 +88,8 @@ class View:
         with self._lock:
             if self._durations:
                 yield from self._progress()
-            done, last = time.monotonic() - self._since, self._values.get(f"seconds/{SECONDS.get(self.text)}")
-            if last is not None and last >= 1:
-                bar, seconds = ProgressBar(last, min(done, last), BAR), f"{done:.0f} of about {last:.0f} s"
-                yield _line(self._spinner, self.text, bar, seconds)
-            else:
-                yield _line(self._spinner, self.text, f"{done:.0f} s" if done >= 1 else "")
+            done = time.monotonic() - self._since
+            yield _line(self._spinner, self.text, f"{done:.0f} s" if done >= 1 else "")
             if self._waiting:
                 yield _wrapped(f"  waiting for {', '.join(self._waiting)}")
 
@@ -198,16 +150,15 @@ class Output(Console):
 
 
 class Display:
-    """The output of a command, by default to standard output: a live view on a terminal or in a notebook, else lines,
-    and not of every step. A terminal with TERM=dumb gets lines too."""
+    """The output of a command, by default to standard output: a live view on a terminal, else lines, and not of every
+    step. A terminal with TERM=dumb gets lines too."""
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Output()
         self._callback = callback
-        terminal = self.console.is_terminal and not self.console.is_dumb_terminal
-        self._redraws = terminal or self.console.is_jupyter
+        self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._view = View()
-        self._live: Live | Cell | None = None
+        self._live: Live | None = None
         self._shown = self._begun = 0.0
 
     @staticmethod
@@ -217,7 +168,7 @@ class Display:
             return progress
         if progress is True:
             return Display()
-        return Display(Console(file=io.StringIO(), quiet=True), progress if callable(progress) else None)
+        return Display(Console(file=io.StringIO()), progress if callable(progress) else None)
 
     def print(self, text: str) -> None:
         """Print a line. MarlError if standard output cannot be written, e.g. to a full disk."""
@@ -237,9 +188,8 @@ class Display:
     def _draw(self) -> None:
         """Draw the view below what is printed, until `close`."""
         if self._live is None:
-            how: dict[str, Any] = {"refresh_per_second": 5, "redirect_stderr": sys.stderr.isatty()}
-            live = Live(self._view, console=self.console, transient=True, **how)
-            self._live = Cell(self._view) if self.console.is_jupyter else live
+            errors = sys.stderr.isatty()
+            self._live = Live(self._view, console=self.console, transient=True, redirect_stderr=errors)
             self._live.start()
 
     def close(self) -> None:

@@ -58,9 +58,8 @@ REQUEST = "evaluation.json"
 STARTS = "starts.json"
 """The list of the run's starts: the arguments of the command, the machine and its packages."""
 
-EPISODES = (".jsonl.gz", ".jsonl.zst", ".jsonl")  # gzip: of earlier versions
-ENDINGS = {"rows": (".json.gz",), "journals": EPISODES, "episodes": EPISODES}
-"""Folder -> endings of its stored files; the last ending takes precedence if a step has several files."""
+PLACES = ("journals", "episodes", "rows")
+"""Folders with one file for each stored step."""
 
 GZIP_LEVEL = 1
 """Of rows: higher levels are slower and save little, because rows are repetitive."""
@@ -94,7 +93,7 @@ class RunDir:
         if path.is_file():
             lines = read_text(path).splitlines(keepends=True)
             path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
-        for later, file in itertools.chain.from_iterable(map(self._files, ENDINGS)):
+        for later, file in itertools.chain.from_iterable(map(self._files, PLACES)):
             if later > step:
                 file.unlink()
 
@@ -142,14 +141,10 @@ class RunDir:
         os.replace(writing, folder / name)
 
     def _files(self, place: str) -> list[tuple[int, Path]]:
-        """(step, file), sorted by step, then in the order of `ENDINGS`."""
-        files = []
-        for order, ending in enumerate(ENDINGS[place]):
-            for path in (self.folder / place).glob(f"step_*{ending}"):
-                step = path.name.removeprefix("step_").removesuffix(ending)
-                if step.isdigit():
-                    files.append((int(step), order, path))
-        return [(step, path) for step, _, path in sorted(files)]
+        """(step, file), sorted by step."""
+        names = re.compile(r"step_(\d+)\.jsonl?(\.gz|\.zst)?")
+        files = sorted((self.folder / place).glob("step_*"))
+        return [(int(match[1]), file) for file in files if (match := names.fullmatch(file.name))]
 
 
 LOCK = ".lock"
@@ -221,8 +216,4 @@ def machine() -> dict[str, Any]:
 
 def packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Package -> version, of those that are installed."""
-    versions = {}
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+    return {name: dist.version for name in names for dist in importlib.metadata.distributions(name=name)}

@@ -34,17 +34,6 @@ def termination_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def open_streams() -> None:
-    """Open the null device for standard streams that are closed: files would get their numbers, and what is printed."""
-    if None in (sys.stdin, sys.stdout, sys.stderr):
-        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-            os.set_inheritable(descriptor, True)
-        os.close(descriptor)
-        sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-
-
 def show(message: str) -> None:
     """Print to standard output. A closed pipe (`| head`) is not an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -21,19 +21,16 @@ from marl_verl.files import read_text
 
 TRACKERS = {
     **{"console": "", "file": "", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"},
-    **{"swanlab": "swanlab", "trackio": "trackio", "clearml": "clearml", "rl_insight": "rl-insight"},
-    "vemlp_wandb": "volcengine-ml-platform",
+    **{"swanlab": "swanlab", "trackio": "trackio", "clearml": "clearml", "rl_insight": "rl_insight"},
+    "vemlp_wandb": "volcengine_ml_platform",
 }
-"""Name in `trainer.logger` -> the distribution that it needs besides verl's own ("" for none)."""
+"""Name in `trainer.logger` -> the package that it needs besides verl's own ("" for none)."""
 
 
 def names_of(config: Any) -> list[str]:
-    """The trackers of a run. MarlError unless `trainer.logger` is a name or a list of names."""
+    """The trackers of a run."""
     logger = config.trainer.logger
-    names = list(logger) if isinstance(logger, ListConfig) else [logger]
-    if not all(isinstance(name, str) for name in names):
-        raise MarlError(f"'trainer.logger' must be a list of trackers such as [tensorboard], got {logger!r}")
-    return names
+    return list(map(str, logger)) if isinstance(logger, ListConfig) else [str(logger)]
 
 
 @check
@@ -42,11 +39,7 @@ def check_trackers(config: Any) -> Iterator[str]:
     for name in names_of(config):
         if name not in TRACKERS:
             yield str(unknown("tracker", name, TRACKERS))
-        package = TRACKERS[name]
-        modules = [package.replace("-", "_")] if package else []
-        if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
-            modules += ["sqlalchemy", "alembic"]  # for the database; mlflow-skinny does not install them
-        if not all(map(importlib.util.find_spec, modules)):
+        if (package := TRACKERS[name]) and not importlib.util.find_spec(package):
             yield f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}"
 
 

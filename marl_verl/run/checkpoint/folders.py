@@ -2,10 +2,9 @@
 
 A checkpoint is written to a temporary folder, flushed to the disk, and renamed. Names below `checkpoints/`:
 
-    step_N             complete
-    .writing-step_N    incomplete: being written, or left by a killed process
-    .replaced-step_N   complete, while a new checkpoint of the same step replaces it
-    .old-step_N        being removed
+    step_N            complete
+    .writing-step_N   incomplete: being written, or left by a killed process
+    .old-step_N       being removed
 
 A rename is atomic. `team.json`, written last, lists every file with its size; `damage` finds later changes.
 """
@@ -23,7 +22,7 @@ from marl_verl.errors import MarlError
 from marl_verl.files import read_bytes, read_json
 
 TEAM_FILE = "team.json"
-WRITING, REPLACED, OLD = ".writing-", ".replaced-", ".old-"
+WRITING, OLD = ".writing-", ".old-"
 HASHED = 1_000_000
 """Files with fewer bytes are listed with their SHA-256; hashing larger ones would take longer than writing them."""
 
@@ -35,13 +34,8 @@ NOTHING_LEFT = 1 << 20
 
 def complete(root: Path) -> list[Path]:
     """The checkpoints below a folder that were completed, oldest first, also damaged ones. Changes nothing."""
-    folders: dict[int, Path] = {}
-    for prefix in ("", REPLACED):
-        for path in root.glob(f"{prefix}step_*"):
-            step = path.name.removeprefix(f"{prefix}step_")
-            if step.isdecimal() and path.is_dir():
-                folders.setdefault(int(step), path)  # the replaced one counts until the new one exists
-    return [folders[step] for step in sorted(folders)]
+    folders = [path for path in root.glob("step_*") if path.name.removeprefix("step_").isdecimal() and path.is_dir()]
+    return sorted(folders, key=step_of)
 
 
 def step_of(folder: Path) -> int:
@@ -113,19 +107,19 @@ def intact(folder: Path, part: str) -> Path:
 
 
 def commit(writing: Path, final: Path) -> None:
-    """Rename a written and flushed folder to its final name, replacing an existing checkpoint."""
-    replaced = final.with_name(REPLACED + final.name)
+    """Rename a written and flushed folder to its final name.
+
+    A resumed run repeats no step that has a checkpoint, but snapshots of past policies that were written after it.
+    """
     if final.exists():
-        os.replace(final, replaced)
+        discard(final)
     os.replace(writing, final)
     _sync(final.parent)
-    if replaced.exists():
-        discard(replaced)
 
 
 def discard(folder: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that a partly removed one is never used."""
-    old = folder.with_name(OLD + folder.name.removeprefix(REPLACED))
+    old = folder.with_name(OLD + folder.name)
     if old.exists():
         shutil.rmtree(old)
     os.replace(folder, old)
@@ -133,13 +127,7 @@ def discard(folder: Path) -> None:
 
 
 def tidy(root: Path) -> None:
-    """Clean up after a killed process: remove leftovers, restore a replaced checkpoint if the new one is missing."""
-    for path in sorted(root.glob(f"{REPLACED}*")):
-        final = path.with_name(path.name.removeprefix(REPLACED))
-        if final.exists():
-            discard(path)
-        else:
-            os.replace(path, final)
+    """Remove what a killed process left."""
     for prefix in (OLD, WRITING):
         for path in sorted(root.glob(f"{prefix}*")):
             shutil.rmtree(path)
