@@ -128,16 +128,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> type[_Trained]:
 
 
 @pytest.mark.slow
-def test_training_returns_its_run(trained: type[_Trained], capsys: pytest.CaptureFixture[str]) -> None:
-    events: list[dict[str, Any]] = []
-    found = train(RECIPE, {"marl.run.seed": 7}, progress=events.append)
-    assert found.summary == {"success_after": 0.5}
-    assert found.config.marl.run.seed == 7
-    assert events == [{"event": "phase", "name": "starting"}]
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.slow
 def test_a_run_that_fails_raises_with_its_reason(
     trained: type[_Trained], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,9 +13,8 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Sample, Sampler
-from marl_verl.episode import Run, Team, Workflow
+from marl_verl.episode import Team, Workflow
 from marl_verl.episode.errors import Limits
-from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
@@ -175,20 +173,3 @@ def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str) -> None:
         assert failure.reason == "score-error"
         assert failure.detail == "workflow 'Good' on task 'bad', scoring: ZeroDivisionError: no reference"
     assert not any(episode.finished for episode in sample.episodes)
-
-
-def test_a_journal_of_another_workflow_raises_on_a_strict_replay() -> None:
-    async def go() -> None:
-        async with Run(Good(), Task("t", "one"), POLICY.agents) as run:
-            for act in await run.run_until_blocked() or ():
-                run.resolve(act, POLICY.act(act))
-            await run.run_until_blocked()
-        async with Run(Good(), Task("t", "two"), POLICY.agents, run.journal, strict=True) as other:
-            begun = time.monotonic()
-            with pytest.raises(
-                MarlError, match=r"workflow 'Good' on task 't', at act solver:0: .* another observation"
-            ):
-                await other.run_until_blocked()
-            assert time.monotonic() - begun < 5
-
-    asyncio.run(go())

@@ -33,7 +33,6 @@ from marl_verl.run.run_dir import locked
 from marl_verl.run.terminal import termination_as_interrupt
 from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import write_tasks
-from tests.sites import add_distribution
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -107,12 +106,6 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert "task    inventory (40 training, 5 held-out), workflow inventory" in output
     assert "groups  rows with the same uid, turn, agent, slot" in output
     assert list(Path().iterdir()) == []
-
-
-def test_a_run_directory_that_is_there(refused: Refused) -> None:
-    (Path("runs") / "mine").mkdir(parents=True)
-    message = refused("train", str(RECIPE), "marl.run.name=mine")
-    assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in message
 
 
 def test_too_little_disk(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,19 +297,6 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert "%%" not in output, "argparse reads % in the help of an option, and not in a description"
     assert f"usage: marl-verl {command}" in output
     assert len(output.splitlines()) > 5
-
-
-def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:
-    add_distribution(tmp_path, "broken", {"broken": "broken_plugin"}, "1.0")
-    (tmp_path / "broken_plugin.py").write_text("import no_such_module\n")
-    code = f"import sys\nfrom marl_verl.cli.main import main\nsys.exit(main(['train', {str(RECIPE)!r}, '--dry-run']))"
-    done = _python(code, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 0  # the recipe uses none of its names
-    assert done.stderr.startswith("marl-verl: warning: ")
-    assert done.stderr.count("\n") == 1
-    assert "broken 1.0 (plugin 'broken')" in done.stderr
-    assert "No module named 'no_such_module'" in done.stderr
-    assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM])

@@ -19,7 +19,7 @@ from marl_verl.episode import Action, Run, Workflow
 from marl_verl.episode.messages import MOST_LEVELS, as_tool_calls
 from marl_verl.models.parsers import Parsers
 from marl_verl.tasks.task import Task
-from tests.test_chat import STRIPS, client, messages
+from tests.chat_client import STRIPS, client, messages
 from tests.tool_formats import ARGUMENTS, FORMATS, STUBS, parser_names
 
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}, "n": {"type": "integer"}}}
@@ -47,10 +47,6 @@ def parsers(tool: str | None = None, reasoning: str | None = None, **options: An
 
 def cut_after(tool: str, text: str) -> Any:
     return parsers(tool).parse(text, text, TOOLS, cut=True)
-
-
-def test_every_parser_of_vllm_is_tested() -> None:
-    assert {*FORMATS, *STUBS} >= {*parser_names("tool")}
 
 
 @pytest.mark.slow

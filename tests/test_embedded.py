@@ -145,20 +145,6 @@ class Terminal:
             os.close(self._ours)
 
 
-def test_a_breakpoint_opens_a_prompt_and_no_time_limit_expires(tmp_path: Path) -> None:
-    terminal = Terminal(sys.executable, "-m", "tests.embedded_work", "stop_in_call", str(tmp_path))
-    for number, name in ((8, "called"), (10, "scored"), (12, "own")):
-        terminal.expect("return twice")
-        terminal.expect("(Pdb) ")
-        time.sleep(1)  # longer than the limits
-        terminal.type("p twice, 'of mine'")
-        assert "step 1/9" not in terminal.expect(f"({number}, 'of mine')")  # the view is not drawn over the prompt
-        terminal.type("c")
-        terminal.expect(f"{name} {number}")
-    terminal.expect("finished")
-    assert terminal.end() == 0
-
-
 PARTS = """
 import sys
 from dataclasses import dataclass

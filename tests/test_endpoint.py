@@ -170,9 +170,6 @@ def test_a_busy_server_is_asked_again(status: int) -> None:
         assert running.asked[0] == running.asked[2]
 
 
-CONTEXT = "This model's maximum context length is 64 tokens. However, your prompt contains 90 input tokens."
-
-
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
@@ -260,22 +257,6 @@ def test_a_secret_in_the_config_is_refused_without_showing_it(url: str, variable
     with pytest.raises(MarlError) as error:
         check_endpoint("judge", Endpoint(url, "m", variable))
     assert "sk-very-secret" not in "".join(traceback.format_exception(error.value))
-
-
-def test_a_failed_attempt_does_not_affect_others() -> None:
-    def choose(request: dict[str, Any]) -> Reply:
-        # the second act of the attempt
-        if request["messages"][-1]["content"] == "fail":
-            return refused(400, CONTEXT)
-        return completion("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
-
-    with serving(choose, models("m")) as running:
-        found = sample(running.url, episodes=3)
-    assert [episode.session for episode in found.episodes] == [0, 2]
-    (failure,) = found.failures
-    assert (failure.session, failure.reason) == (1, "policy-error")
-    assert "act judge:1: policy 'judge' at http://127.0.0.1:" in failure.detail
-    assert "context length" in failure.detail
 
 
 def test_the_limit_of_an_act_holds_for_all_tries() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_testing import ScriptedPolicy, scripted_action, shown
+from marl_verl_testing.workflows import Programmed, talkers, workflows
 
 from marl_verl.algo import sampling
 from marl_verl.episode import (
@@ -82,13 +83,13 @@ async def planned_lanes(task: Task, team: Team) -> str:
     return both["judge"].text
 
 
-def drive(run: Run, order: random.Random | None = None) -> Run:
+def drive(run: Run, order: random.Random | None = None, policy: ScriptedPolicy = POLICY) -> Run:
     """To the end, with the actions arriving in a random order."""
 
     async def act(act: Act) -> Action:
         for _ in range(order.randrange(30) if order else 0):
             await asyncio.sleep(0)
-        return POLICY.act(act)
+        return policy.act(act)
 
     async def go() -> None:
         async with run:
@@ -151,56 +152,17 @@ def test_concurrent_lanes_share_their_turn_numbers() -> None:
     assert [act.index for act, _ in run.turns] == list(range(9))
 
 
-@given(st.integers(0, 2**16))
-@settings(max_examples=30)
-def test_the_order_in_which_actions_arrive_does_not_change_the_journal(order: int) -> None:
-    first = drive(Run(body(planned_lanes), TASK, AGENTS))
-    again = drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order))
-    assert (again.journal, again.proposals) == (first.journal, first.proposals)
-
-
-# random workflows: sequences and gathers, nested, of acts, joint moves, calls and draws
-plans = st.recursive(
-    st.sampled_from(["act", "joint", "call", "draw"]),
-    lambda inner: st.tuples(st.sampled_from(["then", "beside"]), st.lists(inner, min_size=1, max_size=3)),
-    max_leaves=8,
-)
-
-
-async def follow(plan: Any, team: Team, path: str, seen: str) -> str:
-    if plan == "act":
-        return (await team["worker"].act(seen, slot=path)).text
-    if plan == "joint":
-        return "+".join(
-            action.text for action in (await team.act({"planner": seen, "judge": seen}, slot=path)).values()
-        )
-    if plan == "call":
-        return str(await team.call(str.upper, seen))
-    if plan == "draw":
-        return f"{seen}{team.random_for(path).random()}"
-    how, parts = plan
-    if how == "beside":
-        return "|".join(await asyncio.gather(*(follow(p, team, f"{path}.{i}", seen) for i, p in enumerate(parts))))
-    for number, part in enumerate(parts):
-        seen = await follow(part, team, f"{path}.{number}", seen)
-    return seen
-
-
-@given(plans, st.integers(0, 2**16))
+@given(workflows(), st.integers(0, 2**16))
 @settings(max_examples=60)
-def test_any_workflow_is_the_same_in_any_order_and_from_any_prefix(plan: Any, arrival: int) -> None:
-    order = random.Random(arrival)
-
-    async def work(task: Task, team: Team) -> str:
-        first = await team["planner"].act(task.prompt)
-        return await follow(plan, team, "p", first.text)
-
-    first = drive(Run(body(work), TASK, AGENTS, seed=3))
-    again = drive(Run(body(work), TASK, AGENTS, seed=3), order)
+def test_any_workflow_is_the_same_in_any_order_and_from_any_prefix(workflow: Programmed, arrival: int) -> None:
+    order, talk = random.Random(arrival), talkers()
+    first = drive(Run(workflow, TASK, talk.agents, seed=3), policy=talk)
+    again = drive(Run(workflow, TASK, talk.agents, seed=3), order, talk)
     prefix = first.journal.prefix(order.randrange(len(first.journal) + 1))
-    restarted = drive(Run(body(work), TASK, AGENTS, prefix), order)
+    restarted = drive(Run(workflow, TASK, talk.agents, prefix), order, talk)
     for run in (again, restarted):
         assert (run.journal, run.answer, run.turns) == (first.journal, first.answer, first.turns)
+        assert run.proposals == first.proposals
 
 
 def test_a_whole_journal_replays_without_asking() -> None:

@@ -17,8 +17,7 @@ from marl_verl.algo.sampling import Failure
 from marl_verl.backend.protocol import Done, Report, Rows, TurnCount
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
-from marl_verl.evaluation.plan import evaluation_config
-from marl_verl.evaluation.request import Assignment, Request, acting, assign
+from marl_verl.evaluation.request import Assignment, Request, assign
 from marl_verl.evaluation.statistics import agent_metrics, counts, interval, pass_at_k, sampled_scores
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
@@ -225,36 +224,3 @@ def test_two_agents_exchange_policies(team: TeamConfig) -> None:
 
 
 # the config that comes of it
-
-
-def _config() -> Any:
-    return OmegaConf.create({"marl": MARL, "data": {}, "trainer": {"resume_mode": "auto"}})
-
-
-def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfig) -> None:
-    assignments = assign(team, 40, untrained=["verifier"])
-    given = _config()
-    config = evaluation_config(
-        given,
-        assignments,
-        acting(assignments),
-        {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed"},
-        episodes=8,
-        seed=None,
-    )
-    marl: Any = OmegaConf.to_container(config.marl)
-    evaluated = read_team(marl, evaluation=True)
-    assert list(evaluated.policies) == ["big", "small-untrained", "fixed", "far"]
-    assert all(policy.frozen for policy in evaluated.policies.values())
-    paths = {name: policy.override.get("model", {}).get("path") for name, policy in evaluated.policies.items()}
-    assert paths == {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed", "far": None}
-    big, small = evaluated.policies["big"], evaluated.policies["small-untrained"]
-    assert (big.lora_rank, big.pool, big.loss) == (0, "shared", None)
-    assert (small.made, small.override["rollout"]) == (None, {"temperature": 0.5})
-    assert evaluated.policies["far"].endpoint == read_team(MARL).policies["far"].endpoint
-    assert evaluated.agents["verifier"].policy == "small-untrained"
-    assert evaluated.agents["solver"].instructions == "Solve."
-    # a sampled session is one of several alike, whatever the run's own validation does
-    assert marl["validation"] == {"sampler": "independent", "options": {"episodes": 8}}
-    assert (marl["schedule"]["mode"], config.trainer.resume_mode, marl["run"]["seed"]) == ("sync", "disable", 0)
-    assert given == _config()  # the run's own is left alone

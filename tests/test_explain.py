@@ -126,30 +126,6 @@ def _check_records(records: list[Document], rows: list[Document]) -> None:
         assert record["transforms"][-1]["value"] == record["return"]
 
 
-def test_a_record_in_full(printed: Command) -> None:
-    given = document(row("q", 0, 0, team=1.0, role=0.5), row("q", 1, 0, team=0.0, role=0.5), weights={"team": 2.0})
-    records = json.loads(printed({**given, "name": "other keys are ignored"}, "--json"))
-    scale = 2 * np.sqrt(0.5) + 1e-6
-    assert records[0] == {
-        "key": "q_0_0",
-        "agent": "a",
-        "padding": False,
-        "group": {"uid": "q"},
-        "members": ["q_0_0", "q_1_0"],
-        "reward": 2.0,
-        "return": 2.0,
-        "baseline": 1.0,
-        "scale": pytest.approx(scale),
-        "advantage": pytest.approx(1 / scale),
-        "transforms": [
-            {"name": "component: role", "value": 0.5},
-            {"name": "component: team", "value": 1.0},
-            {"name": "mix: weights", "value": 2.0},
-            {"name": "returns: immediate", "value": 2.0},
-        ],
-    }
-
-
 def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
     rows = [{**row("q", 0, index, turn=index, role=0.5), "team_reward": 2.0} for index in range(2)]
     options = {"returns": "discounted", "baseline": "none", "norm_by_std": False}
@@ -176,23 +152,6 @@ def test_padding_is_left_out_of_everything(printed: Command) -> None:
     assert json.loads(printed(given, "--json", "--row", "q_0_0")) == records[1:2]  # the real row of that key
     given["rows"][0]["uid"] = "filler"
     assert "only fills a batch" in printed(given, "--row", "filler_0_0")
-
-
-def test_one_row_with_its_numbers_filled_in(printed: Command) -> None:
-    golden = json.loads((SHARED / "at_grpo_small.json").read_text())
-    text = printed(golden, "--row", "q0_0_2")
-    for message in (
-        "row q0_0_2 of agent coder",
-        "component: team",
-        "mix: alpha (alpha 0.5)",
-        "group uid=q0 turn=1 agent=coder: 2 rows",
-        "->  q0_0_2     0.8   0.707105",
-        "    q0_1_2     0.1  -0.707105",
-        "advantage = (return - baseline) / scale = (0.8 - 0.45) / 0.494976 = 0.707105",
-    ):
-        assert message in text
-    assert "q0_0_3" not in text
-    assert json.loads(printed(golden, "--json", "--row", "q0_0_2")) == explain(golden)[2:3]
 
 
 def test_names_cannot_command_the_terminal(printed: Command) -> None:

@@ -99,12 +99,3 @@ def test_a_checkout_in_the_working_directory_is_not_used(more: list[str], tmp_pa
         origins = json.loads(done.stdout.splitlines()[-1])
         assert len(origins) == 3 + len(more)
         assert not [origin for origin in origins if origin.startswith(str(checkout))]
-
-
-def test_a_checkout_that_is_the_only_verl_is_used(tmp_path: Path) -> None:
-    (tmp_path / "verl").mkdir()
-    (tmp_path / "verl" / "__init__.py").touch()
-    program = "import sys; from marl_verl.run import parent as here; before = [*sys.path]; "
-    program += "here.PathFinder.find_spec = lambda name, path: None; here.use_installed_verl(); "
-    command = [sys.executable, "-c", program + "assert sys.path == before"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)

@@ -25,7 +25,7 @@ from marl_verl.models.parsers import FAMILIES, Parsers, structured_outputs
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Endpoint, Sampling
-from tests.test_chat import Server, client
+from tests.chat_client import Server, client
 from tests.tool_formats import parser_names
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -137,14 +137,3 @@ def test_only_the_adapter_is_saved_and_servers_read_the_base() -> None:
     assert made.actor.checkpoint.save_lora_only is True
     assert made.rollout.load_format == "auto"
     assert given.rollout.load_format == "dummy"  # a copy
-
-
-def test_a_format_that_reads_weights_stays() -> None:
-    given = _settings()
-    given.rollout.load_format = "safetensors"
-    assert with_lora(given).rollout.load_format == "safetensors"
-
-
-def test_without_an_adapter_nothing_changes() -> None:
-    given = _settings(lora_rank=0)
-    assert with_lora(given) == _settings(lora_rank=0)

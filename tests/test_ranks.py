@@ -196,36 +196,6 @@ def test_policies_on_different_devices_do_not_wait_for_each_other() -> None:
     assert serial.lock("one") is serial.lock("two")
 
 
-def test_what_the_training_workers_initialise_follows_from_the_runs_seed(
-    pair: tuple[Any, Rows, Any, Ranks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, *_ = pair
-
-    class Worker:
-        """A training worker with the interface of Ray's handle; it initialises an adapter at random."""
-
-        def __init__(self) -> None:
-            self.__ray_call__ = SimpleNamespace(remote=lambda function: function(self))
-            torch.seed()
-
-    def adapters() -> list[float]:
-        made: list[float] = []
-        group = SimpleNamespace(workers=[Worker(), Worker()], init_model=lambda: made.append(float(torch.rand(()))))
-        policy.workers = group
-        policy._init_models()
-        return made
-
-    monkeypatch.setattr("ray.get", lambda calls: calls)
-    monkeypatch.setattr(policy, "_set_losses", lambda: None)
-    with torch.random.fork_rng(devices=[]):
-        first = adapters()
-        assert adapters() == first
-        policy.config.marl.run.seed = 4
-        assert adapters() != first
-        policy.config.marl.run.seed, policy.name = 3, "two"
-        assert adapters() != first
-
-
 # Two processes with verl's real workers
 
 

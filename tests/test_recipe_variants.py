@@ -193,13 +193,6 @@ def test_a_script_trains_its_recipe_and_hands_on_its_arguments(script: Path, tmp
     assert compose.compose(Path(recipe), overrides[:-2], "gpu") == config
 
 
-def test_each_paper_has_a_recipe_for_a_cpu_and_settings_with_scripts() -> None:
-    for paper in ("magrpo", "at_grpo", "mars2", "dr_mas", "sharp"):
-        assert {"cpu"} < {recipe.stem for recipe in recipes_of(RECIPES / paper)}
-        settings = {script.stem.removeprefix("run_") for script in SCRIPTS if script.parent.name == paper}
-        assert settings | {"cpu"} == {recipe.stem for recipe in recipes_of(RECIPES / paper)}
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda path: path.name)
 def test_a_table_has_variants_of_its_recipes_only_and_its_readme_names_them(family: Path) -> None:
     content: Any = OmegaConf.to_container(OmegaConf.load(family / TABLE))
@@ -273,55 +266,6 @@ def test_a_dry_run_generates_few_tasks_of_a_slow_set() -> None:
 
 
 # What the methods and baselines are
-
-
-def of(recipe: str, folder: Path, *names: str) -> dict[str, Any]:
-    """The algorithm's options of a variant, and its team."""
-    planned = plan(RECIPES / f"{recipe}.yaml", names, folder)
-    return {**algorithm_of(planned.team).options(), "agents": planned.team.agents}
-
-
-@pytest.mark.parametrize("setting", ["cpu"])
-def test_turn_blind_groups_of_at_grpo(setting: str, folder: Path) -> None:
-    recipe = f"at_grpo/{setting}"
-    assert of(recipe, folder)["advantage"]["group"] == ["uid", "turn", "agent", "slot"]
-    blind = of(recipe, folder, "grpo")
-    assert (blind["advantage"]["group"], blind["sampler"]) == (["uid"], "independent")
-    assert of(recipe, folder, "episodes")["advantage"]["group"] == ["uid", "turn", "agent", "slot"]
-
-
-def test_roles_on_different_scales_of_at_grpo(folder: Path) -> None:
-    for names in ((), ("grpo",)):
-        plain, paid = (of("at_grpo/cpu", folder, *names, *more) for more in ((), ("paid",)))
-        assert paid["agents"]["planner"].reward == f"{plain['agents']['planner'].reward}-paid"
-        assert {name for name in plain if plain[name] != paid[name]} == {"agents"}
-
-
-@pytest.mark.parametrize("setting", ["cpu"])
-def test_global_normalisation_of_dr_mas(setting: str, folder: Path) -> None:
-    recipe = f"dr_mas/{setting}"
-    assert of(recipe, folder)["advantage"]["group"] == ["uid", "agent"]
-    for name in ("grpo", "trajectory_mean"):
-        assert of(recipe, folder, name)["advantage"]["group"] == ["uid"]
-        assert "marl_verl_dr_mas.amplification:Amplification" in of(recipe, folder, name)["metrics"]
-    assert of(recipe, folder, "trajectory_mean")["advantage"]["sample"] == "session_mean"
-
-
-@pytest.mark.parametrize("setting", ["cpu"])
-def test_broadcast_only_of_sharp(setting: str, folder: Path) -> None:
-    weights = ("w_broadcast", "w_marginal", "w_tool")
-    assert [of(f"sharp/{setting}", folder)["rewards"][name] for name in weights] == [0.9, 0.9, 0.1]
-    assert [of(f"sharp/{setting}", folder, "broadcast_only")["rewards"][name] for name in weights] == [0.9, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("setting", ["cpu"])
-def test_magrpo_without_its_tree_and_turn_blind(setting: str, folder: Path) -> None:
-    recipe = f"magrpo/{setting}"
-    method = of(recipe, folder)
-    assert (method["sampler"], method["loss"]) == ("joint-tree", "reinforce")
-    assert method["advantage"]["group"] == ["uid", "parent", "agent", "slot"]
-    assert of(recipe, folder, "episodes")["advantage"]["group"] == ["uid", "turn", "agent", "slot"]
-    assert of(recipe, folder, "grpo")["advantage"]["group"] == ["uid"]
 
 
 # Where values are from

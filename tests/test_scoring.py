@@ -8,17 +8,14 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from marl_verl.algo.sampling import scoring
-from marl_verl.algo.sampling.context import SamplingContext, judged
-from marl_verl.episode import Journal
+from marl_verl.algo.sampling.context import judged
 from marl_verl.tasks import Task, TaskSet, quick
-from marl_verl.team import AgentConfig
 
 pytestmark = pytest.mark.slow
 TASK = Task("t", "p", {"answer": "4"})
@@ -140,28 +137,3 @@ def test_quick_functions_stay_here() -> None:
     assert number_of(here) == number_of(Quick().score) == os.getpid()
     assert number_of(lambda task, answer: float(os.getpid())) != os.getpid()
     assert number_of(lambda task, answer: float(os.getpid()), seconds=None) == os.getpid()
-
-
-def test_role_rewards_of_an_episode_are_one_request() -> None:
-    """Each turn has its own number; `invalid` is set before, and an agent without a role reward has none."""
-
-    def words(task: Task, turn: Any, episode: Any) -> float:
-        return float(len(turn.text) + 10 * episode.size + 100 * (turn.invalid is not None))
-
-    class Context(SamplingContext):
-        def seed(self, session: int) -> int:
-            return 0
-
-    agents = {"a": AgentConfig("a", policy="p", reward="words"), "b": AgentConfig("b", policy="p")}
-    task_context: Any = SimpleNamespace(
-        agents=agents, rewards={"words": words}, mix=None, limits=SimpleNamespace(call_seconds=30.0), workflow=None
-    )
-    turns: list[Any] = [
-        SimpleNamespace(agent=agent, text=text, key=number, rewards={}, team_reward=1.0)
-        for number, (agent, text) in enumerate([("a", "x"), ("b", "yy"), ("a", "zzz")])
-    ]
-    context = Context.__new__(Context)
-    context.task_context, context.task, context.limits = task_context, TASK, task_context.limits
-    run: Any = SimpleNamespace(invalid={2: "why"}, journal=Journal())
-    asyncio.run(context._reward_turns(turns, SimpleNamespace(size=3), run))  # type: ignore[arg-type]
-    assert [turn.rewards for turn in turns] == [{"role": 31.0}, {}, {"role": 133.0}]

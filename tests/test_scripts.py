@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,11 +13,7 @@ from marl_verl_self_play.kuhn_script import kuhn_equilibrium
 
 from marl_verl.backend.rollout.endpoint import ScriptClient
 from marl_verl.errors import MarlError
-from marl_verl.run.describe import describe
-from marl_verl.run.prepare import plan_run
 
-KUHN = Path(__file__).parents[1] / "recipes" / "self_play" / "kuhn_cpu.yaml"
-BOT = ("marl.agents.second.policy=bot", "marl.agents.second.reward=null")
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 ASKED = [{"role": "user", "content": "your move"}]
 
@@ -52,10 +47,3 @@ def test_the_equilibrium_player_is_one(brief: bool) -> None:
     assert len(played) == 4 * len(CARDS)
     with pytest.raises(MarlError, match="no observation of the workflow 'kuhn-poker': 'your move'"):
         kuhn_equilibrium(ASKED, random)
-
-
-def test_the_plan_of_a_run_against_a_script() -> None:
-    plan = plan_run(KUHN, ["+marl.policies.bot.script=kuhn-equilibrium", *BOT])
-    assert "script kuhn-equilibrium" in describe(plan)
-    assert plan.team.policies["bot"].frozen
-    assert list(plan.resolved.policies) == ["player"]

@@ -111,18 +111,6 @@ def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
 # Everything comes back
 
 
-def test_round_trip() -> None:
-    sample = sampled()
-    file = EpisodeFile.parse(content(*sample_lines(sample, "t1", TASK.id, True)), "f")
-    assert list(file.episodes) == [episode.id for episode in sample.episodes] == ["t1_0", "t1_1", "t1_2"]
-    for episode in sample.episodes:
-        assert without_clock(file.episode(episode.id)) == without_clock(episode)
-    assert file.header.agents["solver"].instructions == "Solve."
-    assert (file.header.step, file.header.split, file.header.sampler.name) == (12, "train", "independent")
-    assert (file.header.task.name, file.header.task.options) == ("inventory", {"length": 3})
-    assert file.failures == []
-
-
 words = st.text(max_size=6)
 
 

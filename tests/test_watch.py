@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from marl_verl.backend.opening import one_line
@@ -134,39 +133,6 @@ def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
     assert "the rollout worker 0 died" in events[0]["message"]
 
 
-def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
-    ray: Any, make: Any, events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actor, pid = make()
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ray.exceptions.ActorDiedError):
-        ray.get(actor.pid.remote())
-    left, really = iter([True] * 20), module.cause_of_death  # of a second or two, in which it counts as well
-    monkeypatch.setattr(module, "cause_of_death", lambda error: None if next(left, None) else really(error))
-    monkeypatch.setattr(Watch, "_look", lambda self: None)
-    ends = Ends()
-    with pytest.raises(ray.exceptions.RayActorError), _watch(ends, tmp_path, rollout_worker_0=actor)():
-        ray.get(actor.pid.remote())
-    assert "the rollout worker 0 died" in events[0]["message"]
-
-
-def test_workers_are_as_nice_as_the_trainer_and_calls_are_not_recorded(ray: Any, make: Any) -> None:
-    from ray._private import worker
-
-    actor, _ = make()
-    assert ray.get(actor.niceness.remote()) == os.nice(0)
-    gcs = psutil.Process(worker._global_node.all_processes["gcs_server"][0].process.pid)
-
-    def memory_after_calls() -> int:
-        for _ in range(4):
-            ray.get([actor.pid.remote() for _ in range(500)])
-        time.sleep(1.5)  # workers report every second
-        return gcs.memory_info().rss
-
-    before = memory_after_calls()
-    assert memory_after_calls() - before < 3_000_000  # 7 MB with records of 2,000 calls
-
-
 ASKED = types.SimpleNamespace(__ray_call__=types.SimpleNamespace(remote=lambda question: question))
 """An actor whose calls are answered by what a test gives `ray.get`."""
 
@@ -258,17 +224,6 @@ def test_the_memory_monitor_and_a_killed_ray_server_end_a_run_with_their_name() 
     assert raylet.startswith("marl-verl: Ray's raylet died while updating (killed or out of memory")
     seconds = [float(line.split()[-1]) for line in done.stdout.splitlines()]
     assert max(seconds[1:]) < 10  # Ray itself ends the driver after a minute, without a reason
-
-
-def test_a_death_found_while_the_run_shuts_down_is_none(
-    events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = Ends()
-    watch = _watch(ends, tmp_path)
-    monkeypatch.setattr(module, "PERIOD", 0.01)
-    monkeypatch.setattr(watch, "_died", lambda: watch._stopped.set() or "the server died")
-    watch._look()
-    assert (ends.codes, events) == ([], [])
 
 
 def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -55,18 +55,6 @@ class Fresh:
         """As `pip install` does it, all requirements checked, from our wheels alone."""
         self.pip("install", "--no-index", "--find-links", str(self.wheels), *wanted)
 
-    def install_torchvision(self) -> None:
-        """A torchvision that does not load, as a CUDA build beside torch's CPU build."""
-        project = self.folder / "torchvision"
-        project.mkdir()
-        (project / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
-        (project / "pyproject.toml").write_text(
-            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-            '[project]\nname = "torchvision"\nversion = "0.28.0"\n'
-            '[tool.hatch.build.targets.wheel]\ninclude = ["torchvision.py"]\n'
-        )
-        self.pip("install", "--no-index", "--no-build-isolation", str(project))
-
     def plugins(self) -> dict[str, dict[str, Any]]:
         output = run(self.python, "-m", "marl_verl.cli.main", "plugins", "--json", cwd=self.folder)
         return {record["plugin"]: record for record in json.loads(output)}
@@ -116,22 +104,3 @@ def test_extras_install_plugins(fresh: Fresh) -> None:
     run(fresh.python, "-m", "marl_verl.cli.main", "recipes", "--copy", "mine", cwd=fresh.folder)
     variant = ("mine/sharp/cpu.yaml", "--variant", "shapley", "--dry-run")
     assert "shapley" in run(fresh.python, "-m", "marl_verl.cli.main", "train", *variant, cwd=fresh.folder)
-
-
-@pytest.mark.long
-def test_what_is_missing_is_named(fresh: Fresh) -> None:
-    fresh.pip("uninstall", *(f"marl-verl-{extra}" for extra in EXTRAS))
-    fresh.install("marl-verl[tiny]")
-    recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
-    train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run", "marl.run.backend=verl"]
-    errors = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
-    assert "pip install 'marl-verl[sharp]'" in errors
-    assert len(errors.strip().splitlines()) == 1
-    assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
-    fresh.install_torchvision()
-    assert "`marl-verl doctor --fix`" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder, code=2)
-    doctor = [fresh.python, "-m", "marl_verl.cli.main", "doctor", "--fix", "--quick"]
-    assert "pip install 'marl-verl[doctor]'" in run(*doctor, cwd=fresh.folder, code=2)
-    fresh.install("marl-verl[doctor]")
-    run(*doctor, cwd=fresh.folder)
-    assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)

@@ -5,8 +5,7 @@ and the step. The victim is stopped just after the phase has begun, so that the 
 half a second later it is killed, and the phase lasts until the run has ended.
 
 Other victims: "Ray's raylet" and "Ray's gcs_server"; "SIGINT" or "SIGTERM", which the command line gets; "full disk",
-after which the driver cannot write to a file; "small disk", the run directory's file system (a tmpfs), which shrinks to
-what it holds when a checkpoint begins; and "pause NAME", which is stopped for a minute.
+after which the driver cannot write to a file; and "pause NAME", which is stopped for a minute.
 
 A path as victim: nothing is killed. The file is made when the phase has begun in the step or later, and the phase lasts
 some seconds more. It may also be one of `CALLS`.
@@ -16,9 +15,7 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,12 +29,11 @@ from marl_verl import hookimpl
 VARIABLE = "MARL_VERL_KILL"
 STOP, KILL, HOLD = 0.02, 0.5, 30.0
 PAUSE, ANNOUNCED = 60.0, 5.0
-DRIVER, FULL_DISK, SMALL_DISK, PAUSED = "driver", "full disk", "small disk", "pause "
+DRIVER, FULL_DISK, PAUSED = "driver", "full disk", "pause "
 CALLS = (
     *("old_log_probs", "ref_log_prob", "updating a policy", "syncing a policy", "writing the summary", "stopping Ray"),
 )
 """Moments of the driver that are no phase of their own."""
-LEFT = 64 << 10  # bytes of a small disk: less than a checkpoint, enough for the log
 
 
 @hookimpl
@@ -78,27 +74,6 @@ def servers_of_ray() -> dict[str, int]:
 def fill_disk() -> None:
     """No file of the driver may grow from here on: the kernel refuses its writes, those to its log as well."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
-def shrink(folder: Path) -> None:
-    """From here on, nobody can write more than `LEFT` bytes to the file system of a folder."""
-    while not os.path.ismount(folder):
-        folder = folder.parent
-    used = shutil.disk_usage(folder).used
-    subprocess.run(["mount", "-o", f"remount,size={used + LEFT}", str(folder)], check=True)
-
-
-def shrink_disk() -> None:
-    """From the first file of the next checkpoint on."""
-    from marl_verl.run.checkpoint.team import Checkpoints
-
-    write = Checkpoints._write
-
-    def shrinking(self: Checkpoints, folder: Path, step: int) -> None:
-        shrink(self._root)
-        write(self, folder, step)
-
-    Checkpoints._write = shrinking  # type: ignore[method-assign]
 
 
 def announce(file: str, phase: str, step: int) -> None:
@@ -164,12 +139,12 @@ def install(victim: str, phase: str, step: int) -> None:
         chosen = {what: watched[what] for what in watched if named in (what, DRIVER)} if due else {}
         pids = {what: pid_of(actor) for what, actor in chosen.items()} | (servers_of_ray() if "Ray's" in victim else {})
         with call(self, name):
-            if due and victim in (FULL_DISK, SMALL_DISK):
-                fill_disk() if victim == FULL_DISK else shrink_disk()
+            if due and victim == FULL_DISK:
+                fill_disk()
             elif due:
                 threading.Thread(target=kill, args=(victim, pids), daemon=True).start()
             yield
-            if due and victim not in (FULL_DISK, SMALL_DISK) and not victim.startswith(PAUSED):
+            if due and victim != FULL_DISK and not victim.startswith(PAUSED):
                 time.sleep(HOLD)
 
     Watch.__init__ = init  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Sampling and learning at the same time in a real run: every row is accounted for, also across a continuation.
+"""Sampling and learning at the same time in a real run: every row is accounted for. `test_signals.py` continues one.
 
 The run is that of MARS2's CPU recipe, shortened: a Qwen3 and a Llama, one tree of 8 nodes a task, each policy with its
 own nodes, buffer and loss.
@@ -9,13 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
-import shutil
-import subprocess
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,85 +17,12 @@ import pytest
 from marl_verl_testing.real import explain
 
 from marl_verl.config.stored import read_config
-from tests.e2e import killer
-from tests.e2e.conftest import MARS2, ROOT, SEARCHED, Finished, left_behind, left_running, long, resume, train
+from tests.e2e.conftest import Finished, left_running
 from tests.weights import change
 
 pytestmark = pytest.mark.e2e
 
 POLICIES, TASKS, STEPS, NODES = ("shifter", "flipper"), 16, 4, 8
-
-
-@pytest.fixture(scope="module")
-def continued(searched: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The same run, with the folder of a run that was killed after step 2, resumed."""
-    folder = tmp_path_factory.mktemp("continued") / "run"
-    shutil.copytree(searched.folder, folder)
-    shutil.rmtree(folder / "checkpoints" / "step_4")
-    done = resume(folder, f"marl.run.dir={folder.parent}")
-    assert done.code == 0, done.output
-    return done
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file system for one run."""
-    folder = tmp_path_factory.mktemp("disk")
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "small", folder]).returncode:
-        pytest.skip("only root can mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-FAULTS = (
-    ("rollout worker|sampling and learning|2", 1, "the rollout worker died while sampling and learning in step 2"),
-    ("small disk|writing a checkpoint|3", 2, "no space left while saving step 3 in"),
-    ("vLLM server of policy 'flipper'|sampling and learning|4", 1, "the vLLM server of policy 'flipper' died"),
-    ("SIGTERM|sampling and learning|5", 130, "interrupted. Continue with: marl-verl train --resume"),
-)
-"""Fault, exit code, message."""
-
-
-@pytest.fixture(scope="module")
-def faulty(disk: Path) -> Finished:
-    """The same run again, which met one fault after the other, the second in the checkpoint of a training worker.
-
-    In the end a server is stopped for a minute, and meanwhile a second command is refused."""
-    folder, before = disk / "run", left_behind()
-    variables = {"PYTHONPATH": os.pathsep.join([str(killer.write_site(disk / "site")), str(ROOT)])}
-    for fault, code, message in FAULTS:
-        variables[killer.VARIABLE] = fault
-        if folder.exists():
-            done = resume(folder, variables=variables)
-        else:
-            done = train(
-                folder, *SEARCHED, "trainer.total_training_steps=6", "trainer.save_freq=1", recipe=MARS2, **variables
-            )
-        assert done.code == code, done.output
-        assert [line for line in done.output.splitlines() if line.startswith((message, f"marl-verl: {message}"))]
-        assert left_running() == []
-        assert left_behind() - before == set()
-        if fault.startswith(killer.SMALL_DISK):
-            assert [path.name for path in sorted((folder / "checkpoints").iterdir())] == ["step_1", "step_2"]
-            subprocess.run(["mount", "-o", "remount,size=2g", disk], check=True)
-    variables[killer.VARIABLE] = "pause vLLM server of policy 'shifter'|sampling and learning|6"
-    with ThreadPoolExecutor(max_workers=1) as threads:
-        paused = threads.submit(resume, folder, variables=variables)
-        time.sleep(20)
-        second = resume(folder, variables=variables)
-        done = paused.result()
-    assert second.code == 2, second.output
-    assert f"run directory '{folder}' is in use by process" in second.output
-    assert done.code == 0, done.output
-    (line,) = [line for line in done.lines("seconds/step") if line["step"] == 6]
-    assert line["seconds/step"] > killer.PAUSE
-    return done
-
-
-@pytest.fixture(params=["searched", *(pytest.param(name, marks=long) for name in ("continued", "faulty"))])
-def run(request: pytest.FixtureRequest) -> Finished:
-    done: Finished = request.getfixturevalue(request.param)
-    return done
 
 
 def _rows(done: Finished) -> dict[int, list[dict[str, Any]]]:
@@ -111,8 +32,8 @@ def _rows(done: Finished) -> dict[int, list[dict[str, Any]]]:
     return {document["step"]: document["rows"] for document in documents}
 
 
-def test_every_row_is_learnt_from_dropped_or_waits_in_a_buffer(run: Finished) -> None:
-    lines, rows = run.lines("train/success"), _rows(run)
+def test_every_row_is_learnt_from_dropped_or_waits_in_a_buffer(searched: Finished) -> None:
+    lines, rows = searched.lines("train/success"), _rows(searched)
     assert [line["step"] for line in lines] == list(rows)
     assert [len(step) for step in rows.values()] == [TASKS * NODES] * len(lines)
     for policy in POLICIES:
@@ -124,8 +45,8 @@ def test_every_row_is_learnt_from_dropped_or_waits_in_a_buffer(run: Finished) ->
         assert used["trained_rows"] >= 16 * used["updates"] > 16
 
 
-def test_every_task_is_played_once(run: Finished) -> None:
-    steps = [{row["uid"] for row in rows} for rows in _rows(run).values()]
+def test_every_task_is_played_once(searched: Finished) -> None:
+    steps = [{row["uid"] for row in rows} for rows in _rows(searched).values()]
     assert {len(uids) for uids in steps} == {TASKS}
     uids = set.union(*steps)
     assert len(uids) == len(steps) * TASKS
@@ -134,7 +55,7 @@ def test_every_task_is_played_once(run: Finished) -> None:
     assert (
         max(batches) <= len(steps) + 2
     )  # of the data: what was finished, what is under way, and what was read with it
-    tasks = {uid: task for path in (run.folder / "journals").iterdir() for uid, task in _episodes(path)}
+    tasks = {uid: task for path in (searched.folder / "journals").iterdir() for uid, task in _episodes(path)}
     assert set(tasks) == uids
     assert len(set(tasks.values())) == len(uids)  # the data are drawn without replacement
 
@@ -145,8 +66,8 @@ def _episodes(path: Path) -> list[tuple[str, str]]:
     return [(line["uid"], line["task"]["id"]) for line in lines if "failure" not in line]
 
 
-def test_versions_count_a_policys_own_updates_and_staleness_is_bounded(run: Finished) -> None:
-    lines = run.lines("train/success")
+def test_versions_count_a_policys_own_updates_and_staleness_is_bounded(searched: Finished) -> None:
+    lines = searched.lines("train/success")
     for policy in POLICIES:
         updates = 0
         for line in lines:
@@ -174,23 +95,10 @@ def test_actions_of_older_weights_are_weighted(searched: Finished) -> None:
         assert max(line[f"policy/{policy}/rollout_corr/log_ppl_abs_diff"] for line in stale) > 1e-4
 
 
-def test_both_policies_learned_and_nothing_is_left_running(run: Finished) -> None:
+def test_both_policies_learned_and_nothing_is_left_running(searched: Finished) -> None:
     for policy in POLICIES:
-        assert change(run.folder, policy) > 1e-4
+        assert change(searched.folder, policy) > 1e-4
     assert left_running() == []
-
-
-@long
-def test_a_continued_run_goes_on_with_its_buffers_and_tasks(searched: Finished, continued: Finished) -> None:
-    before, after = searched.lines("train/success"), continued.lines("train/success")
-    assert before[:2] == after[:2]
-    assert before[2:] != after[2:]
-    early = {row["uid"] for step, rows in _rows(continued).items() if step <= 2 for row in rows}
-    late = {row["uid"] for step, rows in _rows(continued).items() if step > 2 for row in rows}
-    assert not early & late
-    # all tasks of the first two data batches are used, also those in flight when the run stopped
-    first = {f"s{batch}t{position:05d}" for batch in range(1, 3) for position in range(TASKS)}
-    assert first <= early | late
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ import pytest
 from marl_verl.run.supervisor import _environment
 from tests.e2e.conftest import WithPlugin
 from tests.five import TEMPLATE
+from tests.served import Acts, acts_of, gaps, log_probs
 from tests.weights import change
 
 pytestmark = pytest.mark.e2e
@@ -61,14 +62,8 @@ def exported(five: WithPlugin, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {path.name: path for path in folder.iterdir()}
 
 
-def _sampled(run: WithPlugin, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
-    """(observation, action, log-probs) of the agent's acts in step 4."""
-    acts = []
-    for line in (run.folder / "journals" / "step_00004.jsonl").read_text().splitlines():
-        for record in json.loads(line).get("journal", {}).get("records", []):
-            if record.get("agent") == agent:
-                action = record["action"]
-                acts.append((action["prompt_ids"], action["response_ids"], action["log_probs"]))
+def _sampled(run: WithPlugin, agent: str) -> Acts:
+    acts = acts_of(run, 4, agent)
     assert len(acts) >= 24  # three sessions of eight tasks
     return acts
 
@@ -83,32 +78,18 @@ def _initial(run: WithPlugin, agent: str) -> str:
 
 @pytest.mark.parametrize("kind", AGENT)
 def test_transformers_gives_the_log_probs_of_training(five: WithPlugin, exported: dict[str, Path], kind: str) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(exported[kind])
     template = AutoTokenizer.from_pretrained(exported[kind]).chat_template
     assert template
     assert (template == TEMPLATE) == (POLICY[AGENT[kind]] == "full")  # its custom_chat_template
-    before = AutoModelForCausalLM.from_pretrained(_initial(five, AGENT[kind]))
-    worst = moved = 0.0
-    for prompt, action, sampled in _sampled(five, AGENT[kind]):
-        both = torch.tensor([[*prompt, *action]])
-        with torch.no_grad():
-            new, old = (
-                torch.log_softmax(network(both).logits[0, len(prompt) - 1 : -1].float(), dim=-1)
-                for network in (model, before)
-            )
-        chosen = torch.tensor(action)[:, None]
-        worst = max(worst, float((new.gather(1, chosen)[:, 0] - torch.tensor(sampled)).abs().max()))
-        moved = max(moved, float((old.gather(1, chosen)[:, 0] - torch.tensor(sampled)).abs().max()))
-    assert worst < TOLERANCE
-    assert moved > 10 * TOLERANCE  # an export of the weights before training would fail
+    acts = _sampled(five, AGENT[kind])
+    assert gaps(exported[kind], acts).max() < TOLERANCE
+    assert gaps(_initial(five, AGENT[kind]), acts).max() > 10 * TOLERANCE  # the weights before training would fail
 
 
 def test_vllm_goes_on_as_transformers_does(five: WithPlugin, exported: dict[str, Path], tmp_path: Path) -> None:
     """With the adapter, at the observation of a stored turn."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     prompt = _sampled(five, "tuned")[0][0]
@@ -125,9 +106,7 @@ def test_vllm_goes_on_as_transformers_does(five: WithPlugin, exported: dict[str,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout.partition("ANSWER ")[2])
-    logits = AutoModelForCausalLM.from_pretrained(exported["adapter"])(torch.tensor([[*prompt, *answer["tokens"]]]))
-    expected = torch.log_softmax(logits.logits[0, len(prompt) - 1 : -1].float(), dim=-1)
-    expected = expected.gather(1, torch.tensor(answer["tokens"])[:, None])[:, 0]
+    expected = log_probs(AutoModelForCausalLM.from_pretrained(exported["adapter"]), prompt, answer["tokens"])
     assert answer["log_probs"] == pytest.approx(expected.tolist(), abs=TOLERANCE)
 
 

@@ -3,10 +3,8 @@ one and then continued is the run that would have happened."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.e2e import killer
 from tests.e2e.conftest import ROOT, Finished, left_running, long, recorded, resume, train
+from tests.opponents import check_snapshots
 
 pytestmark = [pytest.mark.e2e, long]
 
@@ -25,59 +24,12 @@ SETTINGS = (
     *("marl.agents.second.opponent.every=1", "marl.agents.second.opponent.size=3", "marl.run.journal_tokens=true"),
 )
 
-Said = dict[tuple[str, int], dict[tuple[str, str], list[float]]]
-
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = train(tmp_path_factory.mktemp("opponents") / "whole", *SETTINGS, recipe=RECIPE)
     assert done.code == 0, done.output
     return done
-
-
-def said(run: Finished) -> tuple[Said, dict[int, list[tuple[str, int]]]]:
-    """((agent, version of its policy) -> (prompt, response) -> log-probs; step -> (task, version of its opponent))."""
-    found: Said = defaultdict(dict)
-    met: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for path in sorted((run.folder / "journals").iterdir()):
-        for line in path.read_text().splitlines()[1:]:
-            episode = json.loads(line)
-            for record in episode["journal"]["records"]:
-                action: dict[str, Any] = record["action"]
-                who, tokens = (record["agent"], action["version"]), (action["prompt_ids"], action["response_ids"])
-                former = found[who].setdefault((str(tokens[0]), str(tokens[1])), action["log_probs"])
-                # of one version there is one distribution, in every round and step
-                assert action["log_probs"] == pytest.approx(former, abs=1e-5), who
-                if record["agent"] == "second":
-                    met[int(path.name[5:10])].append((episode["uid"], action["version"]))
-    return found, met
-
-
-def check_snapshots(run: Finished) -> None:
-    """The opponent is what the policy was, and both change only when they should."""
-    found, met = said(run)
-    compared = set()
-    for (agent, version), actions in found.items():
-        if agent == "second":
-            policy = found["first", version]
-            for tokens in actions.keys() & policy.keys():
-                assert actions[tokens] == pytest.approx(policy[tokens], abs=1e-4), (version, tokens)
-                compared.add(version)
-    assert len(compared) >= 3
-    # in every step the policy has the weights of the step before, whatever snapshots were loaded meanwhile
-    assert {version for agent, version in found if agent == "first"} == set(range(6))
-    changed = [
-        abs(one[0] - found["second", version + 1][tokens][0])
-        for (agent, version), actions in found.items()
-        if agent == "second" and ("second", version + 1) in found
-        for tokens, one in actions.items()
-        if tokens in found["second", version + 1]
-    ]
-    assert max(changed) > 1e-2  # else the test could not detect whether a server has other weights
-    for step, pairs in met.items():
-        assert len(dict(pairs)) == len(set(pairs))  # one snapshot a task
-        assert {version for _, version in pairs} <= set(range(max(0, step - 3), step))
-    assert max(len({version for _, version in pairs}) for pairs in met.values()) >= 2  # several rounds in a step
 
 
 def test_servers_have_the_snapshot_that_a_task_meets(played: Finished) -> None:

@@ -6,7 +6,6 @@ instructions for it, and then receive the adapter merged.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from marl_verl_testing.real import command
 from marl_verl_tiny.pretrained import SMOLLM2
 
 from tests.e2e.conftest import Finished, train
+from tests.served import acts_of, gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]  # recipes/quickstart/pretrained.yaml is `make demo-pretrained`
 PLUGIN = """
@@ -82,34 +82,12 @@ def test_every_policy_learns(run: Finished) -> None:
         assert all(line[f"policy/{name}/grad_norm"] > 0 for line in run.lines(f"policy/{name}/grad_norm"))
 
 
-def _step_2(run: Finished, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
-    """(observation, action, log-probs) of the agent's acts."""
-    lines = (run.folder / "journals" / "step_00002.jsonl").read_text().splitlines()
-    records = [record for line in lines for record in json.loads(line).get("journal", {}).get("records", [])]
-    actions = [record["action"] for record in records if record.get("agent") == agent]
-    return [(each["prompt_ids"], each["response_ids"], each["log_probs"]) for each in actions]
-
-
-def _differences(model: Path, acts: list[tuple[list[int], list[int], list[float]]]) -> float:
-    """Mean absolute difference between a model's log-probs and those of the server, in nats a token."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    network, found = AutoModelForCausalLM.from_pretrained(model), []
-    for prompt, action, sampled in acts:
-        with torch.no_grad():
-            logits = network(torch.tensor([[*prompt, *action]])).logits[0, len(prompt) - 1 : -1].float()
-        chosen = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(action)[:, None])[:, 0]
-        found.append((chosen - torch.tensor(sampled)).abs())
-    return float(torch.cat(found).mean())
-
-
 @pytest.mark.parametrize(("policy", "options"), [("full", []), ("lora", ["--merge"])])
 def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, policy: str, options: list[str]) -> None:
     output = str(tmp_path / policy)
     command("export", str(run.folder), "--policy", policy, "--step", "1", "--output", output, *options)
-    acts = _step_2(run, policy)
+    acts = acts_of(run, 2, policy)
     assert len(acts) == 8
-    served, before = _differences(tmp_path / policy, acts), _differences(SMOLLM2.folder(), acts)
+    served, before = (float(gaps(folder, acts).mean()) for folder in (tmp_path / policy, SMOLLM2.folder()))
     assert served < 0.15  # bfloat16 against float32: 0.05 in transformers alone
     assert before > 2 * served  # the update changed the weights

@@ -25,20 +25,11 @@ def selftest(folder: Path, *arguments: str, seconds: float) -> dict[str, Any]:
 
 
 @long
-def test_a_check_of_the_stack(tmp_path: Path) -> None:
+def test_all_checks(tmp_path: Path) -> None:
     before = left_behind()
-    results = selftest(tmp_path / "new", "--only", "async", seconds=600)
-    assert [(name, check["state"]) for name, check in results.items()] == [("async", "passed")]
-    figures = results["async"]["figures"]
-    assert figures["trained_rows"] >= 16 * figures["updates"] > 16
-    assert figures["tokens per second of the run"] > 0
+    results = selftest(tmp_path / "new", seconds=3600)
     assert left_running() == []
     assert left_behind() <= before
-
-
-@long
-def test_all_checks(tmp_path: Path) -> None:
-    results = selftest(tmp_path / "new", seconds=3600)
     names = [name for name in vars(checks) if name.startswith("test_")]
     assert [(f"test_{name.replace('-', '_')}", check["state"]) for name, check in results.items()] == [
         (name, "passed") for name in names

@@ -31,5 +31,4 @@ def test_two_ranks_and_two_servers(recipe: Path, tmp_path: Path) -> None:
     for policy in ("full", "lora"):
         assert shards(ranks, 1, f"policies/{policy}") == BOTH
         differences = between_servers_and_export(ranks, policy, tmp_path / policy, merge=True)
-        assert len(differences) == 8 * 8  # tasks, episodes
-        assert max(differences) < TOLERANCE
+        assert differences.max() < TOLERANCE

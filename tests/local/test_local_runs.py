@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 import marl_verl
 from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded
-from tests.local.training import RECIPES, check, episodes, resume, train
+from tests.local.training import RECIPES, check, resume, train
+from tests.opponents import check_snapshots
 
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
@@ -71,32 +71,7 @@ def test_opponents_are_what_the_policy_was(tmp_path: Path) -> None:
         *("marl.agents.second.opponent.every=1", "marl.agents.second.opponent.size=3", "data.train_batch_size=12"),
     )
     run = train(tmp_path / "run", KUHN, *options, steps=6)
-    acted: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(dict)
-    met: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for step in range(1, 7):
-        for episode in episodes(run, step):
-            for record in episode["journal"]["records"]:
-                action, agent = record["action"], record["agent"]
-                tokens = str((action["prompt_ids"], action["response_ids"]))
-                former = acted[agent, action["version"]].setdefault(tokens, action["log_probs"])
-                assert action["log_probs"] == pytest.approx(former, abs=1e-5)
-                if agent == "second":
-                    met[step].append((episode["uid"], action["version"]))
-    assert {version for agent, version in acted if agent == "first"} == set(range(6))
-    compared, changes = set(), list[float]()
-    for (agent, version), actions in acted.items():
-        if agent == "second":
-            policy, following = acted["first", version], acted.get(("second", version + 1), {})
-            for tokens in actions.keys() & policy.keys():
-                assert actions[tokens] == pytest.approx(policy[tokens], abs=1e-4)
-                compared.add(version)
-            changes += [abs(actions[tokens][0] - following[tokens][0]) for tokens in actions.keys() & following.keys()]
-    assert len(compared) >= 3
-    assert max(changes) > 1e-2
-    for step, pairs in met.items():
-        assert len(dict(pairs)) == len(set(pairs))  # one snapshot a task
-        assert {version for _, version in pairs} <= set(range(max(0, step - 3), step))
-    assert max(len({version for _, version in pairs}) for pairs in met.values()) >= 2
+    check_snapshots(run)
     assert not list((run.folder / "opponents").glob("**/model"))
 
 

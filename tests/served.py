@@ -1,0 +1,36 @@
+"""What the servers of a run sampled, and how far a model's log-probs are from theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from marl_verl_testing.real import Finished
+
+Acts = list[tuple[list[int], list[int], list[float]]]
+"""(prompt, response, log-probs of the response) of each act."""
+
+
+def acts_of(run: Finished, step: int, agent: str) -> Acts:
+    """The acts of an agent in a step."""
+    lines = (run.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()
+    records = [record for line in lines for record in json.loads(line).get("journal", {}).get("records", [])]
+    actions = [record["action"] for record in records if record.get("agent") == agent]
+    return [(action["prompt_ids"], action["response_ids"], action["log_probs"]) for action in actions]
+
+
+def log_probs(model: torch.nn.Module, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+    """Of the response's tokens, [n], in float32."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1].float()
+    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
+
+
+def gaps(folder: Path | str, acts: Acts) -> torch.Tensor:
+    """|log-prob of the model in a folder - that of the server| of all tokens, in nats."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    return torch.cat([(log_probs(model, prompt, ids) - torch.tensor(served)).abs() for prompt, ids, served in acts])
