@@ -32,10 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flag := next((word for word in rest if word.startswith("-")), None):
             raise MarlError(f"unknown option '{flag}': see --help")
         with assumed(options.assume):
-            script = translate([*options.overrides, *rest])
-        recipe, overrides = script.checked()
-        for note in script.notes():
-            print(note)
+            recipe, overrides, notes = translate([*options.overrides, *rest])
+        print("".join(f"{note}\n" for note in notes), end="")
         train(recipe, overrides, dry_run=options.dry_run, assume=options.assume)
         return 0
 

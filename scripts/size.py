@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
-    "lines of the core": (27_340, 18_000),
+    "lines of the core": (27_160, 18_000),
     "raises per 1,000 lines of the core": (15.9, 12),
     "lines of distributions": (21_550, 17_000),
     "lines of tests": (37_240, 32_000),

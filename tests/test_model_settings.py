@@ -34,7 +34,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: st
     for key, value in given.items():
         OmegaConf.update(config, key.replace("__", "."), value)
     OmegaConf.set_struct(config, True)
-    with_model_settings(config, "marl.policies.reader", repeatable=True)
+    with_model_settings(config)
     return config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import warnings
 from collections import Counter
@@ -12,9 +13,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.backend import is_local
 from marl_verl.config.compose import defaults_of
-from marl_verl.config.verl_keys import ALLOWED, at, settings_of
+from marl_verl.config.verl_keys import settings_of
 from marl_verl.errors import MarlError, check, format_error, missing, shown
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
@@ -108,33 +108,21 @@ def check_machine(folder: Path) -> Iterator[str]:
         yield f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB"
 
 
-LOOKED_UP = ("loss_agg_mode", "loss_mode")
-SERVED, CORRECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm", "algorithm.rollout_correction."
-
-
 def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
-    """Make verl's own config objects, and look up losses and what vLLM, if used, is given. MarlError with their errors.
+    """Make verl's own config objects, and look up its losses, if a recipe sets them: the imports take seconds.
 
-    The imports take seconds: nothing is imported for a recipe that sets no such key.
+    MarlError with verl's error.
     """
-    usual = defaults_of(config)
-    settings = {name: (key, value) for key, name, value in settings_of(OmegaConf.to_container(config), usual)}  # type: ignore[arg-type]
-    tried = {name: value for name, (key, value) in settings.items() if key not in ALLOWED}
-    keys = {settings[name][0] for name in tried}
-    arguments = [key.removeprefix(f"{SERVED}.") for key in keys if key.startswith(SERVED) and at(usual, key) is None]
-    correction = any(key.startswith(CORRECTION) for key, _ in settings.values())
+    settings = settings_of(OmegaConf.to_container(config), defaults_of(config))  # type: ignore[arg-type]
+    looked_up = re.compile(r"algorithm\.rollout_correction\..*|.*loss(_agg)?_mode")
+    tried = [f"{name}={shown(value)}" for key, name, value in settings if looked_up.fullmatch(key)]
     try:
-        if correction or any(key.endswith(LOOKED_UP) for key in keys):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if tried:
                 _make(resolved)
-        if arguments and not is_local(config):
-            from vllm import AsyncEngineArgs
-
-            AsyncEngineArgs(**dict.fromkeys(arguments))
     except Exception as error:
-        listed = ", ".join(f"{name}={shown(value)}" for name, value in tried.items())
-        raise MarlError(f"{' '.join(format_error(error).split())} (one of {listed})") from error
+        raise MarlError(f"{' '.join(format_error(error).split())} (one of {', '.join(tried)})") from error
 
 
 def _make(resolved: DictConfig) -> None:

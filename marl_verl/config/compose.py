@@ -90,15 +90,15 @@ def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool =
 
 def _check(config: DictConfig, trained: bool = True) -> None:
     """MarlError for an unknown key or an invalid value; `trained`: whether policies are trained."""
-    check_type(content := OmegaConf.to_container(config), Mapping, "config")
-    check_type(content.get("marl"), Mapping, "marl")  # type: ignore[union-attr]
+    content: Any = OmegaConf.to_container(config)
+    check_type(content.get("marl"), Mapping, "marl")
     section = marl_section(config)
     if isinstance(run := section.get("run"), dict):
         for missing in run.keys() & missing_extras():
             raise MarlError(f"unknown key 'marl.run.{missing}': {pip_line(missing)}")
         section = {**section, "run": {key: value for key, value in run.items() if key not in names("run")}}
     build(Marl, section, "marl")
-    check_verl(config, content, defaults_of(config), trained)  # type: ignore[arg-type]
+    check_verl(config, content, defaults_of(config), trained)
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:

@@ -60,8 +60,6 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             if actor.use_dynamic_bsz and limit < longest:
                 row = f"a row may have {longest} tokens (prompt + response)"
                 yield f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but {row}: raise it"
-            if not actor.use_dynamic_bsz and OmegaConf.select(part, f"{key}_micro_batch_size_per_gpu") is None:
-                yield f"'{where}.{key}_micro_batch_size_per_gpu' is missing: set it, or actor.use_dynamic_bsz=true"
 
 
 @check
@@ -75,9 +73,6 @@ def check_critic_rows(resolved: DictConfig) -> Iterator[str]:
         if critic.use_dynamic_bsz and limit < prompt + 1:
             problem = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
             yield f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length"
-        if not critic.use_dynamic_bsz and critic.ppo_micro_batch_size_per_gpu is None:
-            remedy = "set it, or marl.critic.use_dynamic_bsz=true"
-            yield f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}"
         attention = critic.model.override_config.get("attn_implementation")
         yield from kernel_problems(critic.model, "marl.critic", str(attention))
 

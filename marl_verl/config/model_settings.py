@@ -16,7 +16,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.config.hardware import cpu_run
-from marl_verl.errors import MarlError
 from marl_verl.models.count import parameters, shapes
 
 BUCKET = "rollout.checkpoint_engine.update_weights_bucket_megabytes"
@@ -25,27 +24,11 @@ LARGE = 10_000_000  # parameters from which bfloat16 is faster
 BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16"}
 
 
-def with_model_settings(actor_rollout_ref: DictConfig, where: str, repeatable: bool) -> None:
-    """Fill in the settings of a policy on a CPU. MarlError for a bucket that the largest tensor does not fit into, and
-    for servers that divide prompts of requests with seeds.
-
-    Args:
-        where: the policy's section, for the message.
-        repeatable: whether every request has a seed.
-    """
-    if repeatable and actor_rollout_ref.rollout.enable_chunked_prefill:
-        problem = f"'{where}.rollout.enable_chunked_prefill' must be false on a CPU"
-        why = "a server ends when it divides the prompt of a request with a seed"
-        raise MarlError(f"{problem}: {why}. Leave it out, or set marl.run.repeatable=false.")
+def with_model_settings(actor_rollout_ref: DictConfig) -> None:
+    """Fill in the settings of a policy on a CPU."""
     tensors = shapes(model_folder(str(actor_rollout_ref.model.path)))
-    bucket, largest = (
-        OmegaConf.select(actor_rollout_ref, BUCKET),
-        max(tensors, key=lambda name: prod(tensors[name]), default=""),
-    )
-    needed = ceil(4 * prod(tensors[largest]) / MIB) if tensors else 0  # float32, as the training worker has it
-    if bucket is not None and bucket < needed:
-        problem = f"'{where}.{BUCKET}' is {bucket}, but tensor '{largest}' of the model has {needed} MiB"
-        raise MarlError(f"{problem}: leave it out, or set at least {needed}")
+    largest = max(map(prod, tensors.values()), default=0)
+    needed = ceil(4 * largest / MIB)  # float32, as the training worker has it
     half = parameters(tensors) >= LARGE and bool(BFLOAT16_FLAGS & cpu_flags())
     kind = "bf16" if half else "fp32"
     settings: dict[str, Any] = {

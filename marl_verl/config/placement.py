@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.config.hardware import on_gpu, rollout_name
 from marl_verl.config.schema import Size
-from marl_verl.errors import MarlError, check, nearest
+from marl_verl.errors import MarlError, check, unknown
 from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
@@ -137,7 +137,9 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
     named: Any = OmegaConf.to_container(pools, resolve=True) if pools else {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     dedicated = Size(int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes))
-    _check_names(team, sizes)
+    for policy in team.policies.values():
+        if policy.pool is not None and policy.pool not in sizes:
+            raise MarlError(f"policy '{policy.name}': {unknown('pool', policy.pool, sizes)} (marl.pools)")
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
         if not policy.external:
@@ -149,25 +151,6 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
         processes = groups if groups < len(policies) else None
         made.append(Pool(name, size.gpus, size.nodes, tuple(policies), shared, processes))
     return made
-
-
-@check
-def _check_names(team: TeamConfig, sizes: Mapping[str, Size]) -> Iterator[str]:
-    """MarlError for a policy on a pool that it cannot be on, and for a pool without a policy."""
-    for name, policy in team.policies.items():
-        if policy.pool is None:
-            continue
-        if policy.external:
-            kind = "a script" if policy.script is not None else "an external endpoint"
-            yield f"policy '{name}' is {kind}: it cannot be on pool '{policy.pool}'"
-        if not sizes:
-            remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
-            yield f"policy '{name}' is on pool '{policy.pool}', but marl.pools is empty: {remedy}"
-        if policy.pool not in sizes:
-            yield f"policy '{name}' is on unknown pool '{policy.pool}': {nearest(policy.pool, sizes)}"
-    for pool in sizes:
-        if all(policy.pool != pool for policy in team.policies.values()):
-            yield f"pool '{pool}' of marl.pools is used by no policy: give one `pool: {pool}`, or remove it"
 
 
 @check
@@ -198,17 +181,10 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
 
 def _server_problems(pool: Pool, policy: str, rollout: Any) -> Iterator[str]:
     gpus = server_gpus(rollout)
-    if (experts := int(rollout.get("expert_parallel_size", 1))) not in (1, gpus):
-        size = f"must be 1, or all GPUs of a server ({gpus})"
-        reason = "experts are spread over tensor_model_parallel_size x data_parallel_size GPUs"
-        yield f"policy '{policy}': rollout.expert_parallel_size={experts} {size}: {reason}"
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % gpus:
         has = f"has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"
         yield f"policy '{policy}' {has} {product} = {gpus}: {pool.size} is not a multiple of {gpus}"
-    if gpus > pool.gpus and gpus % pool.gpus:
-        problem = f"a server of policy '{policy}' needs {product} = {gpus} GPUs"
-        yield f"{problem}, which is not a multiple of the {pool.gpus} GPUs per node"
 
 
 def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
-from marl_verl.errors import MarlError, check, missing, shown
+from marl_verl.errors import MarlError, check, missing
 from marl_verl.extensions import missing_extras, names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
@@ -24,7 +24,6 @@ DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts 
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the name of a query of a URL
-HTTP = r"https?://([^/\s\[\]]+@)?(\[[\da-fA-F:]+\]|[\w.-]+)(:\d+)?([/?]\S*)?"
 NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none
 
 
@@ -43,11 +42,6 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
         else:
             path = model_of(policy, None).get("path")
             agents = list(dict.fromkeys(agent for other in team.alike(name) for agent in team.agents_of(other)))
-            for key in ("tokenizer_path", "hf_config_path"):
-                if value := model_of(policy, config).get(key):
-                    kind = policy.made.name
-                    problem = f"policy '{name}' has a {kind} model with files of its own, but model.{key} is"
-                    raise MarlError(f"{problem} {shown(value)}: leave it out, or set model.path instead of {kind}")
             made[name] = made_model(f"marl.policies.{name}", policy.made, path, team, agents, marl["run"]["seed"])
     return made
 
@@ -158,17 +152,13 @@ def local_model(whose: str, path: Any) -> Path | None:
 
 
 def check_endpoint(name: str, endpoint: Endpoint) -> None:
-    """MarlError for an invalid address, model or key of policy `name`'s endpoint. Makes no request."""
-    where, url = f"marl.policies.{name}.endpoint", endpoint.url
-    if not re.fullmatch(HTTP, url) or not endpoint.model.strip():
-        shown = re.sub("//[^/]*@", "//***@", url)  # there may be a password
-        raise MarlError(f"'{where}' must have an HTTP URL such as http://localhost:8000/v1 and a model, got '{shown}'")
-    parts = urlsplit(url)
-    secrets = [word for word, _ in parse_qsl(parts.query) if SECRET.search(word)]
-    if parts.password is not None or secrets:
-        problem = f"the query '{secrets[0]}', which looks like a key" if secrets else "a password"
-        remedy = "remove it, put the key into an environment variable, and name that in key_variable"
-        raise MarlError(f"'{where}.url' contains {problem}, and a run stores its config: {remedy}")
+    """MarlError for an invalid address or key of policy `name`'s endpoint, which is not shown. Makes no request."""
+    where, parts = f"'marl.policies.{name}.endpoint.url'", urlsplit(endpoint.url)
+    if parts.scheme not in ("http", "https"):
+        raise MarlError(f"{where} must be an HTTP URL such as http://localhost:8000/v1")
+    if parts.password is not None or any(SECRET.search(word) for word, _ in parse_qsl(parts.query)):
+        remedy = "put it into an environment variable, and name that in key_variable"
+        raise MarlError(f"{where} contains a key or a password, and a run stores its config: {remedy}")
     endpoint_key(name, endpoint)
 
 
@@ -177,15 +167,12 @@ def endpoint_key(name: str, endpoint: Endpoint) -> str:
     variable = endpoint.key_variable
     if variable is None:
         return NO_KEY
-    key, problem = os.environ.get(variable, "").strip(), ""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not shown: it may be the key itself
-        problem = f"'marl.policies.{name}.endpoint.key_variable' must be the name of an environment variable"
-        problem += ", such as JUDGE_KEY, and not a key"
-    elif not key:
-        problem = f"policy '{name}' reads its key for {endpoint.url} from the environment variable {variable}"
-        problem += ", which is not set: export it, or remove key_variable"
-    elif not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
-        problem = f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII"
-    if problem:
-        raise MarlError(problem)
+    if not variable.isidentifier():  # not shown: it may be the key itself
+        where = f"'marl.policies.{name}.endpoint.key_variable'"
+        raise MarlError(f"{where} must be the name of an environment variable, such as JUDGE_KEY, and not a key")
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise MarlError(f"{variable}, the environment variable with the key of policy '{name}', is not set: export it")
+    if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
+        raise MarlError(f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII")
     return key

@@ -109,7 +109,7 @@ def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, nam
                     part.actor.fsdp_config[key] = True
         check_policy(whole, name, *loss_of(team, name))
     if whole.trainer.device == "cpu":
-        with_model_settings(part, f"marl.policies.{name}", bool(whole.marl.run.get("repeatable")))
+        with_model_settings(part)
     template = whole.data.get("apply_chat_template_kwargs") or {}
     return {
         "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},

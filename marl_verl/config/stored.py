@@ -6,13 +6,15 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.recipe_file import FAST, count_aliases
 from marl_verl.errors import MarlError, check, missing
 from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
 
+FAST: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})  # Python's is quadratic in the depth
+FAST.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers  # 1e-3 is a number, as in OmegaConf
 COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
@@ -21,10 +23,9 @@ def read_config(path: Path) -> DictConfig:
     """Read a config that a run has stored. MarlError if it cannot be read, or is no config."""
     try:
         text = read_text(path, MOST_DOCUMENT)
-        if count_aliases(text):  # no run writes one
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=FAST)):  # OmegaConf copies each
             raise MarlError(f"'{path}' is not the config of a run: it has YAML aliases")
-        content = yaml.load(text, Loader=FAST)
-        config = OmegaConf.create(content or {}) if isinstance(content or {}, dict) else None
+        config = OmegaConf.create(yaml.load(text, Loader=FAST))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
         raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):

@@ -153,30 +153,28 @@ DROPPED = """
 ENGINE = (
     "Megatron, VeOmni and others: policies are trained by verl's FSDP engine (actor_rollout_ref.actor.strategy=fsdp2)"
 )
-SERVER = "a team is served by vLLM (actor_rollout_ref.rollout.name=vllm), with the settings of rollout"
 REWARD = "a function that scores answers is marl.task.reward"
-KL = "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
 ESTIMATOR = "set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
-CHECKPOINT = "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run"
 INSTEAD: Mapping[str, str] = {
     ENGINE: "model_engine learner.megatron learner.engine",
-    SERVER: "rollout.engine_kwargs rollout.disaggregation",
+    "a team is served by vLLM, with the settings of rollout": "rollout.engine_kwargs rollout.disaggregation",
     "what an agent does is marl.workflow, and tools are functions that it calls (team.call)": """
         rollout.multi_turn rollout.agent data.tool_config_path data.function_tool_path""",
     "a judge is an agent, with a frozen policy or an endpoint (docs/teams.md)": "reward_model reward.reward_model",
-    "agents see text only": "data.image_key data.video_key data.audio_key rollout.limit_images",
     REWARD: "reward.reward_manager reward.reward_kwargs reward.custom_reward_function custom_reward_function",
     "it is one of marl.task.options of task set verl (docs/from-verl.md)": """
         data.train_files data.val_files data.prompt_key data.reward_fn_key data.train_max_samples data.val_max_samples
         reward.sandbox_fusion sandbox_fusion""",
     "set marl.schedule.mode=async": "trainer.v1 async_training",
     "register a task set (docs/plugins.md)": "data.custom_cls data.sampler data.datagen",
-    KL: "algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty",
+    "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef": """
+        algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty""",
     ESTIMATOR: "algorithm",
     "marl.algorithm.name=ippo or mappo has critics, without a warm-up": "critic.enable trainer.critic_warmup",
     "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
     "set data.filter_overlong_prompts=true": "data.truncation",
-    CHECKPOINT: """trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path
+    "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run": """
+        trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path
         trainer.checkpoint_callback_class trainer.val_only""",
     "set marl.sampler.options and marl.validation.options": "rollout.n rollout.val_kwargs.n",
     "set lora_rank, lora_alpha, target_modules": "models.lora",
@@ -184,14 +182,8 @@ INSTEAD: Mapping[str, str] = {
     "set the key of the same meaning of rollout or model": """vllm.model vllm.tensor_parallel_size
         vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
         vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",
-    "set optim.lr, optim.weight_decay or optim.betas": """learner.optim.override_optimizer_config.lr
-        learner.optim.override_optimizer_config.weight_decay learner.optim.override_optimizer_config.betas""",
-    "set optim.clip_grad": "learner.grad_clip",
-    "set lr_scheduler_type": "learner.optim.warmup_style",
-    "set actor.ulysses_sequence_parallel_size": "actor.fsdp_config.ulysses_sequence_parallel_size",
     "set ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size critic.ppo_micro_batch_size",
-    "a trained model is not only run forward": "actor.fsdp_config.forward_only critic.fsdp.forward_only",
-    "training with quantisation: marl-verl has none": "engine.qat engine.turbo_config",
+    "a team does not use it": "actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config",
 }
 """What replaces a key -> keys and sections. Other keys are refused with the nearest accepted one."""
 PASS, DROP = "pass", "it changes nothing of what is trained"
@@ -216,12 +208,9 @@ ALLOWED: Mapping[str, Any] = {key: hint for hint, names in PASSED if hint is not
 ACTS_ONLY = {**ALLOWED, "actor_rollout_ref.rollout.temperature": Least}
 """As `ALLOWED`, for a policy that is not trained: it may act greedily."""
 PRECISION = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"))
-RUNTIME = dict.fromkeys(("env_vars", "working_dir", "py_modules", "pip", "uv", "conda", "excludes", "config"))
-RAY_INIT = dict.fromkeys(
-    (
-        *("address", "num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "include_dashboard"),
-        *("log_to_driver", "namespace", "logging_level", "_system_config"),
-    )
+RAY_INIT = (
+    *("address", "num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "include_dashboard"),
+    *("log_to_driver", "namespace", "logging_level", "_system_config", "runtime_env"),
 )
 ADDED: Mapping[str, Any] = {
     **{f"actor_rollout_ref.{part}.fsdp_config.mixed_precision": PRECISION for part in ("actor", "ref")},
@@ -229,11 +218,10 @@ ADDED: Mapping[str, Any] = {
     "actor_rollout_ref.rollout.enable_sleep_mode": True,
     **dict.fromkeys(("actor_rollout_ref.model.target_parameters", "critic.model.target_parameters")),
     **{f"ray_kwargs.ray_init.{key}": None for key in RAY_INIT},
-    "ray_kwargs.ray_init.runtime_env": RUNTIME,
 }
 """Keys that the composed config lacks and that a run reads -> default, of a mapping its keys."""
-OPEN = re.compile(r"(.+\.)?(engine_kwargs\.\w+|override_config|override_optimizer_config)(\..+)?")
-"""Free-form sections of verl's config: their keys are those of vLLM, of a model and of an optimiser."""
+OPEN = re.compile(r"(.+\.)?(engine_kwargs\.\w+|override_config|override_optimizer_config|runtime_env)(\..+)?")
+"""Free-form sections of verl's config: their keys are those of vLLM, of a model, of an optimiser and of Ray."""
 
 
 def verdict(key: str) -> str:
@@ -309,8 +297,6 @@ def changed(
         yield key, where, content  # its type is not known yet
         return
     if (hint := allowed.get(key)) is not None:
-        if hint is str and not str(content).strip():
-            raise MarlError(f"'{where}' is empty. Give it a value.")
         check_type(content, hint, where)
         for index, element in enumerate(content) if get_origin(hint) is list else ():
             check_type(element, get_args(hint)[0], f"{where}[{index}]")
@@ -350,13 +336,6 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             path = f"{prefix}.{key}" if prefix else str(key)
             yield path, value
             yield from key_paths(value, path)
-
-
-def at(section: Any, key: str) -> Any:
-    """The value of a dotted key of nested dicts; None where there is none."""
-    for name in key.split("."):
-        section = section.get(name) if isinstance(section, dict) else None
-    return section
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,22 +19,19 @@ from omegaconf import OmegaConf
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.verl_keys import (
-    ADDED,
-    CHECKPOINT,
     DROP,
     ENGINE,
     ESTIMATOR,
     OPEN,
     PASS,
     REWARD,
-    SERVER,
     key_paths,
     verdict,
     verl_defaults,
 )
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, unknown
 
-ARR, ACTOR, ROLLOUT, REF = "actor_rollout_ref", *(f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
+ARR, ACTOR, ROLLOUT = "actor_rollout_ref", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LEAVE_ONE_OUT = {"baseline": "leave-one-out", "norm_by_std": False}
 ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {}),
@@ -59,7 +55,7 @@ READ: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gdpo_reward_weights": ("key_weights", ("gdpo",)),
 }
 """Key of `algorithm` -> (option of the advantage, estimators that read it)."""
-BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
+BUFFER, FUNCTION = "reward.reward_kwargs.overlong_buffer_cfg", "reward.custom_reward_function"
 MOVED: Mapping[str, str] = {
     "actor_rollout_ref.rollout.n": "marl.sampler.options.episodes",
     "actor_rollout_ref.rollout.val_kwargs.n": "marl.validation.options.episodes",
@@ -74,20 +70,14 @@ MOVED: Mapping[str, str] = {
     "reward.sandbox_fusion.url": "marl.task.options.sandbox_url",
     "reward.sandbox_fusion.max_concurrent": "marl.task.options.sandbox_concurrent",
     "reward.sandbox_fusion.memory_limit_mb": "marl.task.options.sandbox_memory_mb",
-    "custom_reward_function": "reward.custom_reward_function",
-    "reward.custom_reward_function.reward_kwargs": "marl.task.reward_kwargs",
+    "custom_reward_function": FUNCTION,
+    f"{FUNCTION}.reward_kwargs": "marl.task.reward_kwargs",
     **{
         f"data.{name}": f"marl.task.options.{name}"
         for name in ("train_files", "val_files", "prompt_key", "reward_fn_key", "train_max_samples", "val_max_samples")
     },
 }
-"""Keys and sections -> where they are in a team's config, or in verl's own."""
-FUNCTION = "reward.custom_reward_function"
-ALLOWED_VALUES: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys((f"{ACTOR}.strategy", f"{REF}.strategy", "critic.strategy"), ("fsdp", "fsdp2")),
-    f"{ROLLOUT}.name": ("vllm",),
-}
-"""Keys that a team passes on with these values only."""
+"""Keys and sections -> where they are in a team's config, or in verl's own; in this order, since some move twice."""
 HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "model_engine": ("dp", "fsdp"),
     "trainer.resume_mode": ("auto", "disable"),
@@ -128,133 +118,122 @@ class Script:
     """A verl script's overrides, and the recipe that they become.
 
     Attributes:
-        values: the keys of verl that are left to translate -> their values; `lines` has them as overrides.
+        values: the keys of verl that are left to translate -> their values.
         overrides: of the recipe: what a recipe cannot have, such as removed keys.
-        translated: (override of the script, what it became).
-        dropped: overrides that change nothing of what is trained.
-        refused: (reason, override) of those that cannot be honoured.
+        translated: what became of settings of the script.
+        dropped: settings that change nothing of what is trained.
+        refused: reason -> settings that cannot be honoured.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
-    lines: dict[str, str] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=lambda: {"marl": {}})
     overrides: list[str] = field(default_factory=list)
-    translated: list[tuple[str, str]] = field(default_factory=list)
+    translated: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
 
-    def number(self, key: str, default: Any = None) -> float:
-        """A key's number in the script, else `default`, else verl's default. MarlError for another value."""
-        value = self.values.get(key)
-        if value is None:
-            value = defaults().get(key) if default is None else default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise MarlError(f"'{key}={'' if value is None else value}' must be a number: write it in the script")
-        return value
-
-    def take(self, key: str) -> Any:
-        """Remove a key and return its value."""
-        self.lines.pop(key, None)
-        return self.values.pop(key, None)
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key in the script, else `default`, else verl's default."""
+        values = self.values.get(key), default, defaults().get(key)
+        return next((value for value in values if value is not None), None)
 
     def put(self, key: str, value: Any) -> None:
-        """Set a key of the recipe's `marl` section that the script does not set itself."""
+        """Set a key of the recipe that the script does not set itself."""
         set_key(self.recipe, key, value, keep=True)
-
-    def add(self, key: str, value: Any) -> None:
-        """Set a key of verl."""
-        self.values[key], self.lines[key] = value, f"{key}={_text(value)}"
 
     def become(self, key: str, new: str, value: Any) -> None:
         """Replace a key by a key of a recipe, or by another key of verl, unless the script has that one, too."""
         if new in self.values:
             return self.drop(key)
-        line = self.lines[key]
-        self.take(key)
-        (self.put if new.startswith("marl.") else self.add)(new, value)
-        self.translated.append((line, f"{new}={_text(value)}"))
+        self.translated.append(f"{setting(key, self.values.pop(key))} -> {setting(new, value)}")
+        if new.startswith("marl."):
+            self.put(new, value)
+        else:
+            self.values[new] = value
 
     def drop(self, *keys: str) -> None:
-        for key in keys:
-            if key in self.values:
-                self.dropped.append(self.lines[key])
-                self.take(key)
+        self.dropped += [setting(key, self.values.pop(key)) for key in keys if key in self.values]
 
-    def refuse(self, key: str, reason: str) -> None:
-        self.refused.append((reason, self.lines[key]))
-        self.take(key)
+    def drop_section(self, prefix: str, keep: str = "") -> None:
+        self.drop(*(key for key in self.values if key.startswith(prefix) and key != keep))
 
-    def notes(self) -> list[str]:
-        """One line of what was translated, and one of what was dropped."""
-        changed = ", ".join(f"{old} -> {new}" for old, new in self.translated)
-        notes = [f"translated: {changed}"] if changed else []
-        return notes + (
-            [f"dropped, it changes nothing of what is trained: {', '.join(self.dropped)}"] if self.dropped else []
-        )
-
-    def checked(self) -> tuple[dict[str, Any], list[str]]:
-        """(recipe, overrides of it). MarlError with all keys that cannot be honoured, grouped by reason."""
-        groups: dict[str, list[str]] = {}
-        for reason, line in self.refused:
-            groups.setdefault(reason, []).append(line)
-        if groups:
-            listed = "".join(f"\n  {reason}\n    {' '.join(lines)}" for reason, lines in groups.items())
-            raise MarlError(f"{len(self.refused)} settings of the script cannot be honoured:{listed}")
-        return self.recipe, self.overrides
+    def refuse(self, reason: str, text: str) -> None:
+        self.refused.setdefault(reason, []).append(text)
 
 
-def translate(overrides: Iterable[str]) -> Script:
-    """What becomes of a verl script's overrides. MarlError for one that is not in Hydra's grammar."""
+def setting(key: str, value: Any) -> str:
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """(recipe, overrides of it, notes of what was translated and dropped) for a verl script's overrides.
+
+    MarlError for an override that is not in Hydra's grammar, or with all keys that cannot be honoured.
+    """
     script = Script()
     for change in parse_overrides(list(overrides)):
         _read(script, change)
-    _set_data(script)
-    waiting = [*script.values]
-    for key in waiting:
-        old = next((old for old in MOVED if f"{key}.".startswith(f"{old}.")), None)
-        if old is None or (script.values.get(key) is None and MOVED[old].startswith("marl.")):
-            continue
-        new = MOVED[old] + key.removeprefix(old)
-        script.become(key, new, script.values[key])
-        waiting.append(new)  # some move twice
+    _move(script)
     critic = _set_algorithm(script)
     _set_reward(script)
     _set_training(script)
     _set_team(script)
     values = dict(script.values)
-    for key in values:
-        _settle(script, key, critic, values)
+    for key, value in values.items():
+        reason, unused = verdict(key), key.startswith("critic.") and not critic
+        if unused or reason == DROP or value in HARMLESS.get(key, ()) or (reason != PASS and _harmless(values, key)):
+            script.drop(key)
+        elif reason == PASS:
+            set_key(script.recipe, f"marl.{key}" if key.startswith("critic.") else key, value)
+        else:
+            script.refuse(reason, setting(key, value))
+    if script.refused:
+        listed = "".join(f"\n  {reason}\n    {' '.join(lines)}" for reason, lines in script.refused.items())
+        raise MarlError(f"{sum(map(len, script.refused.values()))} settings of the script cannot be honoured:{listed}")
     for key, value in VERLS.items():
-        set_key(script.recipe, key, value, keep=True)
-    return script
+        script.put(key, value)
+    notes = {"translated": script.translated, "dropped, it changes nothing of what is trained": script.dropped}
+    return script.recipe, script.overrides, [f"{label}: {', '.join(lines)}" for label, lines in notes.items() if lines]
 
 
 def _read(script: Script, change: Any) -> None:
     """Sort an override into keys of `marl`, of verl, and whole files of verl's config; the last one of a key holds."""
     key, text = change.key_or_group, str(change.input_line)
     if change.package is not None:  # a file of verl's config, such as actor@actor_rollout_ref.actor=megatron_actor
-        script.refused.append((ENGINE, text))
+        script.refuse(ENGINE, text)
     elif change.is_delete() or key == "hardware":
         script.overrides.append(text)
     elif key.startswith("marl."):
         set_key(script.recipe, key, change.value())
     elif isinstance(content := change.value(), dict) and content and not OPEN.fullmatch(key):
-        for path, leaf in key_paths(content, key):
-            if not isinstance(leaf, dict) or not leaf:
-                script.add(path, leaf)
+        leaves = {path: leaf for path, leaf in key_paths(content, key) if not isinstance(leaf, dict) or not leaf}
+        script.values |= leaves
     else:
-        script.values[key], script.lines[key] = content, f"{key}={text.partition('=')[2]}"
+        script.values[key] = content
+
+
+def _move(script: Script) -> None:
+    """Move keys to their places. Files of rows are relative to the working directory; unshuffled rows are the first."""
+    for key in ("data.train_files", "data.val_files"):
+        if (files := script.values.get(key)) is not None:
+            listed = files if isinstance(files, list) else [files]
+            script.values[key] = [str(Path(file).expanduser().absolute()) for file in listed]
+    if script.values.get("data.shuffle") is False and any("_max_samples" in key for key in script.values):
+        script.put("marl.task.options.shuffle", False)
+    for old, new in MOVED.items():
+        for key in [key for key in script.values if f"{key}.".startswith(f"{old}.")]:
+            if script.values[key] is not None or not new.startswith("marl."):
+                script.become(key, new + key.removeprefix(old), script.values[key])
 
 
 def _set_algorithm(script: Script) -> bool:
     """Set algorithm and number of episodes from verl's keys. Returns whether the algorithm has critics."""
     section, key = script.recipe["marl"].setdefault("algorithm", {}), "algorithm.adv_estimator"
-    name, estimator, options = section.get("name"), script.values.get(key), dict[str, Any]()
+    name, estimator, options = section.get("name"), script.values.pop(key, None), dict[str, Any]()
     if estimator is not None or name is None:
-        estimator = str(estimator or defaults()[key])
+        estimator = estimator or defaults()[key]
         if estimator not in ESTIMATORS:
-            raise MarlError(f"unknown '{key}={estimator}': {nearest(estimator, ESTIMATORS)}")
-        script.take(key)
+            raise unknown(key, estimator, ESTIMATORS)
         algorithm, usual = ESTIMATORS[estimator]
         if name not in (None, algorithm):
             problem = f"'{key}={estimator}' and 'marl.algorithm.name={name}' both choose the advantage"
@@ -264,59 +243,51 @@ def _set_algorithm(script: Script) -> bool:
         if estimator == "gdpo" and not script.values.get("algorithm.gdpo_reward_keys"):
             raise MarlError(f"'{key}=gdpo' needs algorithm.gdpo_reward_keys: the keys of the score that it normalises")
     critic = name in ("ippo", "mappo")
-    for setting, (option, readers) in READ.items():
-        if (where := f"algorithm.{setting}") in script.values:
+    for word, (option, readers) in READ.items():
+        if (where := f"algorithm.{word}") in script.values:
             if (estimator or ("gae" if critic else name)) in readers:
-                options[option] = script.take(where)
-            elif setting == "gamma" and estimator == "reinforce_plus_plus":  # which reads it
-                script.refuse(where, ESTIMATOR)
+                options[option] = script.values.pop(where)
+            elif word == "gamma" and estimator == "reinforce_plus_plus":  # which reads it
+                script.refuse(ESTIMATOR, setting(where, script.values.pop(where)))
             else:
                 script.drop(where)
-    nested = OmegaConf.create()
+    advantage: dict[str, Any] = {}
     for option, value in options.items():
-        OmegaConf.update(nested, f"advantage.{option}", value)
-    section |= {"name": name, "options": OmegaConf.to_container(OmegaConf.merge(nested, section.get("options", {})))}
-    if script.values.get(f"{ACTOR}.policy_loss.loss_mode", "vanilla") != "vanilla":
+        set_key(advantage, f"advantage.{option}", value)
+    section["name"] = name
+    section["options"] = OmegaConf.to_container(OmegaConf.merge(advantage, section.get("options", {})))
+    if script.get(f"{ACTOR}.policy_loss.loss_mode") != "vanilla":
         script.put("marl.algorithm.options.loss", "verl")
     return critic
 
 
-def _set_data(script: Script) -> None:
-    """Files of rows are relative to the working directory; rows that are not shuffled are the first ones."""
-    for key in ("data.train_files", "data.val_files"):
-        if (files := script.values.get(key)) is not None:
-            listed = files if isinstance(files, list) else [files]
-            script.values[key] = [os.path.abspath(os.path.expanduser(str(file))) for file in listed]
-    if script.values.get("data.shuffle") is False and any("_max_samples" in key for key in script.values):
-        script.put("marl.task.options.shuffle", False)
-
-
 def _set_reward(script: Script) -> None:
     """The score function, DAPO's penalty for long responses, and its filter of groups."""
-    name = script.take(f"{FUNCTION}.name") or "compute_score"
+    name = script.values.pop(f"{FUNCTION}.name", None) or "compute_score"
     if path := script.values.get(f"{FUNCTION}.path"):
         script.become(f"{FUNCTION}.path", "marl.task.reward", f"{path}:{name}")
     enable, length, factor = (f"{BUFFER}.{name}" for name in ("enable", "len", "penalty_factor"))
     longest = "reward.reward_kwargs.max_resp_len"
     if not script.values.get(enable):
-        script.drop(*(key for key in script.values if key.startswith((f"{BUFFER}.", longest))))
+        script.drop_section(f"{BUFFER}.")
+        script.drop(longest)
     elif script.values.get(length) is None:
-        script.refuse(enable, REWARD)
+        script.refuse(REWARD, setting(enable, script.values.pop(enable)))
     else:
-        limit = "data.max_response_length" if script.values.get(longest) is None else longest
-        overlong: dict[str, float] = {"L": int(script.number(limit)), "C": int(script.number(length))}
+        limit = script.get(longest, script.get("data.max_response_length"))
+        overlong: dict[str, float] = {"L": int(limit), "C": int(script.values[length])}
         if script.values.get(factor) not in (None, 1):
-            overlong["factor"] = script.number(factor)
+            overlong["factor"] = script.values[factor]
         script.become(enable, "marl.algorithm.options.advantage.overlong", overlong)
         for key in (length, factor, longest):
-            script.take(key)
+            script.values.pop(key, None)
     groups = "algorithm.filter_groups"
     if script.values.get(f"{groups}.enable"):
-        most = int(script.number(f"{groups}.max_num_gen_batches", 0))
+        most = int(script.get(f"{groups}.max_num_gen_batches", 0))
         refill = min(most - 1, ROUNDS) if most > 0 else ROUNDS
         script.become(f"{groups}.enable", "marl.sampler.filter", {"no_variance": True, "refill": refill})
         for name in ("max_num_gen_batches", "metric", "max_inflight_gen_batches"):
-            script.take(f"{groups}.{name}")
+            script.values.pop(f"{groups}.{name}", None)
 
 
 def _set_training(script: Script) -> None:
@@ -331,22 +302,22 @@ def _set_training(script: Script) -> None:
         if "model" not in (script.values.get(part) or ["model"]):
             script.drop(part)  # resuming and export need all parts
     actor, log_prob = f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"
-    if script.values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") is not None and actor not in script.values:
-        script.add(actor, False)  # verl's default; with true, the size of a micro-batch has no effect
-    if actor in script.values and log_prob not in script.values:
-        script.add(log_prob, script.values[actor])
+    if script.values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") is not None:
+        script.values.setdefault(actor, False)  # verl's default; with true, the size of a micro-batch has no effect
+    if actor in script.values:
+        script.values.setdefault(log_prob, script.values[actor])
     section = "algorithm.rollout_correction."
     if script.values.get(f"{section}bypass_mode"):  # verl's V1 trainer reads the mode: PPO over the rollout's log-probs
-        script.drop(*(key for key in script.values if key.startswith(section) and not key.endswith("bypass_mode")))
+        script.drop_section(section, keep=f"{section}bypass_mode")
+    script.put("trainer.experiment_name", script.values.pop("trainer.experiment_name", None))
     key, test = "trainer.default_local_dir", "trainer.test_freq"
-    set_key(script.recipe, "trainer.experiment_name", script.take("trainer.experiment_name"))
     if script.values.get(key):
-        path = Path(os.path.abspath(os.path.expanduser(str(script.take(key)))))
+        path = Path(script.values.pop(key)).expanduser().absolute()
         script.put("marl.run", {"dir": str(path.parent), "name": path.name})
     script.drop(key)
-    if script.values.get("trainer.val_before_train") is False and script.number(test, -1) < 1:
-        script.add(test, AT_THE_END)
-        script.translated.append(("no validation", f"one at the end ({script.lines[test]})"))
+    if script.values.get("trainer.val_before_train") is False and script.get(test, -1) < 1:
+        script.values[test] = AT_THE_END
+        script.translated.append(f"no validation -> one at the end ({setting(test, AT_THE_END)})")
 
 
 def _set_team(script: Script) -> None:
@@ -357,55 +328,31 @@ def _set_team(script: Script) -> None:
         script.put("marl.workflow.name", "single")
     agents = marl.setdefault("agents", {AGENT: {"policy": AGENT}})
     policies = marl.setdefault("policies", {})
-    if isinstance(agents, dict) and isinstance(policies, dict):
-        for agent in agents.values():
-            if isinstance(agent, dict) and isinstance(agent.get("policy"), str):
-                policies.setdefault(agent["policy"], {})
-    gpus, nodes = (int(script.number(f"trainer.{key}", 1)) for key in ("n_gpus_per_node", "nnodes"))
+    for agent in agents.values():
+        if "policy" in agent:
+            policies.setdefault(agent["policy"], {})
+    gpus, nodes = (script.get(f"trainer.{key}", 1) for key in ("n_gpus_per_node", "nnodes"))
     if nodes > 1 and ADDRESS not in script.values:  # the running cluster, as `ray.init` chooses it
-        script.add(ADDRESS, "auto")
-        script.translated.append((f"trainer.nnodes={nodes}", script.lines[ADDRESS]))
-    if not (has_accelerator() or ADDRESS in script.values) or marl.get("pools") or not isinstance(policies, dict):
-        return
-    inside = [
-        policy
-        for policy in policies.values()
-        if isinstance(policy, dict) and not policy.get("endpoint") and not policy.get("script")
-    ]
-    if len(inside) < 2:
+        script.values[ADDRESS] = "auto"
+        script.translated.append(f"trainer.nnodes={nodes} -> {ADDRESS}=auto")
+    inside = [policy for policy in policies.values() if not policy.get("endpoint") and not policy.get("script")]
+    if not (has_accelerator() or ADDRESS in script.values) or marl.get("pools") or len(inside) < 2:
         return
     groups = sum(not policy.get("base") for policy in inside) + any(policy.get("base") for policy in inside)
     marl["pools"] = {POOL: {"gpus": gpus, "nodes": nodes}}
-    share = round(script.number(f"{ARR}.{SHARE}") / groups, 3)
+    share = round(script.get(f"{ARR}.{SHARE}") / groups, 3)
     for policy in inside:
         policy["pool"] = POOL
         policy.setdefault("rollout", {}).setdefault("gpu_memory_utilization", share)
     if script.values.get(f"{ROLLOUT}.free_cache_engine") is False:
         script.drop(f"{ROLLOUT}.free_cache_engine")
     text = f"marl.pools.{POOL}={{gpus: {gpus}, nodes: {nodes}}}, {SHARE}={share:g} each"
-    script.translated.append((f"the GPUs of the script, shared by {len(inside)} policies", text))
+    script.translated.append(f"the GPUs of the script, shared by {len(inside)} policies -> {text}")
 
 
-def _settle(script: Script, key: str, critic: bool, values: Mapping[str, Any]) -> None:
-    """Pass a key on to verl, drop it, or refuse it; `values` are those of all keys."""
-    value, reason = script.values[key], verdict(key)
-    if value in HARMLESS.get(key, ()) or (key.startswith("critic.") and not critic):
-        script.drop(key)
-    elif value not in ALLOWED_VALUES.get(key, (value,)):
-        script.refuse(key, SERVER if key.endswith("name") else ENGINE)
-    elif key == "trainer.resume_mode":
-        script.refuse(key, CHECKPOINT)
-    elif reason == DROP or (reason != PASS and _harmless(values, key, value)):
-        script.drop(key)
-    elif reason != PASS or not _known(key):
-        script.refuse(key, "this version of verl has no such key" if reason == PASS else reason)
-    else:
-        set_key(script.recipe, f"marl.{key}" if key.startswith("critic.") else key, value)
-
-
-def _harmless(values: Mapping[str, Any], key: str, value: Any) -> bool:
+def _harmless(values: Mapping[str, Any], key: str) -> bool:
     """Whether a value is verl's default, switches off what is off by default, or is in a section that is off."""
-    usual = defaults()
+    usual, value = defaults(), values[key]
     unset = key in usual and (usual[key] is None or "${" in str(usual[key]))
     if value == usual.get(key) or (unset and not value):
         return True
@@ -421,24 +368,11 @@ def _harmless(values: Mapping[str, Any], key: str, value: Any) -> bool:
     return False
 
 
-def _known(key: str) -> bool:
-    """Whether verl's config or a run reads a key."""
-    above = defaults().get(key.rpartition(".")[0], 0)
-    added = any(f"{key}.".startswith(f"{name}.") for name in ADDED)
-    return key in defaults() or bool(OPEN.fullmatch(key)) or added or above in ({}, None)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def set_key(content: dict[str, Any], key: str, value: Any, keep: bool = False) -> None:
-    """Set a dotted key of nested mappings; `keep`: not where it is set. MarlError for a key below a single value."""
+    """Set a dotted key of nested mappings; `keep`: not where it is set."""
     *sections, last = key.split(".")
     for section in sections:
         content = content.setdefault(section, {})
-        if not isinstance(content, dict):
-            raise MarlError(f"'{key}' cannot be set: '{section}' is a single value")
     before = content.get(last)
     if isinstance(before, dict) and isinstance(value, dict):
         content[last] = {**value, **before} if keep else {**before, **value}
