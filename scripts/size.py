@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (27_160, 18_000),
     "raises per 1,000 lines of the core": (15.9, 12),
-    "lines of distributions": (21_550, 17_000),
-    "lines of tests": (37_240, 32_000),
+    "lines of distributions": (21_070, 17_000),
+    "lines of tests": (37_180, 32_000),
     "exported names": (135, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),

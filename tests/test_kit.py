@@ -58,13 +58,6 @@ class Never(Workflow):
         return "an answer"
 
 
-class Raw(Workflow):
-    """An action where a text is wanted."""
-
-    async def run(self, task: Task, team: Team) -> Any:
-        return {"drafts": (await team["solver"].act(task.prompt),)}
-
-
 class Unsteady(Workflow):
     """A workflow in which `change` differs from run to run."""
 
@@ -94,11 +87,6 @@ def test_every_agent_must_act() -> None:
         check_workflow(Alone(), TASK, TWO)
     with pytest.raises(MarlError, match="unknown scripted agent 'verifer': did you mean 'verifier'"):
         check_workflow(Alone(), TASK, TWO, may_not_act=("verifer",))
-
-
-def test_an_action_is_no_answer() -> None:
-    with pytest.raises(AssertionError, match=r"has an Action as answer or proposal"):
-        check_workflow(Raw(), TASK, ScriptedPolicy({"solver": "4"}))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ is our own.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from marl_verl_games import log
 from marl_verl_games.game import Played, play
 from marl_verl_games.game_workflows import PLANNER, GamePlayer, GameWorkflow, game_of
@@ -16,7 +18,7 @@ from marl_verl_math.python_tool import program_in, run_python
 from marl_verl import Task
 from marl_verl.episode import Team
 
-CALLER, WALKER = "tool-caller", "walker"
+CALLER = "tool-caller"
 
 
 class ToolCallerPlanner(GameWorkflow):
@@ -55,6 +57,4 @@ class ToolCallerPlanner(GameWorkflow):
 class OneChatWalker(GamePlayer):
     """One agent plans and moves, turn by turn, without a tool: the single-agent baseline."""
 
-    async def run(self, task: Task, team: Team) -> str:
-        """Return the moves as a `log`."""
-        return await self.alone(task, team, WALKER)
+    player: ClassVar[str] = "walker"

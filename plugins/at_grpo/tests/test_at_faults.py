@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_games import log
-from marl_verl_games.board import WORDS, Board
+from marl_verl_games.board import WORDS
+from marl_verl_games.game import executed
+from marl_verl_games.path_game import PathGame
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
 from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import PlannerExecutor
@@ -95,12 +97,12 @@ def test_the_state_moves_on_with_the_best_candidate(problems: list[Task], trees:
     moved = 0
     for task, sample in zip(problems, trees, strict=True):
         (episode,) = sample.episodes
-        lines, board = log.read(episode.answer), Board.of(task)
+        lines, start = log.read(episode.answer), PathGame.of(task)
         for turn in episode.turns:
             beside = [each for each in sample.turns if (each.agent, each.turn) == (turn.agent, turn.turn)]
             assert sum(turn.rewards.values()) == max(sum(each.rewards.values()) for each in beside)
             if turn.agent == PLANNER:
-                at = log.executed(board, lines[: 2 * turn.turn]).cell
+                at = executed(start, lines[: 2 * turn.turn]).game.cell
                 assert shown_to(turn).startswith(f"at {at} ")
                 moved += at != task.data["start"]
     assert moved >= len(problems)

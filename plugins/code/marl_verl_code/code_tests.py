@@ -9,20 +9,17 @@ programs run in the sandbox, and the event loop is not blocked.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, current
 
 from marl_verl import MarlError, Task
 from marl_verl.errors import shown
-from marl_verl.options import Positive
-from marl_verl.tasks import PublicTasks, Split
+from marl_verl.tasks import PublicTasks
 from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]
@@ -31,7 +28,6 @@ FORMS: Sequence[Mapping[str, type]] = (
     {"entry": str, "args": list, "expected": object},
     {"entry": str, "assert": str},
 )
-REWARD_TESTS = 4
 TIMEOUTS = 3
 """After so many tests of a program that take too long, the others fail without running."""
 _CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)
@@ -44,40 +40,20 @@ class CodeWithTests(PublicTasks):
     Options:
         seconds: wall-clock limit of one test.
         megabytes: limit of the address space.
-        reward_tests: number of a task's tests, public ones first, that the role rewards of `coder-tester` run.
     """
 
     sets: ClassVar = SETS
     seconds: Seconds = 6.0
     megabytes: Megabytes = 1024
-    reward_tests: Positive = REWARD_TESTS
-
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """As `PublicTasks.generate`."""
-        return self.marked(super().generate(split, count, seed))
-
-    def read(self, path: Path, split: Split) -> list[Task]:
-        """As `PublicTasks.read`."""
-        return self.marked(super().read(path, split))
-
-    def marked(self, tasks: list[Task]) -> list[Task]:
-        """Tasks with `reward_tests` in their data, if it is not the default."""
-        if self.reward_tests == REWARD_TESTS:
-            return tasks
-        return [dataclasses.replace(task, data={**task.data, "reward_tests": self.reward_tests}) for task in tasks]
 
     def check(self, task: Task) -> None:
         tests_of(task, "public")
         tests_of(task, "private")
 
     async def score(self, task: Task, answer: Any) -> float:
-        """1 when a program passes all tests, else 0. Stops at the first failure. An empty program scores 0.
-
-        Raises:
-            MarlError: the answer is not text, or the task's tests are invalid.
-        """
+        """1 when a program passes all tests, else 0. Stops at the first failure. An empty program scores 0."""
         tests = [*tests_of(task, "public"), *tests_of(task, "private")]
-        return float(_program(answer) and (await run_tests(answer, tests, self._limits(), stop=True))[-1].passed)
+        return float(bool(answer.strip()) and (await run_tests(answer, tests, self._limits(), stop=True))[-1].passed)
 
     def reference(self, task: Task) -> Any:
         """The reference solution; None where the set has none."""
@@ -91,7 +67,7 @@ class CodeWithTests(PublicTasks):
         """
         tests = [*tests_of(task, "public"), *tests_of(task, "private")]
         passed = timeouts = 0
-        for test in tests if _program(answer) else ():
+        for test in tests if answer.strip() else ():
             (outcome,) = await run_tests(answer, [test], self._limits())
             passed += outcome.passed
             timeouts += outcome.verdict == "timeout"
@@ -100,11 +76,11 @@ class CodeWithTests(PublicTasks):
         return {"pass_rate": passed / len(tests)}
 
     async def public_score(self, task: Task, answer: Any) -> float:
-        """Share of the public tests that a program passes. MarlError as `score`, or where there is no public test."""
+        """Share of the public tests that a program passes. MarlError where there is no public test."""
         tests = tests_of(task, "public")
         if not tests:
             raise MarlError(f"task '{task.id}' has no public tests: nothing can be chosen by its public score")
-        if not _program(answer):
+        if not answer.strip():
             return 0.0
         outcomes = await run_tests(answer, tests, self._limits())
         return sum(outcome.passed for outcome in outcomes) / len(tests)
@@ -169,9 +145,3 @@ def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, Any]]:
 
 def _has(test: Mapping[str, Any], form: Mapping[str, type]) -> bool:
     return all(name in test and isinstance(test[name], kind) for name, kind in form.items())
-
-
-def _program(answer: Any) -> bool:
-    if not isinstance(answer, str):
-        raise MarlError(f"code-with-tests scores a program as text, got {type(answer).__name__}")
-    return bool(answer.strip())

@@ -6,7 +6,7 @@ Source: AT-GRPO, arXiv 2510.11062: up to 5 turns, until the program passes all t
     code-tester   share of the tester's tests that the reference solution passes, + the share of the task's tests that
                   the coder's program of the same turn passes
 
-Of the task's tests, the first `data.reward_tests` (4) count, public ones first. Without a reference solution the first
+Of the task's tests, the first 4 count, public ones first. Without a reference solution the first
 term of the tester is 0; an act without tests keeps that of the act before. Tests are those of the problem's form: input
 and output, or calls of its function, which are run as calls.
 
@@ -27,12 +27,13 @@ from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl_code.code_tests import REWARD_TESTS, run_tests, tests_of
+from marl_verl_code.code_tests import run_tests, tests_of
 from marl_verl_code.refine_code import how, program_in
 
 CODER, TESTER = "coder", "tester"
 MOST = 8
 """Number of a tester's tests that count; more are ignored."""
+REWARD_TESTS = 4
 SECONDS, MEGABYTES = 6.0, 1024
 _PYTHON = re.compile(r"```python3?[^\S\n]*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
 _BLOCK = r":?(?:\*\*)?:?\s*```(?:(?:text|txt|plaintext|python|json|input|output)?[^\S\n]*\n)?(.*?)```"
@@ -167,5 +168,4 @@ async def tester_reward(task: Task, turn: Turn, episode: Episode) -> float:
 
 
 def _counted(task: Task) -> list[Any]:
-    count = task.data.get("reward_tests", REWARD_TESTS)
-    return [*tests_of(task, "public"), *tests_of(task, "private")][:count]
+    return [*tests_of(task, "public"), *tests_of(task, "private")][:REWARD_TESTS]

@@ -64,24 +64,24 @@ class JointCode(PublicTasks):
             raise MarlError(f"task '{task.id}' has no test that calls '{entry_of(task)}' or 'candidate'")
 
     def score(self, task: Task, answer: Any) -> float:
-        """The sum of the levels, 0 to 4. MarlError for another answer, or a task without entry or tests."""
-        return sum(judged(task, *_codes(answer), self._limits())[0].values())
+        """The sum of the levels, 0 to 4."""
+        return sum(self._judged(task, answer)[0].values())
 
     def success(self, task: Task, answer: Any) -> bool:
         """Whether `enough` of the tests pass."""
-        return share(judged(task, *_codes(answer), self._limits())[1]) >= self.enough
+        return share(self._judged(task, answer)[1]) >= self.enough
 
     def measures(self, task: Task, answer: Any) -> dict[str, float]:
         """`pass_rate`: the share of the tests that both functions together pass."""
-        return {"pass_rate": share(judged(task, *_codes(answer), self._limits())[1])}
+        return {"pass_rate": share(self._judged(task, answer)[1])}
 
     def public_score(self, task: Task, answer: Any) -> float:
         """1 if both functions are there, with a return, and parse together, else 0: computed without the tests."""
-        helper, main = _functions(task, *_codes(answer))
+        helper, main = _functions(task, answer[HELPER], answer[MAIN])
         return float(returns(helper) and returns(main) and _program(task, helper, main) is not None)
 
-    def _limits(self) -> Limits:
-        return Limits(self.seconds, self.megabytes)
+    def _judged(self, task: Task, answer: Mapping[str, str]) -> tuple[dict[str, float], tuple[Outcome, ...]]:
+        return judged(task, answer[HELPER], answer[MAIN], Limits(self.seconds, self.megabytes))
 
 
 class TwoCoders(Workflow):
@@ -307,16 +307,4 @@ def _tests_of(task: Task) -> tuple[str, ...]:
 def _coders(names: Sequence[str], feedback: Feedback) -> tuple[str, ...]:
     if (EXPERT in names) != (feedback == "expert"):
         raise MarlError(f"two-coders needs the agent '{EXPERT}' with feedback expert, and only then")
-    agents = [name for name in names if name != EXPERT]
-    if set(agents) == {CODER}:
-        return (CODER,)
-    if set(agents) != {HELPER, MAIN}:
-        raise MarlError(f"two-coders needs the agents '{HELPER}' and '{MAIN}', or '{CODER}': got {', '.join(agents)}")
-    return HELPER, MAIN
-
-
-def _codes(answer: Any) -> tuple[str, str]:
-    """The codes of an answer. MarlError for another form."""
-    if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (HELPER, MAIN)):
-        return answer[HELPER], answer[MAIN]
-    raise MarlError(f"joint-code scores two codes, {{'helper': text, 'main': text}}, got {answer!r:.60}")
+    return (CODER,) if CODER in names else (HELPER, MAIN)

@@ -35,10 +35,6 @@ class SmallPrograms(DrawnTasks, CodeWithTests):
     agents = (CODER, TESTER)
     largest: Annotated[int, Interval(ge=9, le=999)] = 99
 
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. MarlError if the split has fewer."""
-        return self.marked(super().generate(split, count, seed))
-
     def vocabulary(self) -> list[str]:
         """Words of observations and answers, from which the byte pairs are learnt."""
         numbers = [str(number) for number in range(self.largest + 1)]

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from marl_verl import MarlError, Task, Workflow
+from annotated_types import Interval
+
+from marl_verl import Task, Workflow
+from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, Split, held_out, quick
 
 if TYPE_CHECKING:
@@ -45,19 +48,15 @@ class SecondGuessTasks(DrawnTasks):
     quick = True
     name = "second-guess"
     agents = (SOLVER, VERIFIER, REVISER)
-    likely: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.likely <= 1:
-            raise MarlError(f"likely must be 0.5 to 1, got {self.likely}")
+    likely: Annotated[float, Interval(ge=0.5, le=1)] = 0.5
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is the box with the prize, else 0. MarlError unless it is a text."""
-        return float(inside(task, _text(answer)) in PRIZES)
+        """1 when the answer is the box with the prize, else 0."""
+        return float(inside(task, answer.strip()) in PRIZES)
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is one of the two boxes, else 0. MarlError unless a text."""
-        return float(_text(answer) in candidates(task))
+        """1 when the answer is one of the two boxes, else 0."""
+        return float(answer.strip() in candidates(task))
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
@@ -72,7 +71,6 @@ class SecondGuessTasks(DrawnTasks):
         return _SHOWN[agent](task, rng, rng.random() < good)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        """One random task, or None where the draw is no task of this split."""
         boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
         place, prize = rng.choice(PLACES), rng.choice(PRIZES)
         # with 0.5 nothing is drawn, so that a seed keeps its tasks
@@ -80,8 +78,7 @@ class SecondGuessTasks(DrawnTasks):
             place = PLACES[0]
         things[place] = prize
         prompt = f"boxes {' '.join(boxes)}"
-        is_test = held_out(prompt, HELD_OUT)
-        if is_test != (split == "test"):
+        if held_out(prompt, HELD_OUT) != (split == "test"):
             return None
         name = f"second-guess {prompt} {prize} in {boxes[place]}"
         return Task(name, prompt, {"boxes": boxes, "things": things})
@@ -107,12 +104,6 @@ def _verifier_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, st
 
 _SHOWN = {SOLVER: _solver_shown, VERIFIER: _verifier_shown, REVISER: _reviser_shown}
 """Agent -> how a task is shown to it, with a right or a careless answer."""
-
-
-def _text(answer: Any) -> str:
-    if not isinstance(answer, str):
-        raise MarlError(f"second-guess scores the number of a box as text, got {type(answer).__name__}")
-    return answer.strip()
 
 
 def candidates(task: Task) -> list[str]:
@@ -150,13 +141,9 @@ class SecondGuess(Workflow):
         unparseable: the verdict if the verifier's cannot be parsed. Its action is marked invalid in both cases.
     """
 
-    rounds: int = 2
+    rounds: Positive = 2
     after_rejection: Literal["solver", "reviser"] = "solver"
     unparseable: Literal["approve", "reject"] = "approve"
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise MarlError(f"rounds must be 1 or more, got {self.rounds}")
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the last guess."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -79,8 +80,8 @@ class SeatedTasks(TaskSet):
 
     def score(self, task: Task, answer: Any) -> float | dict[str, float]:
         """The outcome of seat `side`, or the mean of all seats; with `sides`, that of the seats of each. MarlError for
-        an answer without outcomes, or of another number of seats."""
-        outcomes = outcomes_in(answer)
+        another number of seats than sides."""
+        outcomes: list[float] = answer["outcomes"]
         if self.sides:
             if len(self.sides) != len(outcomes):
                 problem = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(outcomes)}"
@@ -89,13 +90,7 @@ class SeatedTasks(TaskSet):
                 name: [outcomes[seat] for seat, side in enumerate(self.sides) if side == name] for name in self.sides
             }
             return {side: sum(outcomes) / len(outcomes) for side, outcomes in seats.items()}
-        if self.side is None:
-            return sum(outcomes) / len(outcomes)
-        if self.side >= len(outcomes):
-            raise MarlError(
-                f"marl.task.options.side is {self.side}, but the game has the seats 0 to {len(outcomes) - 1}"
-            )
-        return outcomes[self.side]
+        return sum(outcomes) / len(outcomes) if self.side is None else outcomes[self.side]
 
 
 class Seated(Workflow):
@@ -139,24 +134,11 @@ class Seated(Workflow):
         return answer
 
 
-def outcomes_in(answer: Any) -> list[float]:
-    """The outcomes of an answer. MarlError if it has none."""
-    outcomes = answer.get("outcomes") if isinstance(answer, Mapping) else None
-    if (
-        not isinstance(outcomes, list)
-        or not outcomes
-        or not all(isinstance(outcome, int | float) for outcome in outcomes)
-    ):
-        raise MarlError(f"a game is scored from a mapping with 'outcomes', one number per seat, got {answer!r:.60}")
-    return [float(outcome) for outcome in outcomes]
-
-
 @quick
 def player_outcome(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: the outcome of the agent's seat (of several seats, the mean), on each of its turns."""
-    outcomes = outcomes_in(episode.answer)
-    mine = [outcomes[seat] for seat, agent in enumerate(episode.answer["seats"]) if agent == turn.agent]
-    return sum(mine) / len(mine)
+    pairs = zip(episode.answer["outcomes"], episode.answer["seats"], strict=True)
+    return statistics.fmean(outcome for outcome, agent in pairs if agent == turn.agent)
 
 
 @quick

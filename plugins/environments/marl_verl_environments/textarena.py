@@ -16,12 +16,10 @@ from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedT
 
 LANGUAGE_MODEL = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
 """Games whose moves are judged or answered by a language model of a web service."""
-BROKEN = ("CharacterConclave", "ScorableGames")
-"""Games that raise an exception in textarena 0.7.4, at their first messages or at the start."""
+BROKEN = ("Bandit", "CharacterConclave", "Checkers", "FifteenPuzzle", "ScorableGames", "Tak")
+"""Games that raise an exception in textarena 0.7.4, at the start or when they are won; Bandit rewards regret."""
 TWO_SEATS = ("Briscola", "Golf")
 """Games of two or more players that raise an exception at the end with more than two in textarena 0.7.4."""
-MISCALLED = ("Checkers", "FifteenPuzzle", "Tak")
-"""Games of textarena 0.7.4 that raise an exception when they are won: they name the winner in another way."""
 SEATS = (2, 1, 3, 4, 5, 6, 7)
 LONGEST = 100  # moves of a demonstrated game
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
@@ -80,8 +78,7 @@ class TextArenaGame:
         self._rewards: Mapping[int, Any] = {}
         with self._random.used(), redirect_stdout(io.StringIO()):  # some games print their search for a puzzle
             self._env = _made(env, arguments)
-            self._game = _game_of(env)
-            if self._game in TWO_SEATS and seats > 2:
+            if _game_of(env) in TWO_SEATS and seats > 2:
                 raise MarlError(f"textarena '{env}' cannot be played by {seats} agents: it fails at the end")
             try:
                 self._env.reset(num_players=seats, seed=seed)
@@ -120,10 +117,7 @@ class TextArenaGame:
 
     def outcomes(self) -> list[float]:
         rewards = [self._rewards.get(seat, 0.0) for seat in range(self._seats)]
-        outcomes = [float(reward) if isinstance(reward, int | float) else LOST for reward in rewards]
-        if self._game == "Bandit" and self._over and outcomes[0] >= 0:  # TextArena's reward is the regret of the button
-            return [1.0 if outcomes[0] == 0 else -outcomes[0]]
-        return outcomes
+        return [float(reward) if isinstance(reward, int | float) else LOST for reward in rewards]
 
     def _seen(self) -> dict[int, str]:
         with self._random.used():
@@ -135,17 +129,9 @@ class TextArenaGame:
         return {player: text}
 
     def _watch(self) -> None:
-        """Record what the game says of an illegal move: it tells the player only. Correct calls at a game's end that
-        raise an exception."""
+        """Record what the game says of an illegal move: it tells the player only."""
         state = self._env.state
-        refuse, win = state.set_invalid_move, getattr(state, "set_winner", None)
-        if self._game in MISCALLED:
-
-            def won(player_id: int = 0, reason: str = "", player_ids: Any = None) -> None:
-                player = player_id if player_ids is None else player_ids
-                state.set_outcome(1.0, reason) if win is None else win(player, reason)
-
-            state.set_winner = state.set_winners = won
+        refuse = state.set_invalid_move
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             self._refused = str(
@@ -181,11 +167,7 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
         except LookupError as error:
             data = "python -m nltk.downloader words averaged_perceptron_tagger_eng"
             raise MarlError(f"{problem}: it needs data of NLTK: {data}") from error
-        except SyntaxError as error:
-            raise MarlError(f"{problem}: its source needs Python 3.12") from error
-        except (ImportError, FileNotFoundError) as error:
-            raise MarlError(f"{problem}: the package lacks a file of it ({type(error).__name__})") from error
-        except (TypeError, ValueError, AssertionError) as error:
+        except Exception as error:
             raise MarlError(f"{problem} with marl.task.options.arguments {dict(arguments)}: {error}") from error
 
 

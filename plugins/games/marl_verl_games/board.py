@@ -1,42 +1,29 @@
-"""A square board with walls: the result of moves, and the distance to the goal."""
+"""A square board with walls, and the distance to its goal."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marl_verl import Task
-from marl_verl_games.moves import listed
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """Move -> (rows down, columns to the right)."""
 
 WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
 _MEANT = {**WORDS, **{move.lower(): move for move in STEPS}}
+_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def moves_in(text: str) -> tuple[str, ...] | None:
-    """The moves in a text, see `listed`. Lower case and words (`up`) are accepted."""
-    return listed(text, lambda word: _MEANT.get(word.lower()))
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The result of a sequence of moves.
-
-    Attributes:
-        cell: the final cell.
-        taken: number of moves that changed the cell.
-        refused: number of moves off the board or into a wall, which do not change the cell.
-        reached: whether the goal was reached; later moves are not executed.
-    """
-
-    cell: str
-    taken: int
-    refused: int
-    reached: bool
+    """The moves of a text: its last list in brackets, `["U", "R"]`, or, without one, all of its words; also in lower
+    case and in words (`up`). None without moves, or if anything else is among them."""
+    lists = _LIST.findall(text)
+    words = re.sub(r"[\s,'\"`]+", " ", lists[-1] if lists else text).split()
+    moves = [_MEANT.get(word.lower()) for word in words]
+    return tuple(move for move in moves if move) if moves and all(moves) else None
 
 
 @dataclass(frozen=True)
@@ -58,19 +45,6 @@ class Board:
         """The free cell that a move leads to; None at the edge, or before a wall."""
         near = _beside(self.size)[cell].get(move)
         return None if near in self.walls else near
-
-    def walk(self, cell: str, moves: Sequence[str]) -> Walk:
-        """Execute moves from a cell."""
-        taken = refused = 0
-        for move in moves:
-            if cell == self.goal:
-                break
-            near = self.beside(cell, move)
-            if near is None:
-                refused += 1
-            else:
-                cell, taken = near, taken + 1
-        return Walk(cell, taken, refused, cell == self.goal)
 
     def left(self, cell: str) -> int:
         """Length of a shortest walk to the goal; the number of cells if there is none."""

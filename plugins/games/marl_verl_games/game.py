@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from marl_verl_games import log
+
+G = TypeVar("G", bound="Game")
 
 
 class Game:
@@ -46,13 +48,13 @@ class Game:
         """The move that a word means, or None."""
         raise NotImplementedError
 
-    def after(self, move: str) -> Game | str:
+    def after(self, move: str) -> Self | str:
         """The state after a move, or why it is refused."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Played:
+class Played(Generic[G]):
     """The result of a sequence of moves.
 
     Attributes:
@@ -61,7 +63,7 @@ class Played:
         refused: (move, why) of the refused moves of the sequence.
     """
 
-    game: Game
+    game: G
     made: int = 0
     refused: tuple[tuple[str, str], ...] = ()
 
@@ -71,7 +73,7 @@ class Played:
         return self.game.solved or self.made >= self.game.most_moves
 
 
-def play(before: Played, moves: Sequence[str]) -> Played:
+def play(before: Played[G], moves: Sequence[str]) -> Played[G]:
     """Make moves, also after a refused one; those after the end of the game are not made."""
     now = Played(before.game, before.made)
     for move in moves:
@@ -85,12 +87,12 @@ def play(before: Played, moves: Sequence[str]) -> Played:
     return now
 
 
-def executed(game: Game, lines: Sequence[log.Line]) -> Played:
+def executed(game: G, lines: Sequence[log.Line]) -> Played[G]:
     """The result of all moves of the lines, from the first state; plans are ignored."""
     return play(Played(game), [move for line in lines if line.verb == "moves" for move in line.moves or ()])
 
 
-def outcome(game: Game, lines: Sequence[log.Line]) -> Game:
+def outcome(game: G, lines: Sequence[log.Line]) -> G:
     """The last state, with a plan on the last line executed as moves."""
     before = executed(game, lines[:-1])
     return play(before, lines[-1].moves or ()).game if lines else before.game

@@ -87,7 +87,7 @@ def _role(task: Task, turn: Turn, episode: Episode, empty: float) -> float:
     return own + (of_moves(before, same_turn.moves) if same_turn.moves else 0.0 if same_turn.words else NO_WORDS)
 
 
-def of_moves(before: Played, moves: tuple[str, ...]) -> float:
+def of_moves(before: Played[Game], moves: tuple[str, ...]) -> float:
     """The reward of moves from a state."""
     values, reward, now = VALUES[type(before.game)], 0.0, before
     for move in moves:

@@ -7,23 +7,22 @@ the log so far is proposed as the answer, so that a candidate is scored by the s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import unknown
 from marl_verl.options import Positive
 from marl_verl_games import log
-from marl_verl_games.board import Board
 from marl_verl_games.game import Game, Played, play
 from marl_verl_games.lists import answered
 from marl_verl_games.path_game import PathGame
 from marl_verl_games.sokoban import Sokoban
 from marl_verl_games.sudoku import Sudoku
 
-PLANNER, EXECUTOR, PLAYER = "planner", "executor", "player"
+PLANNER, EXECUTOR = "planner", "executor"
 GAMES: dict[str, Callable[[Task], Game]] = {
-    "plan-path": lambda task: PathGame(Board.of(task), str(task.data["start"])),
+    "plan-path": PathGame.of,
     "sokoban": lambda task: Sokoban.of(task.data["rows"]),
     "sudoku": lambda task: Sudoku.of(task.data),
 }
@@ -46,7 +45,7 @@ class GameWorkflow(Workflow):
 
     turns: Positive = 5
 
-    def seen(self, last: Played, turn: int) -> str:
+    def seen(self, last: Played[Game], turn: int) -> str:
         """What all agents see at the start of a turn, after the moves of the turn before."""
         game = last.game
         parts = [game.rules, game.drawn(), f"Legal moves now: {game.legal() or 'none'}."]
@@ -88,17 +87,15 @@ class GamePlannerExecutor(GameWorkflow):
 
 
 class GamePlayer(GameWorkflow):
-    """One agent plays alone: the single-agent baseline."""
+    """One agent, named `player`, plays alone: the single-agent baseline."""
+
+    player: ClassVar[str] = "player"
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the moves as a `log`."""
-        return await self.alone(task, team, PLAYER)
-
-    async def alone(self, task: Task, team: Team, agent: str) -> str:
-        """All turns of an agent that plays alone."""
         lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
-            lines.append(await self.line(team, agent, "moves", self.seen(last, turn), last.game))
+            lines.append(await self.line(team, self.player, "moves", self.seen(last, turn), last.game))
             team.propose(log.written(lines))
             last = play(last, lines[-1].moves or ())
             if last.over:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError
-from marl_verl_games.board import Board, Walk
 
 Verb = Literal["plans", "moves"]
 NOTHING, EMPTY, NO_WORDS = "?", "[]", "[?]"
@@ -44,14 +43,8 @@ def written(lines: Sequence[Line]) -> str:
     return "\n".join(map(str, lines))
 
 
-def read(answer: Any) -> list[Line]:
-    """The lines of an answer.
-
-    Raises:
-        MarlError: the answer is not in the format of `written`.
-    """
-    if not isinstance(answer, str):
-        raise MarlError(f"a walk is scored from a text, got {type(answer).__name__}")
+def read(answer: str) -> list[Line]:
+    """The lines of an answer. MarlError unless it is in the format of `written`."""
     return [_line(text) for text in answer.splitlines()]
 
 
@@ -65,24 +58,13 @@ def _line(text: str) -> Line:
     return Line(agent, "plans" if verb == "plans" else "moves", known, moves != [NO_WORDS])
 
 
-def executed(board: Board, lines: Sequence[Line]) -> Walk:
-    """The walk of all moves in the lines, from the start; plans are ignored."""
-    return board.walk(board.start, [move for line in lines if line.verb == "moves" for move in line.moves or ()])
-
-
-def walk(board: Board, lines: Sequence[Line]) -> Walk:
-    """As `executed`, with a plan on the last line executed as moves."""
-    last = [Line(line.agent, "moves", line.moves) for line in lines[-1:]]
-    return executed(board, [*lines[:-1], *last])
-
-
 def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:
     """The lines of an episode's answer, and the number of the one that an act added.
 
     Raises:
         MarlError: the answer has no line for the act (a sampler whose states have no answer).
     """
-    lines = read("" if episode.answer is None else episode.answer)
+    lines = read(episode.answer or "")
     own = [number for number, line in enumerate(lines) if line.agent == turn.agent]
     if turn.turn >= len(own):
         raise MarlError(f"the answer has no line for turn {turn.turn} of agent '{turn.agent}'")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from marl_verl import Task
 from marl_verl_games.board import STEPS, Board, place
 from marl_verl_games.game import Game
 
@@ -24,6 +25,11 @@ class PathGame(Game):
     example: ClassVar[str] = '["U", "R"]'
     only_moves: ClassVar[bool] = True
 
+    @classmethod
+    def of(cls, task: Task) -> PathGame:
+        """The first state of a task."""
+        return cls(Board.of(task), str(task.data["start"]))
+
     @property
     def solved(self) -> bool:
         return self.cell == self.board.goal
@@ -33,6 +39,11 @@ class PathGame(Game):
         """Minus the distance to the goal without walls."""
         (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
         return -abs(row - goal_row) - abs(column - goal_column)
+
+    @property
+    def left(self) -> int:
+        """Length of a shortest walk to the goal."""
+        return self.board.left(self.cell)
 
     @property
     def shortest(self) -> int:
@@ -52,7 +63,7 @@ class PathGame(Game):
     def move(self, word: str) -> str | None:
         return word if word in STEPS else None
 
-    def after(self, move: str) -> PathGame | str:
+    def after(self, move: str) -> Self | str:
         if move not in STEPS:
             return "no move of this game"
         near = self.board.beside(self.cell, move)

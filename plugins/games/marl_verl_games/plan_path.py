@@ -9,14 +9,15 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import unknown
 from marl_verl.options import NonNegative, Positive
-from marl_verl.tasks import Split, held_out
+from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
 from marl_verl_games.board import STEPS, WORDS, Board, cells, place
+from marl_verl_games.game import outcome
+from marl_verl_games.path_game import PathGame
 
 HELD_OUT = 10  # one board in ten
-TRIES = 10_000  # random draws before the options are considered unsatisfiable
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"
 Size = Annotated[int, Interval(ge=2, le=26)]
@@ -40,40 +41,27 @@ class PlanPath(TaskSet):
     far: NonNegative = 0
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed.
-
-        Raises:
-            MarlError: the split has fewer tasks (small boards).
-        """
+        """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed. MarlError if
+        the split has fewer."""
         rng = random.Random(f"{type(self).__name__} {split} {seed}")
-        tasks: dict[str, Task] = {}
-        repeats = 0
-        while len(tasks) < count:
-            task = self._next(rng, split)
-            repeats += task.id in tasks
-            if repeats > TRIES + count:
-                few = f"{type(self).__name__}: found only {len(tasks)} of {count} different {split} tasks"
-                raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
-            tasks[task.id] = task
-        return list(tasks.values())
+        latest: dict[str, Task] = {}  # of a board that is drawn twice, with the landmark of the second time
+
+        def draw() -> Task | None:
+            task = self._draw(rng, split)
+            if task is None or not self._fit(task):
+                return None
+            latest[task.id] = task
+            return task
+
+        return [latest[task.id] for task in distinct(draw, count, split, type(self).__name__)]
 
     def score(self, task: Task, answer: Any) -> float:
         """1 where the moves reach the goal, else 0. MarlError: the answer is no log."""
-        return float(log.walk(Board.of(task), log.read(answer)).reached)
+        return float(outcome(PathGame.of(task), log.read(answer)).solved)
 
     def _fit(self, task: Task) -> bool:
         """Whether a board is accepted as a task."""
         return True
-
-    def _next(self, rng: random.Random, split: Split, easy: bool = False) -> Task:
-        """The next random task of the split; with `easy`, also one that `_fit` rejects."""
-        for _ in range(TRIES):
-            task = self._draw(rng, split)
-            if task is not None and (easy or self._fit(task)):
-                return task
-        raise MarlError(
-            f"{type(self).__name__}: no {split} task in {TRIES} random boards of this size, walls and reach"
-        )
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""
@@ -88,8 +76,7 @@ class PlanPath(TaskSet):
         if left == self.size**2 or left < self.near or (self.far and left > self.far):
             return None
         shown = f"{self.size} start {start} goal {goal} walls {' '.join(walls)}"
-        is_test = held_out(shown, HELD_OUT)
-        if is_test != (split == "test"):
+        if held_out(shown, HELD_OUT) != (split == "test"):
             return None
         data = {"size": self.size, "walls": walls, "start": start, "goal": goal, "landmark": landmark}
         return Task(id=f"at-plan-path {shown}", prompt=board.drawn(start), data=data)
@@ -112,21 +99,20 @@ class TinyPlanPath(PlanPath):
     turns: Positive = 4
 
     def _fit(self, task: Task) -> bool:
-        if not self._reached(task, True, True):
-            return False
-        return not self._reached(task, True, False) and not self._reached(task, False, True)
+        best = ((True, True), (True, False), (False, True))
+        return [self._reached(task, *right) for right in best] == [True, False, False]
 
     def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
         """Whether a team reaches the goal; `planner`, `executor`: whether that agent acts right or carelessly."""
         board, at = Board.of(task), str(task.data["start"])
         for _ in range(self.turns):
             plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
-            if not plan:
+            if not plan or at == board.goal:
                 break
             move = around(board, at, plan) if executor else plan[0]
             if planner and executor and move not in plan:
                 return False  # a side step, whose direction neither agent can know
-            at = board.walk(at, [move]).cell
+            at = board.beside(at, move) or at
         return at == board.goal
 
     def vocabulary(self) -> list[str]:
@@ -145,7 +131,7 @@ class TinyPlanPath(PlanPath):
         rng = random.Random(f"at-plan-path-tiny demonstrations {agent} {seed}")
         pairs: list[tuple[str, str]] = []
         while len(pairs) < count:
-            task = self._next(rng, "train", easy=True)
+            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "at-plan-path-tiny")
             board = Board.of(task)
             at = rng.choice([cell for cell in cells(self.size) if cell not in board.walls and cell != board.goal])
             right = rng.random() < good

@@ -29,6 +29,8 @@ from marl_verl.episode import Episode, Turn
 from marl_verl.tasks import quick
 from marl_verl_games import log
 from marl_verl_games.board import Board
+from marl_verl_games.game import Played, executed, play
+from marl_verl_games.path_game import PathGame
 
 STEP, INVALID, GOAL, OPTIMAL, FAIL = -0.01, -0.1, 1.0, 0.5, -1.0
 PAY = 10.0
@@ -36,40 +38,34 @@ PAY = 10.0
 
 @quick
 def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
-    """The reward of one act on a board; -0.1 without moves.
-
-    Raises:
-        MarlError: the episode's answer has no line for the act (a sampler whose states have no answer).
-    """
+    """The reward of one act on a board; -0.1 without moves. MarlError as `log.line_of`."""
     lines, number = log.line_of(turn, episode)
-    board, line = Board.of(task), lines[number]
-    before = log.executed(board, lines[:number])
+    line, before = lines[number], executed(PathGame.of(task), lines[:number])
     over = episode.finished and number == len(lines) - 1
     if line.moves is None:
         return INVALID + (FAIL if over else 0.0)
-    walk = board.walk(before.cell, line.moves)
-    reward = board.left(before.cell) - board.left(walk.cell) + STEP * walk.taken + INVALID * walk.refused
-    if walk.reached:
-        shortest = before.refused + walk.refused == 0 and before.taken + walk.taken == board.left(board.start)
+    after = play(before, line.moves)
+    refused = len(after.refused)
+    taken = after.made - before.made - refused
+    reward = before.game.left - after.game.left + STEP * taken + INVALID * refused
+    if after.game.solved:
+        shortest = not before.refused and not refused and after.made == after.game.shortest
         return reward + GOAL + (OPTIMAL if shortest else 0.0)
     return reward + (FAIL if over else 0.0)
 
 
 @quick
 def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
-    """The reward of one plan, on the board without walls.
-
-    Raises:
-        MarlError: as `at_plan_path`.
-    """
+    """The reward of one plan, on the board without walls. MarlError as `log.line_of`."""
     lines, number = log.line_of(turn, episode)
-    board, moves = Board.of(task), lines[number].moves
+    before, moves = executed(PathGame.of(task), lines[:number]).game, lines[number].moves
     if moves is None:
         return INVALID
-    at = log.executed(board, lines[:number]).cell
-    free = Board(board.size, frozenset(), at, board.goal)
-    walk = free.walk(at, moves)
-    return free.left(at) - free.left(walk.cell) + STEP * walk.taken + INVALID * walk.refused + GOAL * walk.reached
+    free = PathGame(Board(before.board.size, frozenset(), before.cell, before.board.goal), before.cell)
+    after = play(Played(free), moves)
+    refused = len(after.refused)
+    taken = after.made - refused
+    return free.left - after.game.left + STEP * taken + INVALID * refused + GOAL * after.game.solved
 
 
 @quick

@@ -25,6 +25,4 @@ def marl_register(registry: Registry) -> None:
     registry.reward("sudoku", "marl_verl_games.game_rewards:game")
     registry.reward("sudoku-program", "marl_verl_games.game_rewards:program")
     registry.workflow("text-solver-verifier", "marl_verl_games.text_teams:TextSolverVerifier")
-    registry.workflow("text-parallel", "marl_verl_games.text_teams:TextParallel")
-    registry.workflow("text-pipeline", "marl_verl_games.text_teams:TextPipeline")
     registry.workflow("text-discussion", "marl_verl_games.text_teams:TextDiscussion")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Interval
 
@@ -75,7 +76,7 @@ class Sokoban(Game):
     def move(self, word: str) -> str | None:
         return word if word in STEPS else None
 
-    def after(self, move: str) -> Sokoban | str:
+    def after(self, move: str) -> Self | str:
         if move not in STEPS:
             return "no move of this game"
         down, right = STEPS[move]
@@ -83,11 +84,11 @@ class Sokoban(Game):
         if self._blocked(to):
             return "a wall"
         if to not in self.boxes:
-            return Sokoban(self.size, self.walls, self.goals, self.boxes, to)
+            return dataclasses.replace(self, player=to)
         behind = (to[0] + down, to[1] + right)
         if self._blocked(behind) or behind in self.boxes:
             return "the box cannot move"
-        return Sokoban(self.size, self.walls, self.goals, self.boxes - {to} | {behind}, to)
+        return dataclasses.replace(self, boxes=self.boxes - {to} | {behind}, player=to)
 
     def shortest(self) -> list[str] | None:
         """A shortest solution, by breadth-first search; None if there is none within `MOST_STATES` states."""

@@ -7,7 +7,7 @@ import itertools
 import random
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError
@@ -78,7 +78,7 @@ class Sudoku(Game):
     def move(self, word: str) -> str | None:
         return word.lower() if PLACED.fullmatch(word.lower()) else None
 
-    def after(self, move: str) -> Sudoku | str:
+    def after(self, move: str) -> Self | str:
         if not PLACED.fullmatch(move):
             return "no move of this game"
         row, column, digit = (int(part) - on for part, on in zip(PLACED.findall(move)[0], (1, 1, 0), strict=True))

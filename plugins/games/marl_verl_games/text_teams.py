@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
-from marl_verl.errors import MarlError
 from marl_verl.options import Positive
 
 SOLVER, VERIFIER = "solver", "verifier"
@@ -46,30 +45,6 @@ class TextSolverVerifier(Workflow):
         return draft.text
 
 
-class TextParallel(Workflow):
-    """All agents but the last answer on their own; the last one sees their answers and gives the team's."""
-
-    async def run(self, task: Task, team: Team) -> str:
-        *workers, judge = _at_least_two(self, team)
-        actions = await team.act(dict.fromkeys(workers, task.prompt))
-        team.propose(vote({agent: action.text for agent, action in actions.items()}))
-        drafts = "\n\n".join(f"Answer {number}:\n{actions[agent].text}" for number, agent in enumerate(workers, 1))
-        final = await team[judge].act(f"{task.prompt}\n\n{drafts}\n\nGive the right answer.")
-        return final.text
-
-
-class TextPipeline(Workflow):
-    """The agents answer one after the other, each with the answer before it; the last one's is the team's."""
-
-    async def run(self, task: Task, team: Team) -> str:
-        text = ""
-        for agent in _at_least_two(self, team):
-            before = f"\n\nThe answer so far:\n{text}\n\nCheck and improve it." if text else ""
-            text = (await team[agent].act(f"{task.prompt}{before}")).text
-            team.propose(text)
-        return text
-
-
 class TextDiscussion(Workflow):
     """All agents answer, see each other's answers, and answer again; the most frequent last answer is the team's.
 
@@ -82,7 +57,7 @@ class TextDiscussion(Workflow):
     async def run(self, task: Task, team: Team) -> str:
         said: dict[str, str] = {}
         for _ in range(self.rounds):
-            actions = await team.act({agent: _others(task, agent, said) for agent in _at_least_two(self, team)})
+            actions = await team.act({agent: _others(task, agent, said) for agent in team.agents})
             said = {agent: actions[agent].text for agent in team.agents}
             team.propose(vote(said))
         return vote(said)
@@ -106,9 +81,3 @@ def _others(task: Task, agent: str, said: Mapping[str, str]) -> str:
         return task.prompt
     others = "\n\n".join(f"Another agent's answer:\n{text}" for who, text in said.items() if who != agent)
     return f"{task.prompt}\n\nYour answer was:\n{said[agent]}\n\n{others}\n\nAnswer again."
-
-
-def _at_least_two(workflow: Workflow, team: Team) -> tuple[str, ...]:
-    if len(team.agents) < 2:
-        raise MarlError(f"{type(workflow).__name__} needs two agents or more, got {', '.join(team.agents)}")
-    return team.agents

@@ -6,7 +6,9 @@ from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
 from marl_verl_games import log
-from marl_verl_games.board import Board, moves_in
+from marl_verl_games.board import moves_in
+from marl_verl_games.game import executed
+from marl_verl_games.path_game import PathGame
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, planner_sees, solo_sees
 
 MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
@@ -42,14 +44,14 @@ class PlannerExecutor(_Turns):
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the plans and moves as a `log`."""
-        board, lines = Board.of(task), list[log.Line]()
+        start, lines = PathGame.of(task), list[log.Line]()
         for _ in range(self.turns):
-            at = log.executed(board, lines).cell
+            at = executed(start, lines).game.cell
             lines.append(await self._line(team, PLANNER, "plans", planner_sees(task, at)))
             team.propose(log.written(lines))
             lines.append(await self._line(team, EXECUTOR, "moves", executor_sees(task, at, lines[-1].moves)))
             team.propose(log.written(lines))
-            if log.executed(board, lines).reached:
+            if executed(start, lines).game.solved:
                 break
         return log.written(lines)
 
@@ -59,10 +61,10 @@ class OneWalker(_Turns):
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the moves as a `log`."""
-        board, lines = Board.of(task), list[log.Line]()
+        start, lines = PathGame.of(task), list[log.Line]()
         for _ in range(self.turns):
-            lines.append(await self._line(team, SOLO, "moves", solo_sees(task, log.executed(board, lines).cell)))
+            lines.append(await self._line(team, SOLO, "moves", solo_sees(task, executed(start, lines).game.cell)))
             team.propose(log.written(lines))
-            if log.executed(board, lines).reached:
+            if executed(start, lines).game.solved:
                 break
         return log.written(lines)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 from marl_verl_games import log
-from marl_verl_games.board import STEPS, Board, moves_in
+from marl_verl_games.board import Board, moves_in
+from marl_verl_games.game import Played, executed, play
+from marl_verl_games.path_game import PathGame
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, PlanPath, TinyPlanPath, around, bee_line
 from marl_verl_games.plan_path_rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
 
@@ -16,13 +17,14 @@ from marl_verl.errors import MarlError
 # a corridor around a wall: from c1 up to b1, a1, right, and down to c3 are six moves
 BOARD = Board(3, frozenset({"b2", "c2"}), start="c1", goal="c3")
 TASK = Task("corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"})
-moves = st.lists(st.sampled_from(sorted(STEPS)), max_size=8)
 TINY = TinyPlanPath()
 
 
 def test_a_walk_stops_at_walls_goes_on_from_there_and_ends_at_the_goal() -> None:
-    assert BOARD.walk("c1", ["R", "U", "D", "D", "L"]) == log.Walk("c1", taken=2, refused=3, reached=False)
-    assert BOARD.walk("c1", "UURRDDLL") == log.Walk("c3", taken=6, refused=0, reached=True)
+    start = Played(PathGame.of(TASK))
+    walk = play(start, ["R", "U", "D", "D", "L"])
+    assert (walk.game.cell, walk.made, [move for move, _ in walk.refused]) == ("c1", 5, ["R", "D", "L"])
+    assert play(start, "UURRDDLL") == Played(PathGame(BOARD, "c3"), 6)
     assert [BOARD.left(cell) for cell in ("c1", "b1", "a2", "c3", "b2")] == [6, 5, 3, 0, 9]
     assert BOARD.drawn("b1") == "...\n@#.\n.#G"
 
@@ -51,22 +53,18 @@ def test_a_board_is_in_one_split_whatever_the_seed(tasks: PlanPath) -> None:
 
 
 def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
-    def play(task: Task, planner: bool, executor: bool) -> bool:
+    def reached(task: Task, planner: bool, executor: bool) -> bool:
         lines: list[log.Line] = []
-        board = Board.of(task)
+        board, start = Board.of(task), PathGame.of(task)
         for _ in range(4):
-            at = log.executed(board, lines).cell
+            at = executed(start, lines).game.cell
             plan = bee_line(at, board.goal if planner else task.data["landmark"])
             if plan:
                 lines.append(log.Line(EXECUTOR, "moves", (around(board, at, plan) if executor else plan[0],)))
-        return log.executed(board, lines).reached
+        return executed(start, lines).game.solved
 
     for task in TINY.generate("test", 40, 0):
-        assert [play(task, *at_best) for at_best in ((True, True), (True, False), (False, True))] == [
-            True,
-            False,
-            False,
-        ]
+        assert [reached(task, *right) for right in ((True, True), (True, False), (False, True))] == [True, False, False]
         assert 2 <= Board.of(task).left(task.data["start"]) <= 4
 
 

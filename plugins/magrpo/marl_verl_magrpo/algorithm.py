@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Gt
 
 from marl_verl.algo.advantage import (
     SIBLINGS,
@@ -62,12 +63,10 @@ class JointAdvantage(GroupEstimator):
     mode: Literal["mean", "raw", "max", "rloo"] = "mean"
     normalize: bool = False
     std: Scale = Population()
-    min_std: float = 1e-6
+    min_std: Annotated[float, Gt(0)] = 1e-6
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", check_columns("group", self.group))
-        if not 0 < self.min_std < np.inf:
-            raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
 
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":

@@ -16,11 +16,14 @@ it. Neither agent can know the place before the other has communicated its half.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from marl_verl import MarlError, Task, Workflow
+from annotated_types import Interval
+
+from marl_verl import Task, Workflow
 from marl_verl.episode import Team
+from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, Split, held_out
 
 LEFT, RIGHT = "left", "right"
@@ -44,24 +47,17 @@ class Rendezvous(DrawnTasks):
     quick = True
     name = "rendezvous"
     agents = (LEFT, RIGHT, ALONE)
-    length: int = 2
+    length: Annotated[int, Interval(ge=1, le=4)] = 2
     shift: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.length <= 4:
-            raise MarlError(f"rendezvous: length must be 1 to 4, got {self.length}")
-
     def score(self, task: Task, answer: Any) -> float:
-        """r of a joint move. MarlError for anything but agent -> text."""
-        return joint_reward(task, _moves(answer))
+        """r of a joint move."""
+        return joint_reward(task, answer)
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """The share of agents that wrote the same whole place as the first, right or not: computed without the place.
-
-        Raises:
-            MarlError: the answer is not agent -> text.
-        """
-        moves = [text.split() for text in _moves(answer).values()]
+        """The share of agents that wrote the same whole place as the first, right or not: computed without the
+        place."""
+        moves = [text.split() for text in answer.values()]
         whole = len(moves[0]) == 2 * self.length and seen_as(task, " ".join(moves[0])) != NOTHING
         return sum(move == moves[0] for move in moves) / len(moves) if whole else 0.0
 
@@ -102,11 +98,9 @@ class Rendezvous(DrawnTasks):
         return " ".join([*invented, *digits] if agent == RIGHT else [*letters, *invented])
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        """One random task, or None where the draw is no task of this split."""
         letters, digits = rng.choices(LETTERS, k=self.length), rng.choices(DIGITS, k=self.length)
         words = " ".join([*letters, *digits])
-        is_test = held_out(words, HELD_OUT)
-        if is_test != (split == "test"):
+        if held_out(words, HELD_OUT) != (split == "test"):
             return None
         return Task(f"rendezvous {words}", f"meet at {words}", {"letters": letters, "digits": digits})
 
@@ -159,15 +153,11 @@ class Meet(Workflow):
         turns: number of joint moves.
     """
 
-    turns: int = 2
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise MarlError(f"rendezvous: turns must be at least 1, got {self.turns}")
+    turns: Positive = 2
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """The last joint move, agent -> text."""
-        agents = _players(team.agents)
+        agents = (ALONE,) if team.agents == (ALONE,) else (LEFT, RIGHT)
         moves: dict[str, str] | None = None
         for _ in range(self.turns):
             acted = await team.act({agent: sees(task, agent, moves) for agent in agents})
@@ -178,18 +168,3 @@ class Meet(Workflow):
             team.propose(moves)
         assert moves is not None
         return moves
-
-
-def _players(agents: Sequence[str]) -> tuple[str, ...]:
-    if set(agents) == {ALONE}:
-        return (ALONE,)
-    if set(agents) != {LEFT, RIGHT}:
-        raise MarlError(f"rendezvous needs the agents '{LEFT}' and '{RIGHT}', or '{ALONE}': got {', '.join(agents)}")
-    return LEFT, RIGHT
-
-
-def _moves(answer: Any) -> Mapping[str, str]:
-    """The moves of an answer. MarlError for another form."""
-    if isinstance(answer, Mapping) and answer and all(isinstance(text, str) for text in answer.values()):
-        return answer
-    raise MarlError(f"rendezvous scores a joint move, agent -> text, got {type(answer).__name__}")

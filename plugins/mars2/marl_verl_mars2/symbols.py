@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from marl_verl import MarlError, Task
+from marl_verl.options import NonNegative
 from marl_verl.tasks import DrawnTasks, Split, held_out
 
 SHIFTER, FLIPPER = "shifter", "flipper"
@@ -44,24 +47,20 @@ class SymbolTests(DrawnTasks):
     quick = True
     name = "symbol-tests"
     agents = tuple(KNOWN)
-    length: int = 3
-    hidden: int = 1
-    spill: float = 0.1
+    length: Annotated[int, Interval(ge=2, le=6)] = 3
+    hidden: NonNegative = 1
+    spill: Annotated[float, Interval(ge=0, le=1)] = 0.1
 
     def __post_init__(self) -> None:
-        if not 2 <= self.length <= 6:
-            raise MarlError(f"symbol-tests: length must be 2 to 6, got {self.length}")
-        if not 0 <= self.hidden < self.length:
-            raise MarlError(f"symbol-tests: hidden must be 0 to {self.length - 1}, got {self.hidden}")
-        if not 0 <= self.spill <= 1:
-            raise MarlError(f"symbol-tests: spill must be 0 to 1, got {self.spill}")
+        if self.hidden >= self.length:
+            raise MarlError(f"symbol-tests: hidden must be at most {self.length - 1}, got {self.hidden}")
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 if all tests pass, else 0. MarlError if the answer is not a string."""
+        """1 if all tests pass, else 0."""
         return float(all(word == PASS for word in results(task, answer, hidden=0)))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """Share of the public tests that pass. MarlError if the answer is not a string."""
+        """Share of the public tests that pass."""
         public = [word for word in results(task, answer) if word != UNSEEN]
         return public.count(PASS) / len(public)
 
@@ -76,7 +75,7 @@ class SymbolTests(DrawnTasks):
         another kind the right digit with probability `good * spill`; else, with probability `good`, the attempt's digit
         if there is one that did not fail. Otherwise the test's own digit, which passes no test.
         """
-        seen, old = first_sees(task), [NOTHING] * self.length
+        seen, old = task.prompt, [NOTHING] * self.length
         outcomes = [FAIL] * self.length
         if rng.random() < 0.5:
             before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
@@ -114,17 +113,12 @@ def wanted(kind: str, digit: str) -> str:
     return str(KINDS[kind](int(digit)))
 
 
-def results(task: Task, answer: Any, hidden: int | None = None) -> list[str]:
+def results(task: Task, answer: str, hidden: int | None = None) -> list[str]:
     """The result of each test on an answer. An answer with a wrong number of words passes no test.
 
     Args:
         hidden: number of tests, counted from the last, with result "unseen"; None for the task's number.
-
-    Raises:
-        MarlError: the answer is not a string.
     """
-    if not isinstance(answer, str):
-        raise MarlError(f"symbol-tests scores digits as text, got {type(answer).__name__}")
     tests, words = task.data["tests"], answer.split()
     public = len(tests) - (task.data["hidden"] if hidden is None else hidden)
     passed = [word == wanted(*test) for word, test in zip(words, tests, strict=False)]
@@ -138,11 +132,6 @@ def shown(task: Task, answer: str) -> list[str]:
     count = len(task.data["tests"])
     words = [word if word in DIGITS else NOTHING for word in answer.split()[:count]]
     return words + [NOTHING] * (count - len(words))
-
-
-def first_sees(task: Task) -> str:
-    """The observation of a first attempt."""
-    return task.prompt
 
 
 def again_sees(task: Task, attempt: str) -> str:

@@ -40,18 +40,18 @@ class SearchTasks(PublicTasks):
         return Task(task.id, task.prompt, data)
 
     def score(self, task: Task, answer: Any) -> float:
-        """0 to 1, by the metric. MarlError: the answer is not a text, or the task has no answers."""
+        """0 to 1, by the metric. MarlError if the task has no answers."""
         metric = METRICS[self._metric(task)]
-        return max(metric(_text(answer), truth) for truth in answers_of(task))
+        return max(metric(answer, truth) for truth in answers_of(task))
 
     def success(self, task: Task, answer: Any) -> bool:
         """Exact match, or a score of 1 with the metrics `number` and `gaia`."""
         same = exact_match if (name := self._metric(task)) == "f1" else METRICS[name]
-        return any(same(_text(answer), truth) for truth in answers_of(task))
+        return any(same(answer, truth) for truth in answers_of(task))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if there is an answer, right or not, else 0. MarlError unless it is a text."""
-        return float(bool(normalised(_text(answer))))
+        """1 if there is an answer, right or not, else 0."""
+        return float(bool(normalised(answer)))
 
     def _metric(self, task: Task) -> str:
         name = self.metric or task.data.get("metric", "em")
@@ -67,9 +67,3 @@ def answers_of(task: Task) -> list[str]:
     if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
         raise MarlError(f"the data of task '{task.id}' must have a list of texts 'answers', it has {answers!r:.60}")
     return answers
-
-
-def _text(answer: Any) -> str:
-    if not isinstance(answer, str):
-        raise MarlError(f"search scores a text, got {type(answer).__name__}")
-    return answer

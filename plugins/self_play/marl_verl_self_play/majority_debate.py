@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Team
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import unknown
 from marl_verl.tasks import Split, held_out
 
 DEBATERS, JUDGE = ("pro", "con"), "judge"
@@ -31,16 +30,9 @@ class MajorityDebate(TaskSet):
     """
 
     quick = True
+    sides = DEBATERS
 
-    length: int = 7
-
-    def __post_init__(self) -> None:
-        if not 3 <= self.length <= 9 or self.length % 2 == 0:
-            raise MarlError(f"majority-debate: length must be 3, 5, 7 or 9, got {self.length}")
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return DEBATERS
+    length: Literal[3, 5, 7, 9] = 7
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` numbered tasks."""
@@ -90,14 +82,14 @@ class MajorityDebate(TaskSet):
                 return letters
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
-        """Side -> its score. MarlError unless the answer is one of workflow `majority-debate`."""
-        verdict = _verdict(answer)
+        """Side -> its score."""
+        verdict = answer["verdict"]
         won = 0.0 if verdict is None else 1.0 if verdict == task.data["claim"] else -1.0
         return dict(zip(DEBATERS, (won, -won), strict=True))
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether the judge named the majority. MarlError as in `score`."""
-        return bool(_verdict(answer) == majority(task.data["letters"]))
+        """Whether the judge named the majority."""
+        return bool(answer["verdict"] == majority(task.data["letters"]))
 
 
 class MajorityDebateGame(Workflow):
@@ -175,9 +167,3 @@ def other(letter: str) -> str:
 
 def _masked(letters: list[str], quoted: set[int]) -> str:
     return " ".join(letter if at in quoted else HIDDEN for at, letter in enumerate(letters))
-
-
-def _verdict(answer: Any) -> Any:
-    if not isinstance(answer, Mapping) or "verdict" not in answer:
-        raise MarlError(f"majority-debate scores answers of workflow 'majority-debate', got {answer!r:.60}")
-    return answer["verdict"]

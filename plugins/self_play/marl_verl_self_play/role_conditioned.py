@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Interval
 
 from marl_verl.algo.advantage import (
     AdvantageResult,
@@ -22,7 +23,6 @@ from marl_verl.algo.advantage import (
     group_ids,
     group_mean,
 )
-from marl_verl.errors import MarlError
 
 BASELINE = "rae_baseline"
 """The column of b, which training computes from earlier steps and `marl-verl explain` shows."""
@@ -56,14 +56,12 @@ class RoleConditioned(GroupEstimator):
 
     name: ClassVar[str] = "role-conditioned"
     returns: Returns = Immediate()
-    alpha: float = 0.95
+    alpha: Annotated[float, Interval(ge=0, lt=1)] = 0.95
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
     game: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", check_columns("role", self.role))
-        if not 0 <= self.alpha < 1:
-            raise MarlError(f"'alpha' must be from 0 to below 1, got {self.alpha}")
 
     @property
     def group(self) -> tuple[str, ...]:  # type: ignore[override]

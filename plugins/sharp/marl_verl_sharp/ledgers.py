@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from marl_verl.errors import MarlError
+from annotated_types import Interval
+
 from marl_verl.tasks import DrawnTasks, Split, Task, held_out
 
 PLANNER, READER, IDLER, GOSSIP = "planner", "reader", "idler", "gossip"
@@ -40,27 +41,15 @@ class ThreeLedgers(DrawnTasks):
     quick = True
     name = "three-ledgers"
     agents = (PLANNER, *WORKERS)
-    items: int = 6
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.items <= len(ITEMS):
-            raise MarlError(f"three-ledgers: items must be 2 to {len(ITEMS)}, got {self.items}")
+    items: Annotated[int, Interval(ge=2, le=len(ITEMS))] = 6
 
     def score(self, task: Task, answer: Any) -> float:
-        """Terminal accuracy: 1 when the answer is this year's number of the item, else 0.
-
-        Raises:
-            MarlError: the answer is not text.
-        """
-        return float(_text(answer) == task.data["ledgers"][READER][task.data["item"]])
+        """Terminal accuracy: 1 when the answer is this year's number of the item, else 0."""
+        return float(answer.strip() == task.data["ledgers"][READER][task.data["item"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is a number, right or not, else 0: computed without the ledgers.
-
-        Raises:
-            MarlError: the answer is not text.
-        """
-        return float(_text(answer) in DIGITS)
+        """1 when the answer is a number, right or not, else 0: computed without the ledgers."""
+        return float(answer.strip() in DIGITS)
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
@@ -81,24 +70,16 @@ class ThreeLedgers(DrawnTasks):
         return _looks(task, agent, right) if first else _reports(task, agent, right, rng)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        """One random task, or None where the draw is no task of this split."""
         items = ITEMS[: self.items]
         item, beside = rng.sample(items, 2)
         new = {each: rng.choice(DIGITS) for each in items}
         old = {each: rng.choice([digit for digit in DIGITS if digit != new[each]]) for each in items}
         letters = {each: rng.choice(LETTERS) for each in items}
         question = f"{item} {''.join(new.values())}"
-        is_test = held_out(question, HELD_OUT)
-        if is_test != (split == "test"):
+        if held_out(question, HELD_OUT) != (split == "test"):
             return None
         data = {"item": item, "beside": beside, "ledgers": {READER: new, IDLER: letters, GOSSIP: old}}
         return Task(f"three-ledgers {question} beside {beside}", f"item {item} beside {beside}", data)
-
-
-def _text(answer: Any) -> str:
-    if not isinstance(answer, str):
-        raise MarlError(f"three-ledgers scores a number as text, got {type(answer).__name__}")
-    return answer.strip()
 
 
 def look_up(ledger: Mapping[str, str], words: str) -> str:

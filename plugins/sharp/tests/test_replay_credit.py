@@ -506,8 +506,8 @@ class Broken(Counterfactual):
     ("how", "message"),
     [
         ("tokens", r"reports \d+ tokens, and \d+ were sampled"),
-        ("another reward", "changed rewards of turn 0_0 of agent 'planner'"),
-        ("score", "changed the episode's answer or score"),
+        ("another reward", "changed turn 0_0 of agent 'planner'"),
+        ("score", "changed the episode's journal, answer or score"),
         ("ignores failures", "assigns credit although its policy requests fail"),
         ("ignores cancellation", "continues after it is cancelled"),
     ],

@@ -13,8 +13,8 @@ from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, Int
 from marl_verl.algo.advantage.columns import first_true
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.episode import Turn
-from marl_verl.errors import MarlError, unknown
-from marl_verl_testing.given import SECONDS, instance, must, same_elsewhere, time_limit
+from marl_verl.errors import unknown
+from marl_verl_testing.given import SECONDS, must, same_elsewhere, time_limit
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
@@ -63,17 +63,12 @@ def check_algorithm(
 
     Raises:
         AssertionError: the violated property and the row.
-        MarlError: as in `Algorithm.compute`; padding rows; an argument of the wrong type.
+        MarlError: as in `Algorithm.compute`.
     """
     if reach not in ("group", "task", "batch"):
         raise unknown("reach", reach, ("group", "task", "batch"))
-    if isinstance(algorithm, type) and issubclass(algorithm, Estimator):
-        instance(algorithm, Estimator, "")
     if isinstance(algorithm, Estimator):
         algorithm = Algorithm(advantage=algorithm)
-    instance(algorithm, Algorithm, "an Algorithm(...), or an Estimator such as Advantage(...)")
-    if any(row.get("padding") for row in rows):
-        raise MarlError("the rows contain padding rows, which check_algorithm adds itself. Remove them.")
     with time_limit("check_algorithm", seconds):
         check = _Check(algorithm, [dict(row) for row in rows], Random(seed))
         check.explained()

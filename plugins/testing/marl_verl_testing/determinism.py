@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from marl_verl.algo.sampling import drive
-from marl_verl.episode import Action, Journal, ReplayMismatch, Run, Workflow, replay
+from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
 from marl_verl.errors import unknown
 from marl_verl.tasks.task import Task
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
-from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
+from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
 
 __tracebackhide__ = True
 """What hangs is not here, but in the part that is checked (`marl_verl.threads.current_line`)."""
@@ -46,13 +43,11 @@ def check_workflow(
         The first run, finished.
 
     Raises:
-        AssertionError: agents of the policy never acted, or the answer (or a proposal) is an action, not its text, or
-            the check exceeds `seconds`, and where.
+        AssertionError: agents of the policy never acted, or the check exceeds `seconds`, and where.
         ReplayMismatch: an effect differs between runs.
         WorkflowError: the workflow failed.
-        MarlError: workflow, task or policy is of the wrong type, or `may_not_act` names an agent without a script.
+        MarlError: `may_not_act` names an agent without a script.
     """
-    check_scene(workflow, task, policy)
     for agent in may_not_act:
         if agent not in policy.agents:
             raise unknown("scripted agent", agent, policy.agents)
@@ -63,8 +58,6 @@ def check_workflow(
     never = [agent for agent in policy.agents if agent not in acted and agent not in may_not_act]
     advice = f"change the replies or the task, or pass may_not_act={never}"
     must(not never, f"{name} never lets {', '.join(never)} act: {advice}")
-    message = f"{name} has an Action as answer or proposal, which cannot be scored: use its text, action.text"
-    must(not _has_action([first.answer, *first.proposals]), message)
     return first
 
 
@@ -85,8 +78,7 @@ async def replayable(
     first = await _run(context, seed)
     acted.update(act.agent for _, act, _ in context.asked)
     whole = first.journal
-    with _no_mcp_calls(name):
-        again = await replay(workflow, task, policy.agents, whole)
+    again = await replay(workflow, task, policy.agents, whole)
     same(_lines(first), _lines(again), f"{name}, replayed,", ReplayMismatch)
     await check("restarted from its journal", whole, strict=True)
     stored = decode_journal(json.loads(json.dumps(encode_journal(whole))))
@@ -123,35 +115,3 @@ def _lines(run: Run) -> list[str]:
     records = [f"{record} {json.dumps(data)}" for record, data in zip(run.journal, stored, strict=True)]
     ends = {"proposals": plain(run.proposals), "invalid marks": sorted(map(str, run.invalid.items()))}
     return [*records, *(f"{name} {value}" for name, value in {**ends, "answer": plain(run.answer)}.items())]
-
-
-def _has_action(answer: Any) -> bool:
-    """Whether an answer is an Action, or a list or dict that contains one."""
-    if isinstance(answer, Mapping):
-        return _has_action(list(answer.values()))
-    return isinstance(answer, Action) or (isinstance(answer, list | tuple) and any(map(_has_action, answer)))
-
-
-@contextmanager
-def _no_mcp_calls(label: str) -> Iterator[None]:
-    """Raise ReplayMismatch if the block, a replay of a whole journal, calls a tool of an MCP server: a framework may do
-    so by a client of its own, which no journal records and every replay would repeat."""
-    session: Any = getattr(sys.modules.get("mcp.client.session"), "ClientSession", None)
-    if session is None:  # the first run did not import it
-        yield
-        return
-    called: list[str] = []
-    call = session.call_tool
-
-    async def noted(self: Any, name: str, *args: Any, **options: Any) -> Any:
-        called.append(name)
-        return await call(self, name, *args, **options)
-
-    session.call_tool = noted
-    try:
-        yield
-    finally:
-        session.call_tool = call
-    if called:
-        why = f"calls MCP tool '{called[0]}' again, by a client that is not recorded"
-        raise ReplayMismatch(f"{label}, replayed, {why}: use `mcp_server` or `recorded_tool` of marl-verl-agents")

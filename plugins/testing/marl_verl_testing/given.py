@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from marl_verl import threads
 from marl_verl.episode.turn import shared_length
-from marl_verl.errors import MarlError
 from marl_verl_testing.hash_seeds import elsewhere
 
 SECONDS = 120.0  # of a check, with its imports
@@ -37,12 +35,6 @@ def time_limit(label: str, seconds: float) -> Iterator[None]:
         raise AssertionError(f"{label} is not done after {seconds:g} s: it hangs{up}") from up
 
 
-def instance(value: object, kind: type[Any], example: str) -> None:
-    """Raise MarlError unless a value is a `kind`; `example` is a correct one."""
-    if not isinstance(value, kind):
-        raise MarlError(f"expected an instance of {kind.__name__}, got {value!r:.60}: write {example}")
-
-
 def same(first: Sequence[str], again: Sequence[str], label: str, error: type[Exception] = AssertionError) -> None:
     """Raise `error` if two results, as lines, differ: with the first difference, from shortly before it."""
     if list(first) == list(again):
@@ -60,12 +52,6 @@ def same_elsewhere(
     """Raise `error` if `compute()` is not `mine` in a process with another hash seed."""
     for setting, theirs in elsewhere(compute, label):
         same(mine, theirs, f"{label} with {setting}, which orders sets (sort what is read from one),", error)
-
-
-def awaitable(work: Any, label: str) -> Awaitable[Any]:
-    """The return value of a call, if it is awaitable; otherwise AssertionError."""
-    must(inspect.isawaitable(work), f"{label} must be an `async def`; it returned {work!r:.60}")
-    return work  # type: ignore[no-any-return]
 
 
 def lets_out(error: BaseException | None) -> bool:

@@ -4,20 +4,14 @@ It copies the package in `scaffold`, and replaces its name and the required vers
 """
 
 import argparse
-import importlib.metadata
-import importlib.util
 import keyword
-import os
 import re
 import shlex
-import tempfile
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from marl_verl import plugins
 from marl_verl.errors import MarlError
-from marl_verl.plugins import loading
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
@@ -38,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     name = distribution(options.name)
     folder = options.output if options.output is not None else Path(name)
-    check_free(name)
     write(name, folder)
     show(
         f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
@@ -77,43 +70,19 @@ def module(name: str) -> str:
     return name.replace("-", "_")
 
 
-def check_free(name: str) -> None:
-    """MarlError where an installed plugin, distribution, module or registered part has the name."""
-    spec = importlib.util.find_spec(module(name))
-    algorithms = plugins.load().find("algorithms", prefix(name))
-    owners = [
-        *(
-            f"plugin '{point.name}'"
-            for point in importlib.metadata.entry_points(group=loading.GROUP)
-            if canonicalize_name(point.name) == name
-        ),
-        *(f"distribution '{name}'" for _ in importlib.metadata.distributions(name=name)),
-        *([f"module '{module(name)}'"] if spec is not None and spec.origin is not None else []),
-        *(f"algorithm '{prefix(name)}' of {entry.source}" for entry in algorithms),
-    ]
-    if owners:
-        raise MarlError(f"{owners[0]} already exists: choose another name")
-
-
 def write(name: str, folder: Path) -> None:
-    """Write the package for this minor version: into a temporary folder beside `folder`, then rename it."""
-    if os.path.lexists(folder):
-        raise MarlError(f"'{folder}' already exists: give another folder with --output, or move it")
-    if not folder.parent.is_dir():
-        raise MarlError(f"no folder '{folder.parent}' to write '{folder.name}' into: create it first")
+    """Write the package for this minor version. MarlError if the folder is there, or cannot be written."""
     major, minor = (int(part) for part in __version__.split(".")[:2])
     versions = f">={major}.{minor},<{major}.{minor + 1}"
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-            new = Path(beside) / folder.name
-            for path in sorted(SCAFFOLD.rglob("*")):
-                parts = path.relative_to(SCAFFOLD).parts
-                if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
-                    continue
-                place = new.joinpath(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
-                text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(_named(text, name), encoding="utf-8")
-            new.rename(folder)
+        folder.mkdir()
+        for path in sorted(SCAFFOLD.rglob("*")):
+            parts = path.relative_to(SCAFFOLD).parts
+            if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
+                continue
+            place = folder.joinpath(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
+            text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(_named(text, name), encoding="utf-8")
     except OSError as error:
-        raise MarlError(f"'{folder}' cannot be written: {error.strerror}") from error
+        raise MarlError(f"'{folder}' cannot be written: {error.strerror}. Give another one with --output.") from error

@@ -19,7 +19,6 @@ from marl_verl.models.chat import first_stop
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig
-from marl_verl_testing.given import instance
 
 Text = str | Mapping[str, Any]
 """A text, or an assistant message: `{"content": "", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}`."""
@@ -98,14 +97,6 @@ class _Anything(TaskSet):
         return 1.0
 
 
-def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: TaskSet | None = None) -> None:
-    """MarlError for an argument of another type."""
-    instance(workflow, Workflow, "MyWorkflow(), of a class MyWorkflow(Workflow)")
-    instance(task, Task, 'Task("id", "prompt", {...})')
-    instance(policy, ScriptedPolicy, 'ScriptedPolicy({"agent": "its reply"})')
-    instance(tasks or _Anything(), TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
-
-
 class ScriptedContext(SamplingContext):
     """`SamplingContext` without a model, for testing samplers and credits.
 
@@ -124,7 +115,7 @@ class ScriptedContext(SamplingContext):
         given: the returned actions, in order.
 
     Raises:
-        MarlError: workflow, task, policy or tasks is of the wrong type, or an agent has no script.
+        MarlError: an agent has no script.
     """
 
     def __init__(
@@ -140,7 +131,6 @@ class ScriptedContext(SamplingContext):
         untrained: Sequence[str] = (),
         **options: Any,
     ) -> None:
-        check_scene(workflow, task, policy, tasks)
         rewards, sides = rewards or {}, sides or {}
         for name in (*rewards, *sides, *untrained):
             if name not in policy.agents:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from marl_verl.errors import MarlError
 from marl_verl.tasks import DrawnTasks, Split, Task, held_out
 
 HOLDER, ASKER = "holder", "asker"
@@ -31,12 +30,12 @@ class Inventory(DrawnTasks):
     length: Annotated[int, Interval(ge=2, le=9)] = 4
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 if the answer is the requested digit, else 0. MarlError unless the answer is a text."""
-        return float(_digit(answer) == task.data["digits"][task.data["index"] - 1])
+        """1 if the answer is the requested digit, else 0."""
+        return float(answer.strip() == task.data["digits"][task.data["index"] - 1])
 
     def public_score(self, task: Task, answer: Any) -> float:
         """1 if the answer is one digit, correct or not, else 0: needs no knowledge of the list."""
-        return float(_digit(answer) in DIGITS)
+        return float(answer.strip() in DIGITS)
 
     def vocabulary(self) -> list[str]:
         return [*DIGITS, *ORDINALS[: self.length], "digits", "index", "message", NOTHING]
@@ -55,12 +54,6 @@ class Inventory(DrawnTasks):
             return None
         prompt = f"digits {words} index {ORDINALS[index - 1]}"
         return Task(id=f"inventory {prompt}", prompt=prompt, data={"digits": digits, "index": index})
-
-
-def _digit(answer: Any) -> str:
-    if not isinstance(answer, str):
-        raise MarlError(f"inventory scores a digit as text, got {type(answer).__name__}")
-    return answer.strip()
 
 
 def holder_sees(task: Task) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet
 from marl_verl_tiny.inventory import Inventory
 
@@ -20,25 +18,17 @@ class InventoryMatch(Inventory):
 
     public_score = TaskSet.public_score  # an answer of two teams has none
 
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return TEAMS
+    sides = TEAMS
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """Those of the agent's role in `inventory`; the same for both teams."""
         return super().demonstrations(agent.partition("-")[2], count, seed, good)
 
     def score(self, task: Task, answer: Any) -> Any:
-        """Side -> its score. MarlError unless the answer is one of workflow `inventory-match`."""
-        red, blue = (super(InventoryMatch, self).score(task, side_answer) for side_answer in _answers(answer))
+        """Side -> its score."""
+        red, blue = (Inventory.score(self, task, answer["answers"][side]) for side in TEAMS)
         return dict(zip(TEAMS, (red - blue, blue - red), strict=True))
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether both teams answer right: what scores that add up to 0 cannot show. MarlError as in `score`."""
-        return all(super(InventoryMatch, self).score(task, side_answer) >= 1 for side_answer in _answers(answer))
-
-
-def _answers(answer: Any) -> list[str]:
-    if not isinstance(answer, Mapping) or "answers" not in answer:
-        raise MarlError(f"inventory-match scores answers of workflow 'inventory-match', got {answer!r:.60}")
-    return [answer["answers"][side] for side in TEAMS]
+        """Whether both teams answer right: what scores that add up to 0 cannot show."""
+        return all(Inventory.score(self, task, answer["answers"][side]) >= 1 for side in TEAMS)

@@ -46,8 +46,7 @@ class SplitPlanPath(DrawnTasks):
             raise MarlError(f"split-plan-path: a {self.size}x{self.size} grid cannot hold {self.walls} walls")
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 for a legal walk (the cells entered, separated by spaces) that stops on the goal, else 0. MarlError unless
-        the answer is text."""
+        """1 for a legal walk (the cells entered, separated by spaces) that stops on the goal, else 0."""
         return float(self._legal(task, answer)[-1:] == [task.data["goal"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
@@ -56,8 +55,6 @@ class SplitPlanPath(DrawnTasks):
 
     def _legal(self, task: Task, answer: Any) -> list[str]:
         """The cells of a legal walk, empty if the walk is illegal."""
-        if not isinstance(answer, str):
-            raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
         path = answer.split()
         return path if grid.legal(self.size, frozenset(task.data["walls"]), task.data["start"], path) == path else []
 

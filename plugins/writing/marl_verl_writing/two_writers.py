@@ -8,12 +8,12 @@ vocabulary and coherence are defined by the reward only (`levels`). Source: MAGR
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
 
-from marl_verl import MarlError, Task, Workflow
+from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks, quick
@@ -67,17 +67,22 @@ class JointWriting(PublicTasks):
     scale: float = 1.0
     shift: float = 0.0
 
+    @property
+    def limits(self) -> Bands:
+        """The parameters of the reward."""
+        return BANDS[self.bands]
+
     def score(self, task: Task, answer: Any) -> float:
-        """The sum of the levels, 0 to 2.98. MarlError for anything but {"one": text, "two": text}."""
-        return sum(levels(*parts_of(answer), BANDS[self.bands]).values())
+        """The sum of the levels, 0 to 2.98."""
+        return sum(levels(answer[ONE], answer[TWO], self.limits).values())
 
     def success(self, task: Task, answer: Any) -> bool:
         """Whether the reward is at least `enough`."""
         return self.score(task, answer) >= self.enough
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if the word counts of both parts are in range, else 0. MarlError as `score`."""
-        return float(structure(*parts_of(answer), BANDS[self.bands]))
+        """1 if the word counts of both parts are in range, else 0."""
+        return float(structure(answer[ONE], answer[TWO], self.limits))
 
 
 class TwoWriters(Workflow):
@@ -97,7 +102,7 @@ class TwoWriters(Workflow):
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """Return the parts, "one" and "two"."""
-        agents = _writers(team.agents)
+        agents = (WRITER,) if team.agents == (WRITER,) else (ONE, TWO)
         parts: dict[str, str] = {}
         for _ in range(self.turns):
             if self.order == "parallel":
@@ -146,21 +151,6 @@ def divided(text: str) -> tuple[str, bool, str]:
     if line is None:
         return text.strip(), False, ""
     return text[: line.start()].strip(), True, text[line.end() :].strip()
-
-
-def _writers(agents: Sequence[str]) -> tuple[str, ...]:
-    if set(agents) == {WRITER}:
-        return (WRITER,)
-    if set(agents) != {ONE, TWO}:
-        raise MarlError(f"two-writers needs the agents '{ONE}' and '{TWO}', or '{WRITER}': got {', '.join(agents)}")
-    return ONE, TWO
-
-
-def parts_of(answer: Any) -> tuple[str, str]:
-    """The texts of an answer. MarlError for another form."""
-    if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (ONE, TWO)):
-        return answer[ONE], answer[TWO]
-    raise MarlError(f"joint-writing scores two parts, {{'one': text, 'two': text}}, got {answer!r:.60}")
 
 
 @quick

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.tasks import DrawnTasks, Split, held_out
-from marl_verl_writing.levels import Band, Bands, levels, structure
-from marl_verl_writing.two_writers import ONE, TWO, JointWriting, TwoWriters, parts_of
+from marl_verl_writing.levels import Band, Bands
+from marl_verl_writing.two_writers import ONE, TWO, JointWriting, TwoWriters
 
 NOUNS = ("apples", "birds", "clouds", "dogs", "engines", "farms", "gardens", "horses", "islands", "jewels")
 MORE = ("bright", "cold", "deep", "early", "fast", "gentle")
@@ -25,14 +25,7 @@ class WordWriting(DrawnTasks, JointWriting):
 
     name = "word-writing"
     agents = (ONE, TWO)
-
-    def score(self, task: Task, answer: object) -> float:
-        """The sum of the levels, 0 to 2.98. MarlError for another form of answer."""
-        return sum(levels(*parts_of(answer), TINY).values())
-
-    def public_score(self, task: Task, answer: object) -> float:
-        """1 if the word counts of both parts are in range, else 0. MarlError for another form of answer."""
-        return float(structure(*parts_of(answer), TINY))
+    limits = TINY
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
@@ -53,6 +46,4 @@ class WordWriters(TwoWriters):
     """`two-writers` with observations in the words of tiny models: which part to write, and the topic."""
 
     def sees(self, task: Task, agent: str, parts: Mapping[str, str], one: str = "") -> str:
-        if agent not in (ONE, TWO):
-            raise MarlError(f"word-writing needs the agents '{ONE}' and '{TWO}', got '{agent}'")
         return f"{agent} {task.prompt}"
