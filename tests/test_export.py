@@ -214,8 +214,8 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "whle"], "unknown policy 'whle': did you mean 'whole'?"),
-        (["--policy", "still"], "policy 'still' was not trained. Its model: "),
+        (["--policy", "whle"], "unknown trained policy 'whle': did you mean 'whole'?"),
+        (["--policy", "still"], "unknown trained policy 'still': valid: "),
         (["--policy", "whole", "--merge"], "policy 'whole' has no adapter to merge"),
     ],
 )
@@ -237,5 +237,5 @@ def test_a_full_disk_leaves_nothing(
 
     monkeypatch.setattr(shutil, "copyfile", full)
     assert _export(run, "whole", tmp_path / "out") == 2
-    assert f"cannot write '{tmp_path / 'out'}': no space left" in capsys.readouterr().err
+    assert f"cannot write '{tmp_path / 'out'}': [Errno 28] No space left" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -61,7 +61,6 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
             "row 1: 'data' must be an object, or its JSON text, got [1]",
         ),
         ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' must be an object, or its JSON text"),
-        ("t.jsonl", json.dumps(GOOD) + "\n" + json.dumps(GOOD), "row 2: id 'a' is already the id of an earlier row"),
     ],
 )
 def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:

@@ -22,7 +22,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
-from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows
+from marl_verl.tasks.verl_rows import EVALUATED, PROGRAMS, VerlRows
 
 USER = {"role": "user", "content": "2 + 2?"}
 ROW: dict[str, Any] = {
@@ -65,25 +65,12 @@ def changed(**columns: Any) -> dict[str, Any]:
     return {key: value for key, value in {**ROW, **columns}.items() if value is not ...}
 
 
-WRONG_TRUTHS = [
-    *((truth, "'reward_model.ground_truth' must be a text") for truth in (4, ["4"], {"a": 4}, True, "", " \n")),
-    (None, "'reward_model.ground_truth' is missing"),
-    *((text, "does not find it in the answer") for text in ("4 apples", "1,234", "5 + 5 = 10\n#### 10")),
-]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         (changed(prompt=[]), "'prompt' must have messages {role: text, content: text}, got None"),
-        *((changed(reward_model={"ground_truth": truth}), message) for truth, message in WRONG_TRUTHS),
-        (
-            changed(data_source="searchR1_nq", reward_model={"ground_truth": {"target": [1990]}}),
-            "must be {target: a text",
-        ),
         (changed(images=[{"bytes": "x"}]), "has images: agents see text only"),
-        (changed(data_source="openai/gsm8"), "for which verl has no score: did you mean 'openai/gsm8k'?"),
-        (changed(data_source=EVALUATED[0]), "for which verl evaluates a model's text as Python. Give a function"),
+        (changed(data_source=EVALUATED[0]), "verl evaluates a model's text as Python for 'numina_aops_forum'. Give"),
         (changed(data_source="apps"), "'reward_model.ground_truth' must have lists 'inputs' and 'outputs'"),
     ],
 )
@@ -96,21 +83,26 @@ def test_a_wrong_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("truth", [b"4", 4.0])
-def test_a_ground_truth_of_another_type_of_parquet_is_refused(tmp_path: Path, truth: Any) -> None:
-    with pytest.raises(MarlError, match=r"row 1: 'reward_model\.ground_truth' must be a text"):
-        read(write(tmp_path / "t.parquet", changed(reward_model={"ground_truth": truth})))
+RIGHT = {
+    **dict.fromkeys(("openai/gsm8k", "aime2024", "math_dapo", "lighteval/MATH", "HuggingFaceH4/MATH-500"), "-4.5"),
+    **dict.fromkeys(("math", "math_dapo_reasoning"), r"\frac{1}{2}"),
+    "searchR1_nq": {"target": ["Paris", "paris"]},
+    "searchR1_musique": {"target": "Paris"},
+}
+WRONG = [4, ["4"], {"a": 4}, "", "4 apples", "1,234", "5 + 5 = 10\n#### 10"]
 
 
-def test_a_right_ground_truth_of_each_source_is_read(tmp_path: Path) -> None:
-    truths = {
-        **dict.fromkeys(("openai/gsm8k", "aime2024", "math_dapo", "lighteval/MATH", "HuggingFaceH4/MATH-500"), "-4.5"),
-        **dict.fromkeys(("math", "math_dapo_reasoning"), r"\frac{1}{2}"),
-        "searchR1_nq": {"target": ["Paris", "paris"]},
-        "searchR1_musique": {"target": "Paris"},
-    }
-    for source, truth in truths.items():
-        assert read(write(tmp_path / "t.jsonl", changed(data_source=source, reward_model={"ground_truth": truth})))
+@pytest.mark.parametrize(
+    ("source", "truth", "right"),
+    [*((*case, True) for case in RIGHT.items()), *(("openai/gsm8k", truth, False) for truth in WRONG)],
+)
+def test_the_reference_is_the_ground_truth_as_verl_scores_it(source: str, truth: Any, right: bool) -> None:
+    data = {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": {}}
+    task = Task("t", "p", data)
+    assert asyncio.run(judged(VerlRows(), task, VerlRows().reference(task)))[1] == right
+
+
+def test_a_reward_function_may_read_any_ground_truth(tmp_path: Path) -> None:
     own = write(tmp_path / "t.jsonl", changed(data_source="mine", reward_model={"ground_truth": ["4"]}))
     assert read(own, own_score=False)  # what a reward function of the user reads
 
@@ -159,7 +151,8 @@ def test_verls_data_sources_are_those_of_the_table() -> None:
     tests = [node.test for node in ast.walk(function) if isinstance(node, ast.If)]
     about = [test for test in tests if "data_source" in ast.dump(test)]
     named = {each.value for test in about for each in ast.walk(test) if isinstance(each, ast.Constant)}
-    assert named == {*COMPARED, *EVALUATED, *PROGRAMS, *IMAGES, "aime"}
+    compared = {*RIGHT, "aime", "DigitalLearningGmbH/MATH-lighteval"} - {"aime2024"}
+    assert {name for name in named if "searchR1_" not in name or name in RIGHT} == {*compared, *EVALUATED, *PROGRAMS}
 
 
 @pytest.mark.parametrize("name", ["math_reward", "search_r1_like_qa_em"])

@@ -133,7 +133,6 @@ def results(document: dict[str, Any], display: Display) -> None:
 
 
 def _sets(document: dict[str, Any]) -> Table:
-    """A row for each public set of the held-out tasks, and the total."""
     table = Table(title="held-out sets", box=SIMPLE_HEAD, pad_edge=False)
     names = [name.removesuffix("_interval") for name in document if name.endswith("_interval")]
     for column in ("set", "tasks", *("success, greedy" if name == "success" else name for name in names)):
@@ -148,7 +147,6 @@ def _sets(document: dict[str, Any]) -> Table:
 
 
 def _agents(agents: dict[str, dict[str, Any]]) -> Table:
-    """A row for each agent, whose policy and weights the heading has."""
     table = Table(title="agents, greedy pass", box=SIMPLE_HEAD, pad_edge=False)
     components = sorted({name for agent in agents.values() for name in agent["rewards"]})
     table.add_column("agent", overflow="fold")

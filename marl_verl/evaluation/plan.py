@@ -170,7 +170,6 @@ def plan(
 
 
 def _episodes(episodes: int, k: str | Sequence[int] | None) -> tuple[int, ...]:
-    """The values of k for pass@k of sampled episodes."""
     if k is None:
         return (*(k for k in KS if k < episodes), episodes)
     words = k.split(",") if isinstance(k, str) else map(str, k)

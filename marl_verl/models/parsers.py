@@ -175,7 +175,6 @@ class Parsers:
         return [{"name": call.name, "arguments": call.arguments} for call in calls], (extracted.content or "").strip()
 
     def _parser(self, request: Any) -> Any:
-        """A new parser, which keeps the state of one text."""
         from vllm.tool_parsers import ToolParserManager
 
         self._check_family()

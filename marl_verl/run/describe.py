@@ -75,12 +75,10 @@ def _schedule(schedule: DictConfig) -> str:
 
 
 def _once(held_out: DictConfig) -> str:
-    """How a validation runs each task once."""
     return f"once at temperature {held_out.temperature:g}" if held_out.temperature else "greedily"
 
 
 def _sampling(sampler: Named) -> str:
-    """A sampler with its options."""
     return f"{sampler.name}: " + ", ".join(f"{option}={value}" for option, value in sampler.options.items())
 
 

@@ -110,7 +110,6 @@ class _Stream:
 
 
 def _redirect(before: TextIO, now: TextIO) -> None:
-    """Change the stream of the handlers of all loggers."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for handler in [handler for logger in loggers for handler in getattr(logger, "handlers", ())]:
         if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is before:

@@ -21,8 +21,6 @@ does not know, and is rather too small. No weights are loaded.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,6 +34,7 @@ from marl_verl.config.placement import Pool, pools_of
 from marl_verl.errors import MarlError
 from marl_verl.models.count import Model, sizes
 from marl_verl.models.sources import ModelToMake
+from marl_verl.run.run_dir import gpus
 from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
@@ -110,7 +109,6 @@ def training(
 
 
 def _bytes(fsdp: DictConfig) -> int:
-    """Bytes of a parameter as it is stored."""
     return 2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16", "float16") else 4
 
 
@@ -169,12 +167,5 @@ def trainable(room: float) -> tuple[float, float]:
 
 def gpu_bytes() -> float | None:
     """The memory of this machine's smallest GPU, from NVIDIA's driver; None without one."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    query = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    sizes = [int(line) for line in done.stdout.split() if line.isdigit()]
-    return float(min(sizes) * (1 << 20)) if sizes and not done.returncode else None
+    sizes = [size.removesuffix(" MiB") for size in (gpu["memory.total"] for gpu in gpus())]
+    return min((float(size) * (1 << 20) for size in sizes if size.isdigit()), default=None)

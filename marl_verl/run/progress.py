@@ -94,7 +94,6 @@ class View:
                 yield _wrapped(f"  waiting for {', '.join(self._waiting)}")
 
     def _progress(self) -> RenderResult:
-        """Step and time left; success as a curve; rewards; tokens and memory."""
         values, (seconds, left) = self._values, self.left()
         bar = ProgressBar(self._steps, self._step, BAR)
         yield _line(f"step {self._step}/{self._steps}", bar, f"{seconds:.1f} s/step  {duration(left)} left")

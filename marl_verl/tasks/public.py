@@ -144,7 +144,6 @@ class PublicTasks(TaskSet):
         return " and ".join(f"{public.described(split)}{rows}" for public in sets if public.installed() is None) or None
 
     def _names(self, split: Split) -> tuple[str, ...]:
-        """The names of a split's sets."""
         names = getattr(self, split)
         return () if names is None else (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
 
@@ -200,8 +199,6 @@ class PublicTasks(TaskSet):
             except LeftOut as reason:
                 left[str(reason)] += 1
                 continue
-            except MarlError as error:
-                raise MarlError(f"{error} ({MAPS})") from error
             for option in self.fields:
                 if option not in fields.read:
                     hint = nearest(option, fields.read)

@@ -1,24 +1,16 @@
-"""Read and write task files: JSON lines, a JSON list or parquet with `id`, `prompt` and `data`, or rows of verl's form.
-
-verl's rows have `prompt` as a list of one message, and `data_source`, `reward_model` and `extra_info`, which become
-`data`. Such a row without `id` is named after its `extra_info` (split and index), or the file and its number.
-"""
+"""Read and write task files: JSON lines, a JSON list or parquet with `id`, `prompt` and `data`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, MarlWarning, missing, nearest
+from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.tasks.task import SET, Task
-
-VERL = ("data_source", "reward_model", "extra_info")  # columns of verl's data sets that scoring needs
-USED = ("id", "prompt", "data", *VERL)
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
@@ -34,25 +26,14 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Read the tasks of a file of `read_rows`. Columns that are not used are a MarlWarning, once.
+    """Read the tasks of a file of `read_rows`. What a workflow or score needs must be in 'data'.
 
-    MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt, a duplicate id.
+    MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt.
     """
-    tasks: dict[str, Task] = {}
-    unused: dict[str, None] = {}
-    for number, row in read_rows(path, "task file"):
-        unused |= dict.fromkeys(name for name in row if name not in USED)
-        where = f"task file '{path}', row {number}"
-        task = _task(row, path, number, where)
-        if task.id in tasks:
-            raise MarlError(f"{where}: id '{task.id}' is already the id of an earlier row")
-        tasks[task.id] = task
+    tasks = [_task(row, f"task file '{path}', row {number}") for number, row in read_rows(path, "task file")]
     if not tasks:
         raise MarlError(f"task file '{path}' is empty")
-    if unused:
-        columns = f"task file '{path}': columns {', '.join(map(str, unused))} are not used"
-        warnings.warn(f"{columns}. What a workflow or score needs must be in 'data'.", MarlWarning, stacklevel=2)
-    return list(tasks.values())
+    return tasks
 
 
 def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,8 +80,7 @@ def _json(path: Path, label: str) -> Iterator[Any]:
         raise MarlError(f"{label} '{path}'{place}: {error}") from error
 
 
-def _task(row: dict[str, Any], path: Path, number: int, where: str) -> Task:
-    row = _from_verl(row, path, number)
+def _task(row: dict[str, Any], where: str) -> Task:
     for name in ("id", "prompt"):
         if not isinstance(row.get(name), str):
             why = f"got {row[name]!r:.60}" if name in row else nearest(name, map(str, row))
@@ -110,19 +90,7 @@ def _task(row: dict[str, Any], path: Path, number: int, where: str) -> Task:
         data = json.loads(data) if isinstance(data, str) else data or {}  # parquet often holds JSON as text
     if not isinstance(data, dict):
         raise MarlError(f"{where}: 'data' must be an object, or its JSON text, got {data!r:.60}")
-    return Task(row["id"], row["prompt"], {**{name: row[name] for name in VERL if name in row}, **data})
-
-
-def _from_verl(row: dict[str, Any], path: Path, number: int) -> dict[str, Any]:
-    """A row of verl's form with `id` and the text of its only message; other rows as they are."""
-    prompt = row.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
-        row = {**row, "prompt": prompt[0].get("content")}
-    if "id" not in row and "reward_model" in row:
-        info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
-        place = (info.get("split", path.stem), info.get("index", number))
-        row = {**row, "id": "-".join(map(str, (row.get("data_source") or "task", *place)))}
-    return row
+    return Task(row["id"], row["prompt"], data)
 
 
 BESIDE = ("extra_info", "data_source", SET)  # numbers of rows, and names of files

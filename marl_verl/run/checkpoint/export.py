@@ -15,10 +15,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -26,9 +25,7 @@ from marl_verl.config.stored import check_run, read_config, team_of
 from marl_verl.errors import MarlError, unknown
 from marl_verl.files import read_json
 from marl_verl.run.checkpoint import folders, weights
-from marl_verl.run.checkpoint.folders import is_full, step_of
-
-Kind = Literal["model", "adapter", "merged"]
+from marl_verl.run.checkpoint.folders import step_of
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -67,34 +64,24 @@ def choose(run: Path, name: str | None, step: int | None) -> Source:
     """Find the given policy and checkpoint. MarlError if they do not exist, or the policy was not trained."""
     check_run(run, "config.yaml")
     config = read_config(run / "config.yaml")
-    policies = team_of(config).policies
-    trained = [policy.name for policy in policies.values() if policy.trained]
+    trained = [policy.name for policy in team_of(config).policies.values() if policy.trained]
     if name is None:
         if len(trained) != 1:
             raise MarlError(f"run '{run}' has trained {', '.join(trained) or 'no policy'}: choose one with --policy")
         name = trained[0]
-    if name not in policies:
-        raise unknown("policy", name, policies)
     if name not in trained:
-        policy = policies[name]
-        model = f"{policy.endpoint.model} at {policy.endpoint.url}" if policy.endpoint else policy.script
-        if model is None:
-            model = (
-                f"past versions of {policy.past.of}"
-                if policy.past
-                else config.policies[name].actor_rollout_ref.model.path
-            )
-        raise MarlError(f"policy '{name}' was not trained. Its model: {model}.")
+        raise unknown("trained policy", name, trained)
     return Source.of(folders.intact(folders.choose(run, step), f"policies/{name}/"), name, config)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: `base` is the base model of an adapter, `size` in bytes."""
+    """The result of an export: `kind` is "model", "adapter" or "merged", `base` the base model of an adapter, `size` in
+    bytes."""
 
     policy: str
     step: int
-    kind: Kind
+    kind: str
     output: str
     base: str | None
     parameters: int
@@ -114,21 +101,15 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
             f"policy '{source.policy}' has no adapter to merge: all of its weights were trained. Leave out --merge."
         )
     check_output(output)
-    kind: Kind = "model" if whole else "merged" if merge else "adapter"
-    write: dict[Kind, Callable[[Source, Path], None]] = {"model": _model, "adapter": _adapter, "merged": _merged}
+    kind, write = ("model", _model) if whole else ("merged", _merged) if merge else ("adapter", _adapter)
     writing = output.parent / f".exporting-{output.name}-{os.getpid()}"
     try:
         writing.mkdir(parents=True)
-        write[kind](source, writing)
+        write(source, writing)
         parameters, dtype = _content(writing)
         os.replace(writing, output)
-    except MarlError:
-        raise
-    except Exception as error:
-        full = writing.exists() and is_full(error, writing)
-        if full or isinstance(error, OSError):
-            raise MarlError(f"cannot write '{output}': {'no space left' if full else error}") from error
-        raise
+    except OSError as error:
+        raise MarlError(f"cannot write '{output}': {error}") from error
     finally:
         shutil.rmtree(writing, ignore_errors=True)
     size = sum(path.stat().st_size for path in output.iterdir())

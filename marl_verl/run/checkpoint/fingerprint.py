@@ -90,7 +90,6 @@ def _chosen(section: Any, keys: Iterable[str]) -> Nested:
 
 
 def _fixed(section: Mapping[str, Any], prefix: str = "") -> Nested:
-    """A section without the keys that may change."""
     left: Nested = {}
     for key, value in section.items():
         if isinstance(value, Mapping):
