@@ -60,12 +60,13 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
     """The second update of one of two policies on one model."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
+    from marl_verl.backend.learning.adapters import Adapter
+    from marl_verl.backend.learning.policy_worker import PolicyWorker
 
-    def make(config: Any, role: str) -> SharedBaseWorker:
+    def make(config: Any, role: str) -> PolicyWorker:
         optim = omega_conf_to_dataclass(config.actor).optim
-        policies = {name: AdapterSettings(seed, optim) for name, seed in (("one", 1), ("two", 2))}
-        return SharedBaseWorker(config=config, role=role, policies=policies)
+        policies = {name: Adapter(seed, optim) for name, seed in (("one", 1), ("two", 2))}
+        return PolicyWorker(config=config, role=role, adapters=policies)
 
     with torch.random.fork_rng(devices=[]):
         actor = Actor(folder / "model", "ppo-clip", LIMIT, *LORA, make=make)

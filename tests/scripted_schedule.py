@@ -38,7 +38,7 @@ class Runtime:
 
     def __init__(self, name: str, servers: Servers, room: bool = False) -> None:
         self.name, self.servers = name, servers
-        self.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"free_cache_engine": room}}})
+        self.sleeps = room
         self.updates: list[tuple[list[str], list[int], int | None]] = []  # (keys, staleness, optimiser updates)
         self.during: Callable[[int], None] = lambda number: None
         self.log: list[str] = []

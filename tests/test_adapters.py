@@ -44,14 +44,15 @@ def _shared(model: Path) -> Actor:
     """Both policies on one worker."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.learning.adapters import AdapterSettings, SharedBaseWorker
+    from marl_verl.backend.learning.adapters import Adapter
+    from marl_verl.backend.learning.policy_worker import PolicyWorker
 
-    def make(config: object, role: str) -> SharedBaseWorker:
+    def make(config: object, role: str) -> PolicyWorker:
         policies = {}
         for name, rate in RATES.items():
             optim = replace(omega_conf_to_dataclass(config.actor).optim, lr=rate)  # type: ignore[attr-defined]
-            policies[name] = AdapterSettings(SEEDS[name], optim)
-        return SharedBaseWorker(config=config, role=role, policies=policies)
+            policies[name] = Adapter(SEEDS[name], optim)
+        return PolicyWorker(config=config, role=role, adapters=policies)
 
     actor = Actor(model, "ppo-clip", *SETTINGS, make=make)
     for name in SEEDS:

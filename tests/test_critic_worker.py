@@ -18,7 +18,6 @@ from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.config.compose import with_overrides
-from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.resolve import resolve
 from marl_verl.team import read_team
 from tests.verl_actor import cpu_verl, make_model
@@ -50,15 +49,12 @@ class RealCritic(Critic):
     `ranks`: the data-parallel size. Each process has all rows; it works on its own part if the group has so many ranks.
     """
 
-    def __init__(self, settings: DictConfig, updates: int, ranks: int) -> None:
-        super().__init__("one", settings, updates)
+    def __init__(self, config: DictConfig, ranks: int) -> None:
+        super().__init__("one", config)
         self.ranks, self.rows = ranks, list[int]()
-        config, loss = self.training()
-        self.worker = CriticWorker(config)
-        self.worker.reset()
-        self.worker.set_loss_fn(loss)
-        self.module = self.worker.engine.module
-        self.start = self.head().clone()
+        self.start(CriticWorker(self.training()[0]))
+        self.module = self.workers.engine.module
+        self.first_head = self.head().clone()
         with torch.no_grad():
             head = self.module.score.weight
             values = torch.linspace(-1, 1, head.numel())[None]
@@ -68,7 +64,7 @@ class RealCritic(Critic):
     def of(cls, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> RealCritic:
         config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
         config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
-        return cls(config.critics.one, updates_per_batch(config, config.critics.one.critic), ranks)
+        return cls(config, ranks)
 
     @property
     def data_parallel_size(self) -> int:
@@ -77,7 +73,7 @@ class RealCritic(Critic):
     def call(self, method: str, data: Any) -> Any:
         self.rows.append(len(data))
         parts = chunk_tensordict(data, torch.distributed.get_world_size())
-        output = getattr(self.worker, method)(parts[torch.distributed.get_rank()])
+        output = getattr(self.workers, method)(parts[torch.distributed.get_rank()])
         if method == "infer_batch":
             values: list[Any] = [None] * len(parts)
             torch.distributed.all_gather_object(values, output["values"].unbind())
@@ -121,7 +117,7 @@ def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: 
 
 
 def test_a_new_head_expects_nothing(composed: DictConfig, model: Path) -> None:
-    assert not RealCritic.of(composed, model).start.any()
+    assert not RealCritic.of(composed, model).first_head.any()
 
 
 @pytest.mark.parametrize(("clip", "mode"), [(0.1, "token-mean"), (100.0, "seq-mean-token-sum")])
@@ -153,7 +149,7 @@ def test_updates_a_batch_and_epochs(composed: DictConfig, model: Path) -> None:
     """Eight tasks in mini-batches of four are two updates, each of rows from the whole batch; twice over."""
     critic = RealCritic.of(composed, model, "marl.critic.ppo_mini_batch_size=4", "marl.critic.ppo_epochs=2")
     seen: list[tuple[list[int], float]] = []
-    engine = critic.worker.engine
+    engine = critic.workers.engine
     step = engine.train_batch
 
     def train_batch(data: Any, loss_function: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +271,7 @@ def test_critic_updates_equal_those_of_fsdp2(model: Path) -> None:
 
     results = []
     for make in (CriticWorker, LocalCritic):
-        config, loss = Critic("one", deepcopy(resolved(model, *CRITIC)[0].critics.one), updates=1).training()
+        config, loss = Critic("one", resolved(model, *CRITIC)[0]).training()
         critic = make(config)
         critic.reset()
         critic.set_loss_fn(loss)
@@ -295,14 +294,12 @@ def test_critic_updates_equal_those_of_fsdp2(model: Path) -> None:
 def test_policies_with_a_shared_base_train_as_alone(model: Path) -> None:
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.learning.adapters import AdapterSettings
-    from marl_verl.backend.local.worker import LocalSharedWorkers
+    from marl_verl.backend.learning.adapters import Adapter
+    from marl_verl.backend.local.worker import LocalWorkers
 
     def shared(config: Any, role: str) -> Any:
         optim = omega_conf_to_dataclass(config.actor).optim
-        return LocalSharedWorkers(
-            config, policies={name: AdapterSettings(seed, optim) for name, seed in POLICIES.items()}
-        )
+        return LocalWorkers(config, adapters={name: Adapter(seed, optim) for name, seed in POLICIES.items()})
 
     alone, both = (started(make, model, *LORA) for make in (local, shared))
     update(alone)

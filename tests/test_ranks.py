@@ -111,36 +111,26 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
     store, ranks = MemoryStore(), Ranks()
     batch = put(store, [Row([1, 2], [3], 1.0, [], [])] * 3)
     devices = Devices(Pool("one", 2, 1, ("one",), shared=False), serial=False)
-    actor = {
-        "calculate_entropy": False,
-        "entropy_coeff": 0,
-        "use_kl_loss": False,
-        "loss_agg_mode": "token-mean",
-        "ppo_epochs": 1,
-        "shuffle": False,
-        "data_loader_seed": 1,
+    actor = {"calculate_entropy": False, "entropy_coeff": 0, "use_kl_loss": False, "loss_agg_mode": "token-mean"}
+    actor |= {"ppo_epochs": 1, "shuffle": False, "data_loader_seed": 1, "ppo_mini_batch_size": 1}
+    actor |= {"ppo_max_token_len_per_gpu": 99, "policy_loss": {"loss_mode": "vanilla"}}
+    rollout = {"temperature": 1.0, "free_cache_engine": False}
+    section = {
+        "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
+        "actor_rollout_ref": {"actor": actor, "model": {}, "rollout": rollout},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
     }
     config = OmegaConf.create(
         {
-            "marl": {"run": {"seed": 3, "share_prefixes": False}},
-            "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
-            "actor_rollout_ref": {
-                "actor": {
-                    **actor,
-                    "shuffle": False,
-                    "ppo_max_token_len_per_gpu": 99,
-                    "policy_loss": {"loss_mode": "vanilla"},
-                },
-                "model": {},
-                "rollout": {"temperature": 1.0},
-            },
+            **{"marl": {"run": {"seed": 3, "share_prefixes": False}}, "data": {"train_batch_size": 1}},
+            **{"algorithm": {}, "trainer": {}, "policies": {"one": section}},
+            "critics": {"one": {"policy": "one", "scope": "policy", "critic": actor}},
         }
     )
-    policy = PolicyRuntime(PolicyConfig("one"), config, devices, store)
+    policy = PolicyRuntime(PolicyConfig("one"), config, store, [], [], devices)
     policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
     policy.weights = policy.workers
-    settings = OmegaConf.create({"policy": "one", "scope": "policy", "critic": config.actor_rollout_ref.actor})
-    critic = RayCritic("one", settings, devices, updates=1)
+    critic = RayCritic("one", config, {"one": devices})
     learnt = {f"critic/{name}": [0.0] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
     critic.workers = Group(ranks, "critic", learnt, store)
     return policy, batch, critic, ranks

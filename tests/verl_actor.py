@@ -201,10 +201,10 @@ class Actor:
     def learn_with(self, loss: str, *overrides: str) -> None:
         """Set the loss. The model, its weights and the optimiser stay."""
         config, team = self._config(loss, *overrides)
-        self.policy = self._policy(team.policies["one"], config, config.policies.one)
+        self.policy = self._policy(team.policies["one"], config)
         self.worker.set_loss_fn(self.policy.loss())
 
-    def _policy(self, policy: Any, config: DictConfig, section: DictConfig) -> Any:
+    def _policy(self, policy: Any, config: DictConfig) -> Any:
         from verl.utils import tensordict_utils as tu
 
         from marl_verl.backend.learning.policy import LearningPolicy
@@ -223,7 +223,7 @@ class Actor:
                 share = len(batch) // ranks
                 keys = batch.keys[rank * share :][:share]
                 data = TensorDict(self.store.get(keys, fields), batch_size=share)
-                tu.assign_non_tensor(data, temperature=section.actor_rollout_ref.rollout.temperature, **options)
+                tu.assign_non_tensor(data, temperature=self._arr.rollout.temperature, **options)
                 output = getattr(actor.worker, method)(data)
                 if method != "update_actor":
                     actor.keep(
@@ -231,7 +231,7 @@ class Actor:
                     )
                 return output
 
-        return Policy(policy, config, section, self.store)
+        return Policy(policy, config, self.store, (), [])
 
     def keep(self, keys: Sequence[str], columns: dict[str, Sequence[torch.Tensor]]) -> None:
         """Store what the ranks have computed of their rows, log-probs as if the actor had `moved` since."""

@@ -13,6 +13,7 @@ from marl_verl.backend.learning.critic import Critics
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.runtime import Runtime
+from marl_verl.team import PolicyConfig, TeamConfig
 from marl_verl.threads import at_once
 
 T = TypeVar("T")
@@ -79,3 +80,21 @@ class Policies:
         """Call the functions of the `alone` policies one after another, then those of the others at once."""
         results = {name: call() for name, call in calls.items() if name in self.alone}
         return results | self.together({name: call for name, call in calls.items() if name not in self.alone})
+
+
+def runtimes_of(
+    team: TeamConfig, frozen: Callable[[PolicyConfig], Runtime], trained: Callable[[PolicyConfig, list[Any]], Runtime]
+) -> dict[str, Runtime]:
+    """The runtime of each policy, in the order of the team, of these kinds.
+
+    `trained` gets the list of the policies with the same base model before it, which it enters.
+    """
+    runtimes, sharing = dict[str, Runtime](), list[Any]()
+    for name, policy in team.policies.items():
+        if policy.external:
+            runtimes[name] = Runtime(policy)
+        elif policy.frozen:
+            runtimes[name] = frozen(policy)
+        else:
+            runtimes[name] = trained(policy, [] if policy.base is None else sharing)
+    return runtimes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,9 @@ class TrainingWorkers:
         """Number of data-parallel ranks; each processes a part of the rows."""
         return 1
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[Any]:
         """The time in which the training workers belong to this policy or critic."""
-        with self.lock:
-            yield
+        return self.lock
 
     def save(self, folder: Path, step: int) -> None:
         """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""

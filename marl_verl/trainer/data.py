@@ -9,6 +9,7 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,7 @@ class TaskData:
             collate_fn=list,
             sampler=sampler,
         )
-        self._batches: Iterator[list[int]] | None = None
+        self._batches: Iterator[list[int]] = chain.from_iterable(repeat(self.loader))
         self.drawn: list[int] = []  # the tasks of the step, by number
 
     def use_curriculum(self, settings: CurriculumSettings, seed: int) -> None:
@@ -177,13 +178,7 @@ class TaskData:
         return self._rows(step, self.drawn[first:], first)
 
     def _next(self) -> list[int]:
-        for _ in range(2):  # a loader that was restored at the end of an epoch has no batch at first
-            if self._batches is None:
-                self._batches = iter(self.loader)
-            if (batch := next(self._batches, None)) is not None:
-                return [int(number) for number in batch]
-            self._batches = None
-        raise ValueError(f"{len(self.train)} tasks are fewer than a batch ({self.size})")
+        return [int(number) for number in next(self._batches)]
 
     def _rows(self, step: int, numbers: list[int], first: int) -> list[TaskRow]:
         rows: list[TaskRow] = []

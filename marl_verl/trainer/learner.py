@@ -158,14 +158,13 @@ class Learner:
         """Update at `version` and sync weights; runs in the update's thread."""
         batch = Rows([row.key for row in rows], [dict(row.tag) for row in rows])
         # servers that sleep during training accept no requests meanwhile
-        makes_room = bool(self.runtime.config.actor_rollout_ref.rollout.free_cache_engine)
-        if makes_room:
+        if self.runtime.sleeps:
             gates.close_gate(self.name)
             self.runtime.sleep()
         size = self.buffer.batch
         part, values = self.runtime.update(batch, updates=None if size is None else len(rows) // size)
         updated = time.monotonic()
-        if not makes_room:
+        if not self.runtime.sleeps:
             gates.close_gate(self.name)
         self.runtime.sync(version + 1)
         gates.open_gate(self.name)

@@ -48,16 +48,15 @@ class Critic(TrainingWorkers):
     """One critic, beside a policy: it never computes at the same time as the policy's updates.
 
     Args:
-        settings: `critics.NAME` in the resolved config.
-        updates: optimiser updates per batch.
+        config: the resolved config; `critics.NAME` is of this one.
     """
 
-    shares = True  # what its rows begin with
-
-    def __init__(self, name: str, settings: DictConfig, updates: int) -> None:
+    def __init__(self, name: str, config: DictConfig) -> None:
+        settings = config.critics[name]
         self.name, self.policy, self.scope = name, str(settings.policy), str(settings.scope)
         self.config: Any = settings.critic
-        self._updates = updates
+        self._updates = updates_per_batch(config, self.config)
+        self._shares = OmegaConf.select(config, "marl.run.share_prefixes") is not False
 
     @abstractmethod
     def call(self, method: str, data: TensorDict) -> TensorDict:
@@ -80,11 +79,17 @@ class Critic(TrainingWorkers):
         )
         return config, partial(value_loss, config=critic)
 
+    def start(self, workers: Any) -> None:
+        """Build model and optimiser of the training workers."""
+        self.workers = workers
+        workers.reset()
+        workers.set_loss_fn(self.training()[1])
+
     def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
         """V of each observation, [n]."""
         short = -len(observations) % self.data_parallel_size
         data = _rows([*observations, *[observations[-1]] * short])
-        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0, **{SHARE: self.shares})
+        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0, **{SHARE: self._shares})
         output = self.call("infer_batch", data)
         # the model has an output for every token of a row
         values: NDArray[np.float64] = of_responses(output["values"], data["response_mask"]).values().double().numpy()
@@ -116,7 +121,7 @@ class Critic(TrainingWorkers):
             seed=int(self.config.data_loader_seed),
             dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
             temperature=1.0,
-            **{SHARE: self.shares},
+            **{SHARE: self._shares},
         )
         output = self.call("train_mini_batch", data)
         reduced = reduce_metrics(dict(output["metrics"]))
@@ -134,7 +139,7 @@ class Critics:
     MarlError if a critic of scope "policy" has another tokenizer than its policy.
 
     Args:
-        make: (name, settings, updates) -> the critic of the backend.
+        make: (name, config) -> the critic of the backend.
         together: how calls to different critics run (`Policies.together`).
     """
 
@@ -143,13 +148,11 @@ class Critics:
         config: DictConfig,
         team: TeamConfig,
         store: RowStore,
-        make: Callable[[str, DictConfig, int], Critic],
+        make: Callable[[str, DictConfig], Critic],
         together: Together = at_once,
     ) -> None:
-        self.runtimes: dict[str, Critic] = {}
-        for name, settings in (config.get("critics") or {}).items():
-            critic = self.runtimes[str(name)] = make(str(name), settings, updates_per_batch(config, settings.critic))
-            critic.shares = OmegaConf.select(config, "marl.run.share_prefixes") is not False
+        self.runtimes = {str(name): make(str(name), config) for name in config.get("critics") or ()}
+        for critic in self.runtimes.values():
             if critic.scope == "policy":
                 _check_tokenizer(critic, config.policies[critic.policy].actor_rollout_ref.model)
         self._store, self._together = store, together

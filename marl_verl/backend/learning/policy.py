@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 import zlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,43 +23,78 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
-from marl_verl.algo.algorithms.losses import OWN
-from marl_verl.backend.learning.adapters import AdapterSettings
+from marl_verl.backend.learning.adapters import Adapter
 from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.batches import of_responses
+from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.backend.runtime import Runtime, TrainingWorkers
 from marl_verl.config.loss import separate_reason, updates_per_batch
-from marl_verl.config.parts import loss_named
 from marl_verl.episode.turn import DIFFERS_AT
-from marl_verl.errors import MarlError
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
 
 
 class LearningPolicy(TrainingWorkers, Runtime):
-    """A trained policy. `section`: its `actor_rollout_ref` and `algorithm`, in the resolved config `policies.NAME`, or
-    in the whole config for this policy, in verl's layout."""
+    """A trained policy.
 
-    def __init__(self, policy: PolicyConfig, config: DictConfig, section: DictConfig, store: RowStore) -> None:
+    Args:
+        config: the resolved config.
+        critics: those beside it, in its workers' processes.
+        group: the policies with the same base model before it, which it enters; the first one starts the workers.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        config: DictConfig,
+        store: RowStore,
+        critics: Sequence[Critic],
+        group: list[Any],
+    ) -> None:
         Runtime.__init__(self, policy)
+        self.critics, self.group = critics, group
+        self.group.append(self)
+        section = config.policies[policy.name]
         self.config, self.store, self._arr = config, store, section.actor_rollout_ref
         self._correction = section.algorithm.rollout_correction
+        self.sleeps = bool(self._arr.rollout.free_cache_engine)  # whether servers sleep while it updates
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._shares = separate_reason(config, self._arr.actor) is None
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
+
+    @property
+    def first(self) -> bool:
+        return self.group[0] is self
 
     @property
     def seed(self) -> int:
         """The seed of a new adapter."""
         return zlib.crc32(f"{self.config.marl.run.seed} {self.name}".encode())
 
-    def adapter_settings(self) -> AdapterSettings:
-        """Of its adapter on a base model that several policies share."""
-        return AdapterSettings(self.seed, omega_conf_to_dataclass(self._arr.actor).optim)
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with self.lock:
+            if self.policy.base is not None:
+                self.workers.use(self.name)
+            yield
+
+    def adapters(self) -> dict[str, Adapter]:
+        """New adapters of the policies that share its base model; {} without `base: shared`."""
+        if self.policy.base is None:
+            return {}
+        optims = [omega_conf_to_dataclass(policy._arr.actor).optim for policy in self.group]
+        return {policy.name: Adapter(policy.seed, optim) for policy, optim in zip(self.group, optims, strict=True)}
+
+    def set_losses(self) -> None:
+        """Give the policies of the group their workers, and these the losses of the policies."""
+        for policy in self.group:
+            policy.workers = self.workers
+            with policy.turn():
+                self.workers.set_loss_fn(policy.loss())
 
     @property
     @abstractmethod
@@ -175,17 +211,3 @@ def correct(store: RowStore, batch: Rows, settings: DictConfig) -> tuple[list[st
     weights = dict(zip(real, response_to_nested(corrected.batch[WEIGHTS], mask).unbind(), strict=True))
     store.put(batch.keys, {WEIGHTS: [weights.get(row, torch.zeros(1)) for row in range(len(batch))]})
     return [WEIGHTS], metrics
-
-
-def register_loss(mode: str) -> None:
-    """Register the function of `policy_loss.loss_mode`, which begins with `OWN`, in this process.
-
-    Raises:
-        MarlError: the plugin cannot be loaded in this process, or does not register the loss.
-    """
-    from verl.trainer.ppo.core_algos import register_policy_loss  # not at the top: it takes seconds to import
-
-    function = loss_named(mode.removeprefix(OWN)).function
-    if function is None:
-        raise MarlError(f"loss '{mode.removeprefix(OWN)}' is no function in this process: the plugins differ")
-    register_policy_loss(mode)(function)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,14 +12,13 @@ from verl.utils import hf_tokenizer
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
 
-from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.batches import jagged, rows_of_nested
 from marl_verl.backend.learning.critic import Critic, Critics
-from marl_verl.backend.learning.policy import LearningPolicy, register_loss
+from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.server import LocalServer
-from marl_verl.backend.local.worker import LocalCritic, LocalSharedWorkers, LocalWorkers  # before other imports of verl
-from marl_verl.backend.policies import Policies
+from marl_verl.backend.local.worker import LocalCritic, LocalWorkers  # before other imports of verl
+from marl_verl.backend.policies import Policies, runtimes_of
 from marl_verl.backend.protocol import Column, Rows
 from marl_verl.backend.runtime import Runtime
 from marl_verl.events import timed
@@ -35,19 +33,11 @@ class LocalPolicies(Policies):
 
     def __init__(self, config: DictConfig, team: TeamConfig, store: MemoryStore) -> None:
         critics = Critics(config, team, store, LocalCriticRuntime, self.together)
-        runtimes: dict[str, Runtime] = {}
-        sharing: list[SharedPolicy] = []
-        for name, policy in team.policies.items():
-            if policy.external:
-                runtimes[name] = Runtime(policy)
-                continue
-            section, beside = config.policies[name], critics.beside(name)
-            if policy.frozen:
-                runtimes[name] = FrozenPolicy(policy, section)
-            elif policy.base is None:
-                runtimes[name] = TrainedPolicy(policy, config, section, store, critics=beside)
-            else:
-                runtimes[name] = SharedPolicy(policy, config, section, store, critics=beside, group=sharing)
+        runtimes = runtimes_of(
+            team,
+            lambda policy: FrozenPolicy(policy, config),
+            lambda policy, group: TrainedPolicy(policy, config, store, critics.beside(policy.name), group),
+        )
         super().__init__(runtimes, critics)
 
 
@@ -57,31 +47,23 @@ class TrainedPolicy(LearningPolicy):
     workers: LocalWorkers
     server: LocalServer
 
-    def __init__(self, *arguments: Any, critics: Sequence[Any]) -> None:
-        super().__init__(*arguments)
-        self._critics = critics
-
     def start(self) -> None:
-        """Load the model."""
+        """Load the model and the critics."""
+        if not self.first:
+            return
         with timed(self.seconds, "model"):
             torch.manual_seed(self.seed)  # of new adapters
-            self.workers = self._workers(self._reference and not self._lora)
+            self.workers = LocalWorkers(self._arr, self._reference and not self._lora, adapters=self.adapters())
             self.workers.init_model()
-            self._set_losses()
-            self.server = self._server()
-            for critic in self._critics:
-                critic.start()
+            self.set_losses()
+            server = server_of(self.workers.model, self._arr, self._use if self.policy.base else None)
+            for policy in self.group:
+                policy.server = server
+            for critic in self.critics:
+                critic.start(LocalCritic(critic.training()[0]))
 
-    def _workers(self, reference: bool) -> LocalWorkers:
-        return LocalWorkers(self._arr, reference)
-
-    def _set_losses(self) -> None:
-        if (mode := self._arr.actor.policy_loss.loss_mode).startswith(OWN):
-            register_loss(mode)
-        self.workers.set_loss_fn(self.loss())
-
-    def _server(self) -> LocalServer:
-        return server_of(self.workers.model, self._arr)
+    def _use(self, adapter: int | None) -> None:
+        self.workers.use(self.group[adapter or 0].name)
 
     def client(self) -> LocalServer:
         return self.server
@@ -104,51 +86,14 @@ class TrainedPolicy(LearningPolicy):
         self.server.version = version
 
 
-class SharedPolicy(TrainedPolicy):
-    """A trained policy with an adapter on a base model that it shares with the others of `group`, in their order."""
-
-    workers: LocalSharedWorkers
-
-    def __init__(self, *arguments: Any, group: list[SharedPolicy], critics: Sequence[Any]) -> None:
-        super().__init__(*arguments, critics=critics)
-        group.append(self)
-        self.group = group
-
-    def start(self) -> None:
-        if self.group[0] is self:
-            super().start()
-            for other in self.group[1:]:
-                other.server = self.server
-
-    def _workers(self, reference: bool) -> LocalSharedWorkers:
-        settings = {other.name: other.adapter_settings() for other in self.group}
-        return LocalSharedWorkers(self._arr, reference, policies=settings)
-
-    def _set_losses(self) -> None:
-        for other in self.group:
-            other.workers = self.workers
-            self.workers.use(other.name)
-            super(SharedPolicy, other)._set_losses()
-        self.workers.use(self.name)
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        self.workers.use(self.name)
-        yield
-
-    def _server(self) -> LocalServer:
-        names = [other.name for other in self.group]
-        return server_of(self.workers.model, self._arr, lambda adapter: self.workers.use(names[adapter or 0]))
-
-
 class FrozenPolicy(Runtime):
     """A policy that acts and never learns; or the past versions of one, with one snapshot at a time, of step `step`."""
 
     step = 0
 
-    def __init__(self, policy: PolicyConfig, section: DictConfig) -> None:
+    def __init__(self, policy: PolicyConfig, config: DictConfig) -> None:
         super().__init__(policy)
-        self._arr = section.actor_rollout_ref
+        self._arr = config.policies[policy.name].actor_rollout_ref
 
     def start(self) -> None:
         one_rank.join()
@@ -169,14 +114,6 @@ class FrozenPolicy(Runtime):
 
 class LocalCriticRuntime(Critic):
     """A critic in this process."""
-
-    workers: LocalCritic
-
-    def start(self) -> None:
-        config, loss = self.training()
-        self.workers = LocalCritic(config)
-        self.workers.reset()
-        self.workers.set_loss_fn(loss)
 
     def call(self, method: str, data: TensorDict) -> TensorDict:
         output: TensorDict = getattr(self.workers, method)(data)

@@ -112,17 +112,12 @@ def _keep_top(logits: Tensor, rows: Sequence[Draw], column: Callable[[str], Tens
 
 
 class Stop:
-    """The stop tokens and stop strings of one completion, which is decoded token by token after its prompt.
-
-    MarlError for stop strings without a fast tokenizer.
-    """
+    """The stop tokens and stop strings of one completion, which is decoded token by token after its prompt."""
 
     def __init__(self, strings: Sequence[str], tokens: Collection[int], tokenizer: Any, prompt: Sequence[int]) -> None:
         self._strings, self._tokens, self._text = strings, frozenset(tokens), ""
         if strings:
-            self._tokenizer = getattr(tokenizer, "backend_tokenizer", None)
-            if self._tokenizer is None:
-                raise MarlError(f"stop strings need a fast tokenizer; {type(tokenizer).__name__} is none")
+            self._tokenizer = tokenizer.backend_tokenizer
             self._stream = DecodeStream(ids=list(prompt), skip_special_tokens=True)
 
     def ends(self, token: int) -> bool:

@@ -17,7 +17,6 @@ from marl_verl.backend.local import one_rank  # before other modules that import
 from omegaconf import DictConfig, open_dict
 from verl.workers.config import TrainingWorkerConfig
 
-from marl_verl.backend.learning.adapters import SharedBaseWorker
 from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.backend.learning.policy_worker import PolicyWorker
 from marl_verl.backend.local.engine import STRATEGY
@@ -67,15 +66,11 @@ class LocalWorkers(PolicyWorker):
         return self.actor.engine.module
 
 
-class LocalSharedWorkers(LocalWorkers, SharedBaseWorker):
-    """`LocalWorkers` of policies with `base: shared`: `use(policy)` chooses the one that methods apply to."""
-
-
 class LocalCritic(CriticWorker):
     """The training worker of a critic: `reset`, `set_loss_fn`, `infer_batch`, `train_mini_batch`.
 
     Args:
-        config: as `CriticRuntime.worker` makes it.
+        config: of `Critic.training`.
     """
 
     def __init__(self, config: TrainingWorkerConfig) -> None:

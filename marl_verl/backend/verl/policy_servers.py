@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marl_verl.backend.runtime import Runtime
@@ -40,6 +40,17 @@ class DirectClient(LLMServerClient):
         return None
 
 
+def config_of(config: DictConfig, policy: str) -> DictConfig:
+    """The resolved config for one policy, in verl's layout."""
+    section = config.policies[policy]
+    own: Any = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("policies", "critics")])
+    with open_dict(own):
+        own.actor_rollout_ref = section.actor_rollout_ref
+        own.algorithm.rollout_correction = section.algorithm.rollout_correction
+        own.trainer.n_gpus_per_node, own.trainer.nnodes = section.trainer.n_gpus_per_node, section.trainer.nnodes
+    return own  # type: ignore[no-any-return]
+
+
 def single_server(config: DictConfig) -> str | None:
     """The name of a policy's only server; None if it has several. `config`: for this policy, in verl's layout."""
     rollout = config.actor_rollout_ref.rollout
@@ -48,34 +59,17 @@ def single_server(config: DictConfig) -> str | None:
     return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
 
 
-class PolicyServerManager(LLMServerManager):
-    """verl's server manager, without a load balancer if there is only one server."""
-
-    async def _init_global_load_balancer(self) -> None:
-        self.global_load_balancer = None
-        if single_server(self.config) is None:
-            await super()._init_global_load_balancer()
-
-
 class Servers(Runtime):
-    """A policy with servers in this run; `config` is the whole config for this policy, in verl's layout."""
+    """A policy with servers in this run; `config` is the resolved config."""
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
         super().__init__(policy)
-        self._place(config, devices)
-
-    def _place(self, config: DictConfig, devices: Devices) -> None:
-        self.config, self.devices, self.lock = config, devices, devices.lock(self.name)
-        self._arr = config.actor_rollout_ref
-
-    @property
-    def early(self) -> bool:
-        """Whether the client exists before `start`: the name of an only server is known."""
-        return single_server(self.config) is not None
+        self.devices, self.lock, self.own_config = devices, devices.lock(self.name), config_of(config, self.name)
+        self._arr = self.own_config.actor_rollout_ref
 
     def client(self) -> Any:
-        name = single_server(self.config)
-        return DirectClient(self.config, name) if name else self.servers.get_client()
+        name = single_server(self.own_config)
+        return DirectClient(self.own_config, name) if name else self.servers.get_client()
 
     def actors(self) -> dict[str, Any]:
         """Description -> Ray actor, for every process whose death ends the run."""
@@ -85,14 +79,16 @@ class Servers(Runtime):
             actors[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
         return actors
 
-    def _manage(self, workers: Any) -> None:
+    def start_servers(self, workers: Any) -> None:
+        """Start the servers on the devices of training workers, or of slots."""
         rank = first_replica_rank(self._arr.rollout.name)
-        self.servers = PolicyServerManager(config=self.config, worker_group=workers, start_rank=rank)
+        self.servers = LLMServerManager(config=self.own_config, worker_group=workers, start_rank=rank)
+        self.servers.global_load_balancer = None
 
-    def _start_servers(self) -> None:
         async def start() -> None:
             await self.servers._initialize_llm_servers()
-            await self.servers._init_global_load_balancer()
+            if single_server(self.own_config) is None:
+                await self.servers._init_global_load_balancer()
 
         with timed(self.seconds, "server"), awaited(f"server of {self.name}"):
             asyncio.run(start())
@@ -101,13 +97,17 @@ class Servers(Runtime):
 class FrozenRuntime(Servers):
     """A policy that acts and never learns: servers that load the model themselves, no training worker, no optimiser.
 
-    Its servers sleep during training only on a shared pool.
+    Or the past versions of a policy, with servers that have one snapshot at a time, of step `step`. Servers sleep
+    during training only on a shared pool. Uses vLLM's `reload_weights`, which loads a model's folder in place.
     """
+
+    step = 0  # the servers begin with the policy before training
 
     def start(self) -> None:
         with self.lock:
-            self._manage(self.devices.slots())
-            self._start_servers()
+            self.start_servers(self.devices.slots())
+            if self.policy.past is not None:
+                asyncio.run(self._call("set_global_steps", global_steps=self.step))
             self.sleep()
 
     def sleep(self) -> None:
@@ -115,26 +115,6 @@ class FrozenRuntime(Servers):
 
     def sync(self, version: int) -> None:
         self._call_replicas("wake_up")
-
-    def _call_replicas(self, method: str) -> None:
-        async def call() -> None:
-            await asyncio.gather(*(getattr(replica, method)() for replica in self.servers.get_replicas()))
-
-        if self.devices.pool.shared and self._arr.rollout.free_cache_engine:
-            asyncio.run(call())
-
-
-class PastRuntime(FrozenRuntime):
-    """The past versions of a policy: frozen, with servers that have one snapshot at a time, of step `step`.
-
-    Uses vLLM's `reload_weights`, which loads a model's folder into the server's memory in place.
-    """
-
-    step = 0  # the servers begin with the policy before training
-
-    def _start_servers(self) -> None:
-        super()._start_servers()
-        asyncio.run(self._call("set_global_steps", global_steps=0))
 
     def load(self, step: int, model: str) -> None:
         """Load a snapshot from a folder; the servers, which must be awake and idle, report its step from now on."""
@@ -146,6 +126,13 @@ class PastRuntime(FrozenRuntime):
 
         asyncio.run(load())
         self.step = step
+
+    def _call_replicas(self, method: str) -> None:
+        async def call() -> None:
+            await asyncio.gather(*(getattr(replica, method)() for replica in self.servers.get_replicas()))
+
+        if self.devices.pool.shared and self._arr.rollout.free_cache_engine:
+            asyncio.run(call())
 
     async def _call(self, name: str, /, **options: Any) -> None:
         """Call the first server of each replica, which reaches the engine's processes on all nodes."""

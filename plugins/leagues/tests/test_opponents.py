@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl.backend.protocol import Report
-from marl_verl.backend.verl.policy_servers import PastRuntime
+from marl_verl.backend.verl.policy_servers import FrozenRuntime
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, acting, assign
@@ -128,7 +128,7 @@ class Loads:
         self.seen: list[tuple[int, str]] = []
 
 
-class Server(Loads, PastRuntime):
+class Server(Loads, FrozenRuntime):
     def __init__(self) -> None:
         Loads.__init__(self)
 
@@ -279,9 +279,14 @@ def test_servers_forget_what_they_have_cached_of_the_former_weights() -> None:
         )
 
     replicas = [SimpleNamespace(servers=[server(name), server("of another node")]) for name in ("a", "b")]
-    config = OmegaConf.create({"actor_rollout_ref": {}})
+    section = {
+        "actor_rollout_ref": {},
+        "algorithm": {"rollout_correction": {}},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
+    }
+    config = OmegaConf.create({"algorithm": {}, "trainer": {}, "policies": {"player-past": section}})
     devices: Any = SimpleNamespace(lock=lambda name: None)
-    runtime = PastRuntime(PolicyConfig("player-past", frozen=True), config, devices)
+    runtime = FrozenRuntime(PolicyConfig("player-past", frozen=True), config, devices)
     runtime.servers = SimpleNamespace(get_replicas=lambda: replicas)  # type: ignore[assignment]
     runtime.load(4, "folder")
     assert runtime.step == 4
