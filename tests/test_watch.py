@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.backend.opening import one_line
+from marl_verl.backend.opening import Host, one_line
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
@@ -89,7 +89,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def _watch(ends: Ends, folder: Path, **actors: Any) -> Watch:
     named = {name.replace("_", " "): actor for name, actor in actors.items()}
-    return Watch(named, lambda: "while updating in step 3", lambda: how_to_continue(folder), ends)
+    return Watch(named, lambda: "while updating in step 3", Host(ends, lambda: how_to_continue(folder)))
 
 
 def test_a_killed_actor_is_reported_while_the_main_thread_waits_for_another(
@@ -187,6 +187,7 @@ import os, signal, threading, time
 os.environ.update(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100")
 import ray
 from ray._private import worker
+from marl_verl.backend.opening import Host
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch
 
@@ -203,7 +204,7 @@ waiting = actor.work.remote()
 for kind, actors in (("", {"training worker of policy 'a'": actor}), ("gcs_server", {}), ("raylet", {})):
     ended = threading.Event()
     begun = time.monotonic()
-    with Watch(actors, lambda: "while updating", lambda: "Start again", lambda code: ended.set())():
+    with Watch(actors, lambda: "while updating", Host(lambda code: ended.set(), lambda: "Start again"))():
         if kind:
             os.kill(worker._global_node.all_processes[kind][0].process.pid, signal.SIGKILL)
         assert ended.wait(30)

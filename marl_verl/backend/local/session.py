@@ -36,7 +36,7 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
         policies.start()
         emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
         with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
-            yield Backend(policies, LocalRollouts(RolloutWorker(config, policies.clients(), store), runner), store)
+            yield Backend(policies, LocalRollouts(config, policies.clients(), store, runner), store)
 
 
 @contextmanager
@@ -56,14 +56,15 @@ def _process(small: bool) -> Iterator[None]:
         gc.unfreeze()
 
 
-class LocalRollouts:
+class LocalRollouts(RolloutWorker):
     """`Rollouts` in this thread. Ctrl-C ends what is being played."""
 
-    def __init__(self, worker: RolloutWorker, runner: asyncio.Runner) -> None:
-        self._worker, self._runner = worker, runner
-        worker.caught = (Exception, SystemExit)
+    caught = (Exception, SystemExit)
+
+    def __init__(self, config: Any, clients: Mapping[str, Any], store: MemoryStore, runner: asyncio.Runner) -> None:
+        super().__init__(config, clients, store)
+        self._runner, self._thread, limits = runner, threading.get_ident(), config.marl.rollout
         self._reason: str | None = None  # why the loop was interrupted
-        self._thread, limits = threading.get_ident(), worker.config.marl.rollout
         if None not in (limits.step_seconds, limits.call_seconds):  # without a limit of calls, they run in the loop
             end_if_blocked(runner.get_loop(), float(limits.step_seconds), self._interrupt)
 
@@ -75,7 +76,7 @@ class LocalRollouts:
         played: list[Sampled] = []
 
         async def play() -> None:  # without a result, of which `Runner.run` would make a text
-            played.extend(await asyncio.gather(*(self._worker.play(task, step, validate) for task in tasks)))
+            played.extend(await asyncio.gather(*(self.play(task, step, validate) for task in tasks)))
 
         try:
             self._runner.run(play())
@@ -83,7 +84,4 @@ class LocalRollouts:
             if self._reason is not None:
                 raise MarlError(self._reason) from error
             raise
-        return [self._worker.done(played)]
-
-    def assign(self, policies: Mapping[str, str]) -> None:
-        self._worker.assign(policies)
+        return [self.done(played)]

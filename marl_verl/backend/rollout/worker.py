@@ -101,12 +101,9 @@ def collect_seldom() -> None:
 
 
 class RolloutWorker:
-    """Plays tasks: the sampler of the team on each, with the clients of its policies.
+    """Plays tasks: the sampler of the team on each, with the clients of its policies (`Runtime.client`).
 
-    Args:
-        config: the resolved config.
-        clients: policy -> what acts for it (`Runtime.client`).
-        store: where the tensors of rows go.
+    `config` is the resolved config; the tensors of rows go to `store`.
     """
 
     caught: tuple[type[BaseException], ...] = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
@@ -119,14 +116,13 @@ class RolloutWorker:
         self.algorithm = algorithm_of(team)
         self.samplers, self.columns = samplers_of(self.algorithm, marl), columns_of(self.algorithm)
         self.components = self.algorithm.components(team.agents)
-        self.learning = {name for name, policy in team.policies.items() if policy.trained}
         self.joint = JointEncoder.of(config, self.parts.task_context.agents)
         self.observers = plugins.load().hook
         # the asynchronous schedule holds requests while a policy's weights change
-        self.gates = {name: Gate() for name in self.learning} if marl["schedule"]["mode"] == "async" else {}
+        self.gates = {name: Gate() for name in self.parts.trained} if marl["schedule"]["mode"] == "async" else {}
         rollout = config.actor_rollout_ref.rollout
-        self._default = {"repetition_penalty": 1.0, "logprobs": bool(rollout.calculate_log_probs)}
-        self._greedy = self._default | default_sampling(rollout.val_kwargs)
+        self._greedy = {"repetition_penalty": 1.0, "logprobs": bool(rollout.calculate_log_probs)}
+        self._greedy |= default_sampling(rollout.val_kwargs)
         self._logged: set[tuple[str, str]] = set()
 
     def assign(self, policies: Mapping[str, str]) -> None:
@@ -151,9 +147,9 @@ class RolloutWorker:
     def done(self, tasks: Sequence[Sampled]) -> Done:
         """Write the tensors of the rows of finished tasks."""
         rows = [row for task in tasks for row in task.rows]
-        if learnt := [row for row in rows if row.fields is not None]:
-            columns = {name: [row.fields[name] for row in learnt if row.fields] for name in learnt[0].fields or {}}
-            self.store.put([row.key for row in learnt], columns)
+        if learnt := {row.key: row.fields for row in rows if row.fields is not None}:
+            names = next(iter(learnt.values()))
+            self.store.put(list(learnt), {name: [fields[name] for fields in learnt.values()] for name in names})
         tables = [task.table for task in tasks if task.table is not None]
         table = concat(tables) if tables else None
         return Done([task.report for task in tasks], Rows([row.key for row in rows], [row.tag for row in rows]), table)
@@ -181,9 +177,9 @@ class RolloutWorker:
         if not validate:
             for metric in self.algorithm.metrics:
                 report.metrics.update(metric.of_sample(sample))
-            sampled.rows = turn_rows(sample.turns, step, self.learning)
+            sampled.rows = turn_rows(sample.turns, step, self.parts.trained)
             if sample.turns:
-                sampled.table = RowTable.of(sample.turns, self.components, self.learning)
+                sampled.table = RowTable.of(sample.turns, self.components, self.parts.trained)
             if self.joint is not None:
                 add_joint_observations(sampled.rows, sample.episodes, self.joint)
 
@@ -191,9 +187,8 @@ class RolloutWorker:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
         for failure in sample.failures:
             if failure.trace:
-                self._log(
-                    failure.reason, failure.trace.rstrip().rpartition("\n")[2], f"{failure.detail}\n{failure.trace}"
-                )
+                last = failure.trace.rstrip().rpartition("\n")[2]
+                self._log(failure.reason, last, f"{failure.detail}\n{failure.trace}")
         for episode in sample.episodes:
             try:
                 self.observers.marl_episode_finished(episode=episode)

@@ -15,6 +15,7 @@ import ray
 import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.utils.config import omega_conf_to_dataclass
@@ -26,7 +27,7 @@ from marl_verl.backend.learning.policy_worker import PolicyWorker
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import Servers
-from marl_verl.backend.verl.rollouts import meta
+from marl_verl.backend.verl.rollouts import PARTITION
 from marl_verl.config.hardware import cpu_run
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig
@@ -125,7 +126,8 @@ class PolicyRuntime(LearningPolicy, Servers):
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
         """See `LearningPolicy`: workers read the fields from TransferQueue and write their columns to it."""
         options["temperature"] = self._arr.rollout.temperature
-        return getattr(self.workers, method)(meta(batch, fields, options))
+        rows = {"partition_id": PARTITION, "keys": batch.keys, "tags": batch.tags, "fields": list(fields)}
+        return getattr(self.workers, method)(KVBatchMeta(**rows, extra_info=options))
 
     def sleep(self) -> None:
         """Free the servers' device memory until the next weight sync; a no-op where `free_cache_engine` is off."""

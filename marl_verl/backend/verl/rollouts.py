@@ -13,10 +13,9 @@ import torch
 import transfer_queue as tq
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
-from marl_verl.backend.protocol import Column, Done, Rows, TaskRow
+from marl_verl.backend.protocol import Column, Done, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
 from marl_verl.backend.verl.devices import numbered
@@ -49,12 +48,10 @@ class RayRollouts:
         ray.get([worker.assign.remote(dict(policies)) for worker in self.workers])
 
     def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
-        """Play tasks, an equal number in each worker. Returns those of each worker, in order."""
         size = -(-len(tasks) // len(self.workers))
         shares = [list(tasks[first : first + size]) for first in range(0, len(tasks), size or 1)]
         calls = zip(self.workers, shares, strict=False)
-        done: list[Done] = ray.get([worker.sample.remote(share, step, validate) for worker, share in calls])
-        return done
+        return list(ray.get([worker.sample.remote(share, step, validate) for worker, share in calls]))
 
     def dispatch(self, tasks: Sequence[TaskRow], step: int) -> None:
         """Begin tasks, each in the least loaded worker."""
@@ -73,7 +70,6 @@ class RayRollouts:
         return list(self._calls.values())
 
     def finished(self) -> list[Done]:
-        """The tasks of all futures that are done. Does not wait. Raises the exceptions of workers."""
         done = []
         for number, call in list(self._calls.items()):
             if call.done():
@@ -83,20 +79,18 @@ class RayRollouts:
         return done
 
     def close_gate(self, policy: str) -> None:
-        """Hold requests of a policy, and wait until none is in flight. Thread-safe."""
         ray.get([worker.close_gate.remote(policy) for worker in self.workers])
 
     def open_gate(self, policy: str) -> None:
-        """Release the requests of a policy. Thread-safe."""
         ray.get([worker.open_gate.remote(policy) for worker in self.workers])
 
 
-class RolloutActor:
+class RolloutActor(RolloutWorker):
     """A rollout worker in a process of its own; Ray runs its methods in one event loop."""
 
     def __init__(self, config: Any, clients: Mapping[str, Any]) -> None:
         tq.init()
-        self.worker = RolloutWorker(config, clients, QueueStore())
+        super().__init__(config, clients, QueueStore())
         self._finished: asyncio.Queue[Sampled] = asyncio.Queue()  # of the stream
         self._running: set[asyncio.Task[None]] = set()
         limits = config.marl.rollout
@@ -112,38 +106,33 @@ class RolloutActor:
         """The fingerprint of the loaded plugins, which the driver compares with its own."""
         return plugins.load().fingerprint()
 
-    def assign(self, policies: dict[str, str]) -> None:
-        self.worker.assign(policies)
-
     async def sample(self, tasks: list[TaskRow], step: int, validate: bool) -> Done:
-        """Play tasks, and write the tensors of their rows."""
         self._watch()
-        played = await asyncio.gather(*(self.worker.play(task, step, validate) for task in tasks))
-        return await asyncio.to_thread(self.worker.done, played)
+        played = await asyncio.gather(*(self.play(task, step, validate) for task in tasks))
+        return await asyncio.to_thread(self.done, played)
 
     async def dispatch(self, tasks: list[TaskRow], step: int) -> None:
-        """Begin tasks of the stream."""
         self._watch()
         for task in tasks:
-            running = asyncio.create_task(self._play(task, step))
+            running = asyncio.create_task(self._stream(task, step))
             self._running.add(running)
             running.add_done_callback(self._running.discard)
 
-    async def _play(self, task: TaskRow, step: int) -> None:
-        self._finished.put_nowait(await self.worker.play(task, step, False))
+    async def _stream(self, task: TaskRow, step: int) -> None:
+        self._finished.put_nowait(await self.play(task, step, False))
 
     async def finished(self) -> list[Done]:
         """Wait until a task of the stream is finished; all finished ones, each alone. Call it once at a time."""
         played = [await self._finished.get()]
         while not self._finished.empty():
             played.append(self._finished.get_nowait())
-        return [await asyncio.to_thread(self.worker.done, [one]) for one in played]
+        return [await asyncio.to_thread(self.done, [one]) for one in played]
 
     async def close_gate(self, policy: str) -> None:
-        await self.worker.gates[policy].close()
+        await self.gates[policy].close()
 
     async def open_gate(self, policy: str) -> None:
-        self.worker.gates[policy].open()
+        self.gates[policy].open()
 
     def _watch(self) -> None:
         if self._blocked is not None:
@@ -163,7 +152,11 @@ class QueueStore:
         `kv_batch_put` would copy all tags several times, which takes most of its time. And TransferQueue divides a
         nested tensor into rows five times, which takes a quarter of the time with strided ones (docs/benchmarks.md).
         """
-        tensors = TensorDict({name: _strided(values) for name, values in fields.items()}, batch_size=len(keys))
+        rows_of = {
+            name: list(rows.unbind() if isinstance(rows, torch.Tensor) else rows) for name, rows in fields.items()
+        }
+        strided = {name: torch.nested.as_nested_tensor(rows, layout=torch.strided) for name, rows in rows_of.items()}
+        tensors = TensorDict(strided, batch_size=len(keys))
         client = tq.get_client()
         rows = client.kv_retrieve_meta(keys=list(keys), partition_id=PARTITION, create=True)
         rows.custom_meta = []  # the tags
@@ -176,15 +169,3 @@ class QueueStore:
     def remove(self, keys: Sequence[str]) -> None:
         if keys:  # the client refuses an empty list
             tq.kv_clear(keys=list(keys), partition_id=PARTITION)
-
-
-def meta(rows: Rows, fields: Sequence[str], options: Mapping[str, Any]) -> KVBatchMeta:
-    """Rows as the argument of a method of verl's workers, which fetch the fields and get the options with them."""
-    described = {"partition_id": PARTITION, "keys": rows.keys, "tags": rows.tags, "fields": list(fields)}
-    return KVBatchMeta(**described, extra_info=dict(options))
-
-
-def _strided(rows: Column) -> torch.Tensor:
-    """Tensors of rows, or a jagged tensor, as a nested tensor that is quickly divided into rows."""
-    tensors = rows.unbind() if isinstance(rows, torch.Tensor) else rows
-    return torch.nested.as_nested_tensor(list(tensors), layout=torch.strided)

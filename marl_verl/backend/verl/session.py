@@ -61,10 +61,10 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
         try:
             start_ray(config)
             verl.result()
-            with Watch({}, lambda: "while starting", host.advice, host.leave)():  # Ray's own processes
+            with Watch({}, lambda: "while starting", host)():  # Ray's own processes
                 policies, rollouts, store = _bring_up(config, host)
             actors = {**policies.actors(), **rollouts.actors(), **queue_actors()}
-            with Watch(actors, phase.describe, host.advice, host.leave)():
+            with Watch(actors, phase.describe, host)():
                 yield Backend(policies, rollouts, store)
             importlib.import_module("transfer_queue").close()
         finally:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from marl_verl.backend.cluster import QUEUE
-from marl_verl.backend.opening import one_line, out_of_memory
+from marl_verl.backend.opening import Host, one_line, out_of_memory
 from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 
@@ -30,8 +30,6 @@ UNREACHABLE = 120.0
 
 KILLED = "killed or out of memory, see train.log"
 
-"""What to do where memory is not enough."""
-
 
 class Watch:
     """Ends this process when one of the run's actors is dead.
@@ -39,18 +37,10 @@ class Watch:
     Args:
         actors: name in error messages -> Ray's handle.
         activity: returns the run's activity, e.g. `Phases.describe`.
-        advice: returns how to continue, the last sentence of an error.
-        end: ends this process immediately with an exit code; the main thread may be blocked.
     """
 
-    def __init__(
-        self,
-        actors: Mapping[str, Any],
-        activity: Callable[[], str],
-        advice: Callable[[], str],
-        end: Callable[[int], Any],
-    ) -> None:
-        self._actors, self._activity, self._advice, self._end = dict(actors), activity, advice, end
+    def __init__(self, actors: Mapping[str, Any], activity: Callable[[], str], host: Host) -> None:
+        self._actors, self._activity, self._host = dict(actors), activity, host
         self._calls: dict[str, Any] = {}
         self._failing: dict[str, float] = {}  # actor -> since when its calls raise
         self._lock = threading.Lock()
@@ -67,8 +57,7 @@ class Watch:
             yield
         except Exception as error:
             # Ray reports a dead actor as unavailable at first
-            wait = PATIENCE if self._actors and isinstance(error, RayError) else PERIOD
-            until = time.monotonic() + wait
+            until = time.monotonic() + (PATIENCE if self._actors and isinstance(error, RayError) else PERIOD)
             died = None
             with suppress(Exception):  # a watch that fails does not hide the run's error
                 while (died := self._died(timeout=PERIOD)) is None and time.monotonic() < until:
@@ -90,7 +79,7 @@ class Watch:
         process, why = death
         if (blocked := reason_file()) is not None and blocked.is_file():
             why = blocked.read_text()
-        return f"{process} died {self._activity()} ({why}). {self._advice()}"
+        return f"{process} died {self._activity()} ({why}). {self._host.advice()}"
 
     def _dead_actor(self, timeout: float) -> tuple[str, str] | None:
         """(name, why) of the first dead actor, or None. A call that raised is repeated for `UNREACHABLE` seconds."""
@@ -119,7 +108,7 @@ class Watch:
                 died = self._died()
             except Exception as error:  # noqa: BLE001 - without a watch, the run could hang
                 traceback.print_exc()
-                died = f"cannot check the run's processes: {one_line(error)}. {self._advice()}"
+                died = f"cannot check the run's processes: {one_line(error)}. {self._host.advice()}"
             if died is not None and not self._stopped.is_set():  # a shutdown ends actors, too
                 self._finish(died)
                 return
@@ -127,7 +116,7 @@ class Watch:
     def _finish(self, died: str) -> None:
         print(f"marl-verl: {died}", file=sys.stderr)
         emit("error", message=died, expected=False)
-        self._end(1)
+        self._host.leave(1)
 
 
 def is_healthy(actor: Any) -> bool:
