@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.version import __version__
+from marl_verl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from marl_verl.algo.advantage import Advantage
     from marl_verl.algo.algorithms import Algorithm, Loss, Metric
-    from marl_verl.algo.credit import Credit
     from marl_verl.algo.rewards import Mix
     from marl_verl.algo.sampling import Sampler
     from marl_verl.api import Run, evaluate, explain, load_run, train
@@ -27,7 +26,6 @@ _NAMES = {
     "algo.advantage": ("Advantage",),
     "algo.algorithms": ("Algorithm", "Loss", "Metric"),
     "api": ("Run", "evaluate", "explain", "load_run", "train"),
-    "algo.credit": ("Credit",),
     "episode": ("Action", "Episode", "Team", "Turn", "Workflow"),
     "errors": ("MarlError", "RunError"),
     "plugins": ("hookimpl",),
@@ -37,8 +35,8 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = ["Action", "Advantage", "Algorithm", "Credit", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
-__all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow", "__version__"]
+__all__ = ["Action", "Advantage", "Algorithm", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
+__all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
-__all__ = ["MarlError", "MarlWarning", "RunError", "format_error", "missing", "nearest", "shown", "unknown"]
+__all__ = ["MarlError", "MarlWarning", "RunError", "nearest", "shown", "unknown"]
 
 P = ParamSpec("P")
 

@@ -31,7 +31,7 @@ from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest, shown, unknown
 
-__all__ = ["Count", "NonNegative", "Options", "Part", "Positive", "Share", "Small", "build", "check_type"]
+__all__ = ["Count", "NonNegative", "Positive", "build"]
 
 T = TypeVar("T")
 Positive = Annotated[int, Ge(1)]

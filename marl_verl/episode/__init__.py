@@ -1,11 +1,14 @@
 """Workflows and the replay engine that runs them against a journal."""
 
-from marl_verl.episode.engine import Run, replay
-from marl_verl.episode.errors import ReplayMismatch, TokenBudgetExceeded, WorkflowError
-from marl_verl.episode.journal import ActRecord, CallError, Episode, Journal
-from marl_verl.episode.messages import Message
-from marl_verl.episode.turn import JOIN, Act, Action, Turn
-from marl_verl.episode.workflow import Member, Team, Workflow
+from marl_verl.episode.engine import Run
+from marl_verl.episode.engine import replay as replay
+from marl_verl.episode.errors import ReplayMismatch as ReplayMismatch
+from marl_verl.episode.errors import TokenBudgetExceeded, WorkflowError
+from marl_verl.episode.journal import ActRecord as ActRecord
+from marl_verl.episode.journal import CallError, Episode, Journal
+from marl_verl.episode.turn import Act, Action, Turn
+from marl_verl.episode.workflow import Member as Member
+from marl_verl.episode.workflow import Team, Workflow
 
-__all__ = ["Act", "ActRecord", "Action", "CallError", "Episode", "JOIN", "Journal", "Member", "Message"]
-__all__ += ["ReplayMismatch", "Run", "Team", "TokenBudgetExceeded", "Turn", "Workflow", "WorkflowError", "replay"]
+__all__ = ["Act", "Action", "CallError", "Episode", "Journal", "Run", "Team", "TokenBudgetExceeded", "Turn"]
+__all__ += ["Workflow", "WorkflowError"]

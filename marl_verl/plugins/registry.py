@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from marl_verl.algo.algorithms import Algorithm, Loss
     from marl_verl.algo.algorithms.losses import LossFunction
     from marl_verl.algo.sampling import Sampler
-    from marl_verl.episode import Episode, Message, Turn, Workflow
+    from marl_verl.episode import Episode, Turn, Workflow
+    from marl_verl.episode.messages import Message
     from marl_verl.tasks import Task, TaskSet
 
 KINDS: Mapping[str, str] = {

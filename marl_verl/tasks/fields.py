@@ -86,12 +86,6 @@ def _is_text(value: Any) -> bool:
 _VERDICT = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
 
 
-def tagged(text: str, tag: str) -> str | None:
-    """The content of the last `<tag>...</tag>`; None without one, or if it is empty."""
-    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
-    return (contents[-1].strip() or None) if contents else None
-
-
 def verdict(text: str, words: Sequence[str]) -> str | None:
     """The one of `words` (lower case) in `<verify>` tags; None without one, or with different ones."""
     verdicts = {word.lower() for word in _VERDICT.findall(text)} & set(words)

@@ -3,7 +3,7 @@
 NumPy only, float64. The algorithms are in `marl_verl.algo.algorithms`, credits in `marl_verl.algo.credit`.
 """
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, dense, group_mean
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, group_mean
 from marl_verl.algo.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale
 from marl_verl.algo.advantage.estimator import Advantage, Estimator, GroupEstimator, Memory, Overlong, Rows
 from marl_verl.algo.advantage.groups import AGENT, SIBLINGS, TASK, TURN, Group, check_columns, group_ids
@@ -15,4 +15,4 @@ __all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overl
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale"]
 __all__ += ["Discounted", "GAE", "Immediate", "PathSum", "Returns", "TreeMean"]
 __all__ += ["AGENT", "SIBLINGS", "TASK", "TURN", "Group", "check_columns", "group_ids"]
-__all__ += ["FloatArray", "IntArray", "Memory", "Rows", "combine", "dense", "group_mean"]
+__all__ += ["FloatArray", "IntArray", "Memory", "Rows", "combine", "group_mean"]

@@ -3,8 +3,8 @@
 Credits that mask agents come with the plugin `marl-verl-sharp`.
 """
 
-from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
-from marl_verl.algo.credit.shapley import MOST_PLAYERS, coalitions, shapley
-from marl_verl.algo.credit.table import C3, StepGroups
+from marl_verl.algo.credit.base import ReplayCredit, TableCredit
+from marl_verl.algo.credit.shapley import coalitions, shapley
+from marl_verl.algo.credit.table import StepGroups
 
-__all__ = ["C3", "Credit", "MOST_PLAYERS", "ReplayCredit", "StepGroups", "TableCredit", "coalitions", "shapley"]
+__all__ = ["ReplayCredit", "StepGroups", "TableCredit", "coalitions", "shapley"]

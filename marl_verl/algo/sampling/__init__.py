@@ -1,6 +1,7 @@
 """Samplers, and the functions from which they are built."""
 
-from marl_verl.algo.sampling.base import Candidate, Failure, Sample
+from marl_verl.algo.sampling.base import Candidate as Candidate
+from marl_verl.algo.sampling.base import Failure, Sample
 from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.algo.sampling.independent import Independent
 from marl_verl.algo.sampling.node import (
@@ -18,7 +19,7 @@ from marl_verl.algo.sampling.node import (
 )
 from marl_verl.algo.sampling.sampler import AttemptFailed, Sampler, ask, attempt, drive, gather_all, scored
 
-__all__ = ["Candidate", "Failure", "Independent", "Sample", "Sampler", "SamplingContext"]
+__all__ = ["Failure", "Independent", "Sample", "Sampler", "SamplingContext"]
 __all__ += ["AttemptFailed", "ask", "attempt", "drive", "gather_all", "scored"]  # for one attempt
 __all__ += ["SESSION", "PartialValue", "State", "check_restarted", "expand", "leaf_episode", "root"]  # trees
 __all__ += ["others", "settled", "transition", "waiting_for"]  # agents that are not explored

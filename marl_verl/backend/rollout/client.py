@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from omegaconf import DictConfig
 
 from marl_verl.backend.rollout.context import ObservationTooLong, default_sampling
-from marl_verl.episode import Action, Message
-from marl_verl.episode.messages import as_tool_calls
+from marl_verl.episode import Action
+from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat, before_stop, first_stop
 from marl_verl.models.parsers import Parsers, structured_outputs

@@ -14,12 +14,11 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from marl_verl.algo.sampling import Candidate
-from marl_verl.algo.sampling.base import GREEDY
+from marl_verl.algo.sampling.base import GREEDY, Candidate
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
-from marl_verl.episode import Act, Action, Message
+from marl_verl.episode import Act, Action
 from marl_verl.episode.calls import Limit
-from marl_verl.episode.messages import Observation, untrained_sampling
+from marl_verl.episode.messages import Message, Observation, untrained_sampling
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task

@@ -20,9 +20,9 @@ from typing import Any
 
 from marl_verl.backend.rollout.context import ObservationTooLong, default_sampling
 from marl_verl.config.policy_models import endpoint_key
-from marl_verl.episode import Action, Message
+from marl_verl.episode import Action
 from marl_verl.episode.calls import perform
-from marl_verl.episode.messages import as_tool_calls
+from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError, nearest
 from marl_verl.models.parsers import CUT, wrong_call
 from marl_verl.team import Endpoint

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from marl_verl.algo.advantage import TURN, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
-from marl_verl.algo.rewards import RewardMix, total, weighted
+from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl_at_grpo.filtered import FilteredAdvantage
 from marl_verl_at_grpo.metrics import Chosen, Turns
 
@@ -27,8 +27,8 @@ class AlphaMix(RewardMix):
     alpha: float | None = None
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
-        return total(table) if self.alpha is None else weighted(table, {"team": self.alpha, "role": 1.0})
+        """Reward per row, [n]. MarlError as in `Mix`."""
+        return (Mix() if self.alpha is None else Mix(team=self.alpha, role=1.0)).compute(table)
 
 
 AT_GRPO = Algorithm(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from marl_verl.algo.sampling import Failure
-from marl_verl.episode import JOIN, Act, Episode, Journal, Turn
+from marl_verl.episode import Act, Episode, Journal, Turn
 
 Choice = tuple[int, ...]
 """A joint action: for each act, the number of its action."""
@@ -141,7 +141,7 @@ def _shared(node: Joint) -> list[Turn]:
 def _sum(turns: list[Turn]) -> Turn:
     """Merge one action's turns in several joint actions into one row."""
     row = turns[0]
-    row.node = JOIN.join(str(turn.node) for turn in turns)
+    row.node = "+".join(str(turn.node) for turn in turns)
     names = dict.fromkeys(name for turn in turns for name in turn.rewards)
     row.rewards = {name: sum(turn.rewards.get(name, 0.0) for turn in turns) for name in names}
     row.invalid = row.invalid if all(turn.invalid is not None for turn in turns) else None

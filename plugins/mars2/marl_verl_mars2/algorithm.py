@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
+from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
 from marl_verl.algo.rewards import Mix
-from marl_verl.options import Share, Small
 from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity
 
 
@@ -30,15 +29,16 @@ class Shaped(Returns):
 
     name: ClassVar[str] = "shaped"
     one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
-    gamma: Small = 0.5
-    lam: Share = 0.5
+    gamma: float = 0.5
+    lam: float = 0.5
     shaping_from: Literal["raw"] = "raw"
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """MarlError as `Tree.of`."""
         tree = table.tree
         at_root = tree.parent < 0
-        siblings = dense(np.where(at_root, tree.count + table.uid.codes, tree.parent))  # nodes are numbered over tasks
+        parent = np.where(at_root, tree.count + table.uid.codes, tree.parent)  # nodes are numbered over tasks
+        siblings = np.unique(parent, return_inverse=True)[1]
         count = np.bincount(siblings)[siblings]
         others = LeaveOneOut().compute(reward, siblings)
         parent = tree.node_mean(reward)[tree.parent]

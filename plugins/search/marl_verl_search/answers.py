@@ -17,6 +17,12 @@ _LIST = re.compile("[,;]")
 TOLERANCE = 0.01
 
 
+def tagged(text: str, tag: str) -> str | None:
+    """The content of the last `<tag>...</tag>`; None without one, or if it is empty."""
+    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
+    return (contents[-1].strip() or None) if contents else None
+
+
 def normalised(text: str) -> str:
     """Lower case, without punctuation, articles and repeated white space. A text of nothing else keeps its articles
     ("A"), or its punctuation ("+")."""

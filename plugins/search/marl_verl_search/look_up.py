@@ -8,7 +8,8 @@ from typing import Annotated
 from annotated_types import Interval
 
 from marl_verl import Task
-from marl_verl.tasks import DrawnTasks, Split, held_out, tagged
+from marl_verl.tasks import DrawnTasks, Split, held_out
+from marl_verl_search.answers import tagged
 from marl_verl_search.routed import ANSWERER, NO, SEARCHER, VERIFIER, YES, SearchTeam
 from marl_verl_search.tasks import SearchTasks
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from marl_verl.errors import MarlError, missing
+from marl_verl.errors import MarlError
 from marl_verl.tasks import Fields, read_rows
 from marl_verl_search.html_text import page_text
 from marl_verl_search.index import Index
@@ -40,8 +40,7 @@ def check_pages(source: str) -> None:
     """MarlError if the option `pages` is no file, folder, address or `web`."""
     path = Path(source).expanduser()
     if source != WEB and "://" not in source and not path.exists():
-        why = missing("file or folder of pages", path, path.parent.glob("*"))
-        raise MarlError(f"pages: {why} Or write http://HOST/read, or web.")
+        raise MarlError(f"pages: no file or folder '{path}'. Or write http://HOST/read, or web.")
 
 
 async def read_page(source: str, url: str, words: str, most: int) -> str:

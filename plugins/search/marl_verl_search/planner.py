@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 from marl_verl import Task
-from marl_verl.episode import CallError, Message, Team
+from marl_verl.episode import CallError, Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Positive
-from marl_verl.tasks import tagged
+from marl_verl_search.answers import tagged
 from marl_verl_search.pages import check_pages, read_page
 from marl_verl_search.program import run_program
 from marl_verl_search.source import Searching
@@ -122,9 +123,9 @@ class PlannerAndSearchers(Searching):
         return "\n\n".join(await team[agent].call(self.finder(task), text.strip(), self.paragraphs))
 
 
-def _said(seen: list[Message], said: str, text: str) -> list[Message]:
+def _said(seen: list[dict[str, Any]], said: str, text: str) -> list[dict[str, Any]]:
     """A conversation that goes on with what the agent said, if anything, and the user's text."""
-    spoken: list[Message] = [{"role": "assistant", "content": said}] if said else []
+    spoken = [{"role": "assistant", "content": said}] if said else []
     return [*seen, *spoken, {"role": "user", "content": text}]
 
 

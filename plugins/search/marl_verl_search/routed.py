@@ -12,8 +12,8 @@ from typing import Literal
 from marl_verl import Task
 from marl_verl.episode import Action, CallError, Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl.tasks import clipped, quick, tagged, verdict
-from marl_verl_search.answers import normalised
+from marl_verl.tasks import clipped, quick, verdict
+from marl_verl_search.answers import normalised, tagged
 from marl_verl_search.source import Searching
 from marl_verl_search.tasks import answers_of
 

@@ -22,8 +22,7 @@ from typing import Any
 import httpx
 
 from marl_verl import Task, Workflow
-from marl_verl.errors import MarlError, missing
-from marl_verl.options import check_type
+from marl_verl.errors import MarlError
 from marl_verl_search.index import contents, corpus, paragraphs_of
 
 PARAGRAPHS = "paragraphs"
@@ -43,9 +42,7 @@ class Searching(Workflow):
         if self.source.startswith("web:"):
             function(self.source)
         elif self.source != PARAGRAPHS and "://" not in self.source and not Path(self.source).expanduser().exists():
-            path = Path(self.source).expanduser()
-            why = str(missing("corpus", path, path.parent.glob("*")))
-            raise MarlError(f"source: {why} Or write 'paragraphs', http://HOST/retrieve, or web:module:function.")
+            raise MarlError(f"no corpus '{self.source}' (or 'paragraphs', http://HOST/retrieve, web:module:function)")
 
     def check_source(self, task: Task) -> None:
         """MarlError if a task lacks the paragraphs to search."""
@@ -64,7 +61,6 @@ class Searching(Workflow):
             if self.source.startswith("web:"):
                 texts = function(self.source)(query, most)
                 texts = await texts if inspect.isawaitable(texts) else texts
-                check_type(texts, list[str], self.source)
                 return list(texts)
             if self.source == PARAGRAPHS:
                 return paragraphs_of(task).search(query, most)

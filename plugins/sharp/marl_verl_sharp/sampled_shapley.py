@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Interval
 
-from marl_verl.algo.credit import MOST_PLAYERS, coalitions, shapley
+from marl_verl.algo.credit import coalitions, shapley
 from marl_verl.algo.sampling import SamplingContext
 from marl_verl.episode import Episode
 from marl_verl.options import Positive
@@ -41,7 +41,7 @@ class SampledShapley(MaskingCredit):
     """
 
     name: ClassVar[str] = "shapley"
-    exact_up_to: Annotated[int, Interval(ge=0, le=MOST_PLAYERS)] = 6
+    exact_up_to: Annotated[int, Interval(ge=0, le=16)] = 6
     permutations: Positive = 16
     truncation: Annotated[float, Ge(0)] = 0.0
 
