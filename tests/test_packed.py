@@ -32,8 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "settings",
-    [(f"{MODEL}.use_remove_padding=true",), (f"{MODEL}.use_fused_kernels=true", f"{MODEL}.use_remove_padding=true")],
-    ids=["packed", "packed and fused"],
+    [
+        (f"{MODEL}.use_remove_padding=true", "marl.run.share_prefixes=false"),
+        (f"{MODEL}.use_remove_padding=true",),
+        (f"{MODEL}.use_fused_kernels=true", f"{MODEL}.use_remove_padding=true"),
+    ],
+    ids=["packed", "packed, with trees", "packed and fused, with paths"],
 )
 def test_verls_update_of_packed_rows_is_that_of_padded_rows(
     settings: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -48,6 +52,7 @@ def test_verls_update_of_packed_rows_is_that_of_padded_rows(
     for name, chosen in (("padded", ()), ("packed", settings)):
         actor = Actor(folder, "ppo-clip", *ONE_MICRO_BATCH, *chosen)
         gradient, metrics = actor.update(MANY, sampled)
+        assert actor.worker.masks() == (len(chosen) < 2 or "share" in chosen[1])
         old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows_of(actor), MANY, strict=True)]
         moved = [torch.tensor(one.moved) for one in MANY]
         found[name] = gradient, metrics, [values + far for values, far in zip(old, moved, strict=True)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 pytest.importorskip("verl")
 from marl_verl.backend.learning.forest import SPAN, Forest, bins
 from marl_verl.backend.local import one_rank  # noqa: F401 - before other imports of verl
 
 # isort: split
+from marl_verl.backend.learning import prefixes
 from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.episode import Act, Action, Episode, Journal, Turn
+from marl_verl.errors import MarlError
+from marl_verl.inspect.forest_text import forest_text
+from marl_verl.tasks.task import Task
 from tests.test_losses import HANDS, close, gradient, log_probs, weights_of
 from tests.verl_actor import TALK, Actor, Row, cpu_verl, make_model, put, tokens
 
@@ -76,6 +84,24 @@ def test_a_large_tree_is_cut_where_its_rows_share_least() -> None:
     assert forest(True, 99).sizes.tolist() == [10]
     assert [part.tolist() for part in forest(False, 99).rows()] == [[0], [1], [2, 4], [3]]
     assert [*bins(np.array([3, 9, 4, 2]), 8)] == [[1], [2, 0], [3]]
+
+
+@given(rows=forests())
+@settings(max_examples=50, deadline=None)
+def test_the_printed_trees_have_each_token_once(rows: list[Row]) -> None:
+    turns = [
+        Turn(Act("a", "", n, n, ()), Action("", [*row.prompt], [*row.response]), "q", policy="p")
+        for n, row in enumerate(rows)
+    ]
+    episode = Episode("q", 0, Task("q", ""), turns[:2], None, False, Journal(), off_path_turns=turns[1:])
+    file: Any = SimpleNamespace(source="step 1", episodes=["q"], episode=lambda name: episode)
+    head, *lines = forest_text(file, None).splitlines()
+    numbers = [re.findall(r"[0-9]+", line.partition("  q_")[0]) for line in lines]
+    assert f"{sum(int(tokens) for tokens, _ in numbers)} computed" in head
+    printed = [key for line in lines for key in re.findall(r"q_0_\d+", line)]
+    assert sorted(printed) == sorted(turn.row for turn in turns)
+    with pytest.raises(MarlError, match="no rows of task 'r'"):
+        forest_text(file, "r")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -195,6 +221,40 @@ def test_the_gradient_of_trees_is_that_of_the_equation(loss: str, folder: Path) 
     assert metrics["tokens/computed"] < 0.6 * metrics["tokens/unmerged"]
     expected, _ = gradient(model, hand, weights_of(TALK, times), TALK)
     assert close(change, expected)
+
+
+@pytest.mark.parametrize("parts", range(1, len(TALK) + 1))
+def test_a_rank_has_as_many_micro_batches_as_another_one(parts: int, exact: Any, monkeypatch: Any) -> None:
+    engine, store = exact[0].worker.actor.engine, MemoryStore()
+    batch = put(store, TALK)
+    data = TensorDict(store.get(batch.keys, ["input_ids"]), batch_size=len(TALK))
+    monkeypatch.setattr(prefixes.distributed, "all_reduce", lambda count, *_: count.clamp_(min=parts))
+    batches, rows = engine._micro_batches(data)
+    assert len(batches) >= parts
+    assert all(len(part) == len(micro) > 0 for part, micro in zip(rows, batches, strict=True))
+    assert sorted(row for part in rows for row in part) == [*range(len(TALK))]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_gets_trees(folder: Path) -> None:
+    """PyTorch has no backward pass of it on a CPU."""
+    results, read = {}, {}
+    flex = "+actor_rollout_ref.model.override_config.attn_implementation=flex_attention"
+    with torch.compiler.set_stance("force_eager"):
+        for settings in ((), (flex,)):
+            actor = Actor(folder, "ppo-clip", *settings, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=99")
+            assert actor.worker.masks()
+            engine = actor.worker.actor.engine
+            assert engine.flex == bool(settings)
+            hook = engine.module.get_input_embeddings().register_forward_hook(
+                lambda _, inputs, __, key=settings: read.update({key: inputs[0].numel()})
+            )
+            batch = put(actor.store, TALK)
+            actor.policy._log_probs(batch, "old_log_probs", "compute_log_prob")
+            hook.remove()
+            results[settings] = actor.store.get(batch.keys, ["old_log_probs"])["old_log_probs"].values()
+    assert read[()] == read[flex,] < len(TALK) * max(len(tokens(row)) for row in TALK)
+    torch.testing.assert_close(results[()], results[flex,], rtol=0, atol=1e-5)
 
 
 SHAPE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}

@@ -8,7 +8,8 @@ import sys
 from marl_verl.api import Run, explain
 from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.inspect.run_files import run_of, use_plugin_files
+from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
+from marl_verl.run.run_dir import RunDir, unpacked
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
@@ -22,6 +23,7 @@ FILE is JSON, optionally gzipped, with the keys algorithm, options and rows; oth
   marl-verl explain rows.json --row q0_1_0             one row's derivation, with the rows of its group
   marl-verl explain runs/inventory-1 --step 12   the advantages of training step 12
   marl-verl explain runs/inventory-1 --json      the latest stored step, as JSON
+  marl-verl explain runs/inventory-1 --forest    the tokens that the rows of a task share
 """
 
 
@@ -32,11 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plugin_argument(parser)
     add_file_arguments(parser, "rows to explain; - is standard input")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")
+    text = "what the rows of a task share in an update (default: the first task of the step)"
+    parser.add_argument("--forest", nargs="?", const="", metavar="UID", help=text)
     parser.add_argument("--json", action="store_true", help="print a JSON list, one record per row")
 
 
 def run(options: argparse.Namespace) -> int:
     check_file_arguments(options, "rows.json")
+    if options.forest is not None:
+        show(_forest(options))
+        return 0
     if options.folder is not None:
         rows = explain(Run(options.folder), step=options.step, plugins=options.plugin)
     else:
@@ -53,3 +60,15 @@ def run(options: argparse.Namespace) -> int:
     if rows.difference is not None:
         print(f"marl-verl: {rows.difference}", file=sys.stderr)
     return 0
+
+
+def _forest(options: argparse.Namespace) -> str:
+    from marl_verl.inspect.episodes import EpisodeFile  # here: the rest does not need them and must start fast
+    from marl_verl.inspect.forest_text import forest_text
+
+    if options.folder is None:
+        source, content = file_content(options)
+    else:
+        remedy = "train it with marl.run.keep_journals=1 marl.run.journal_tokens=true"
+        source, content = read_step("explain", options.folder, RunDir.stored_journals, remedy, step=options.step)
+    return f"{source}\n{forest_text(EpisodeFile.parse(unpacked(content, source), source), options.forest or None)}"

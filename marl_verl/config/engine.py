@@ -14,7 +14,7 @@ from marl_verl.models.count import model_config, shapes
 from marl_verl.models.sources import ModelToMake
 from marl_verl.team import TeamConfig
 
-MASKED = ("sdpa", "eager")
+MASKED = ("sdpa", "eager", "flex_attention")
 """Attention implementations that separate packed rows by a mask, which transformers makes from the position ids."""
 PACKED = (
     *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text"),

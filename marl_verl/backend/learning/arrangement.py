@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from marl_verl.backend.learning.batches import jagged
-from marl_verl.backend.learning.forest import Forest, Ints
+from marl_verl.backend.learning.forest import Ints, forest_of
 from marl_verl.backend.protocol import Rows, RowStore
 
 PADDING = {"prompt_len": 1, "response_len": 1, "seq_len": 2, "is_padding": True}
@@ -26,7 +26,7 @@ def arranged(
     that share are on one rank, ranks are balanced by computed tokens, and padding rows fill up.
 
     Args:
-        branches, most: of the `Forest` of an update; None for rows that share nothing.
+        branches, most: of the forest of an update; None for rows that share nothing.
 
     Returns:
         The rows, and the number of tokens that are computed in a forward pass of all of them.
@@ -38,7 +38,7 @@ def arranged(
         trees, sizes = [np.array([row]) for row in range(len(rows))], lengths[rows]
         if branches is not None:
             tokens = store.get([batch.keys[row] for row in rows], ["input_ids"])["input_ids"].values().numpy()
-            forest = Forest(tokens, lengths[rows], branches, most)
+            forest = forest_of(tokens, lengths[rows], branches, most)
             trees, sizes = forest.rows(), forest.sizes
         computed += int(sizes.sum())
         parts.append(_of_ranks([rows[tree] for tree in trees], sizes, ranks))

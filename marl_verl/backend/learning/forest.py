@@ -113,6 +113,14 @@ class Forest:
         return self._table[new].astype(np.int64) - 1, np.broadcast_to(depths, new.shape)[new], ends[after - 1][new]
 
 
+def forest_of(tokens: NDArray[Any], lengths: Ints, branches: bool, most: int) -> Forest:
+    """The `Forest` of rows of at least two tokens; one with branches is without the rows' last tokens, which predict
+    nothing."""
+    if branches:
+        tokens, lengths = np.delete(tokens, lengths.cumsum() - 1), lengths - 1
+    return Forest(tokens, lengths, branches, most)
+
+
 def bins(sizes: Ints, most: int) -> Iterator[list[int]]:
     """Trees, largest first, in groups of at most `most` tokens with their padding, or of one tree."""
     group: list[int] = []

@@ -156,6 +156,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
             )
         reduced = reduce_metrics(dict(output["metrics"]))
         metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()} | metrics | corrected
+        if "mfu" in metrics:  # verl's counts the tokens of all rows
+            metrics["mfu"] *= metrics["tokens/computed"] / metrics["tokens/unmerged"]
         metrics["update_seconds"] = time.monotonic() - begun
         return batch, {name: float(value) for name, value in metrics.items()}
 

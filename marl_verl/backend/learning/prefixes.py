@@ -21,15 +21,18 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import distributed
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.utils.rnn import pad_sequence
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
 from marl_verl.backend.learning.batches import jagged, select
-from marl_verl.backend.learning.forest import Forest, bins
+from marl_verl.backend.learning.forest import Forest, bins, forest_of
 
 SHARE = "share_prefixes"
 """An option of calls to training workers: whether rows share what they have in common."""
+MASKED = ("sdpa", "flex_attention")
+"""Implementations of attention whose masks may have any form."""
 PLAIN = 0.1
 """A mask is obeyed if what hidden tokens change is below this part of what they change without a mask."""
 
@@ -41,13 +44,10 @@ def share_prefixes(engine: Any) -> None:
     engine.prepare()
 
 
-def forest_of(data: TensorDict, masks: bool) -> Forest:
-    """The forest of rows, of at most `max_token_len_per_gpu` tokens a tree; with masks without the rows' last tokens,
-    which predict nothing."""
-    tokens, offsets = data["input_ids"].values().cpu().numpy(), data["input_ids"].offsets().cpu().numpy()
-    if masks:
-        return Forest(np.delete(tokens, offsets[1:] - 1), np.diff(offsets) - 1, True, limit(data))
-    return Forest(tokens, np.diff(offsets), False, limit(data))
+def trees_of(data: TensorDict, branches: bool) -> Forest:
+    """The forest of rows."""
+    tokens = data["input_ids"]
+    return forest_of(tokens.values().cpu().numpy(), tokens.offsets().diff().cpu().numpy(), branches, limit(data))
 
 
 def limit(data: TensorDict) -> int:
@@ -61,6 +61,7 @@ class SharedPrefixes:
 
     Attributes:
         masks: whether trees may branch.
+        flex: whether a mask is a `BlockMask` of flex attention.
     """
 
     module: Any
@@ -69,6 +70,7 @@ class SharedPrefixes:
     def prepare(self) -> None:
         """Find out what attention the loaded model has."""
         self._head = None if hasattr(self.module, "score") else self.module.get_output_embeddings()
+        self.flex = self.module.config.get_text_config()._attn_implementation == "flex_attention"
         self.masks = obeys_masks(self)
         if self._head is not None:
             self._head.register_forward_pre_hook(self._select)
@@ -86,7 +88,7 @@ class SharedPrefixes:
     def _micro_batches(self, data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[TensorDict], list[Any]]:
         """(the micro-batches, the rows of each): whole trees, at most `limit` tokens together, or parts if ranks need
         more micro-batches."""
-        forest = forest_of(data, self.masks)
+        forest = trees_of(data, self.masks)
         trees = forest.rows()
         parts = [[trees[tree] for tree in group] for group in bins(forest.sizes, limit(data))]
         count = torch.tensor(len(parts), device=data["input_ids"].device)
@@ -111,7 +113,9 @@ class SharedPrefixes:
         if self._shared is None:
             return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         inputs, output_args = super().prepare_model_inputs(self._shared.trees)  # type: ignore[misc]
-        return inputs | ({"attention_mask": self._shared.mask} if self.masks else {}), output_args
+        if self.masks:
+            inputs["attention_mask"] = mask_of(self._shared.last, self.flex)
+        return inputs, output_args
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *rest: Any, **options: Any
@@ -138,20 +142,22 @@ class Shared:
     """The trees of a micro-batch, and where they predict its n sampled tokens (`loss_mask`).
 
     Attributes:
-        trees: the batch that the model reads, in verl's format.
+        trees: the batch that the model reads, in verl's format; those with branches are padded.
+        last: `Forest.layout`'s, [trees, longest]. Padding sees itself and what is before it.
     """
 
     def __init__(self, micro_batch: TensorDict, masks: bool) -> None:
         tokens, loss_mask = micro_batch["input_ids"], micro_batch["loss_mask"]
         starts, device = tokens.offsets(), tokens.device
-        forest = forest_of(micro_batch, masks)
-        ids, depths, self._last = (
+        forest = trees_of(micro_batch, masks)
+        ids, depths, last = (
             torch.from_numpy(values).to(device).split(forest.sizes.tolist()) for values in forest.layout()
         )
+        self.last = pad_sequence(last, batch_first=True, padding_value=max(map(len, last)))
         self.trees = TensorDict({"input_ids": jagged(ids), "position_ids": jagged(depths)}, batch_size=len(ids))
         options = {name: tu.get(micro_batch, name) for name in set(micro_batch.keys())}
         options = {name: value for name, value in options.items() if not isinstance(value, torch.Tensor | list)}
-        tu.assign_non_tensor(self.trees, **options)
+        tu.assign_non_tensor(self.trees, **options | ({"use_remove_padding": False} if masks else {}))
         chosen = loss_mask.values().nonzero()[:, 0]
         if not len(chosen):  # of padding rows: the loss must depend on the weights, of which other ranks wait
             chosen = chosen.new_zeros(1)
@@ -162,11 +168,6 @@ class Shared:
         )  # the token before, among those of all rows
         tree, columns = (torch.from_numpy(values).to(device) for values in forest.columns())
         self._tree, self._columns = tree[rows], columns[rows, self._places - starts[rows]]
-
-    @property
-    def mask(self) -> torch.Tensor:
-        """[trees, 1, longest, longest]: which columns a column sees. Padding sees itself and what is before it."""
-        return _paths(pad_sequence(self._last, batch_first=True, padding_value=max(map(len, self._last))))[:, None]
 
     def select(self, values: torch.Tensor) -> torch.Tensor:
         """What predicts the sampled tokens, [1, n, ...], of values of trees, [trees, longest, ...]."""
@@ -187,10 +188,18 @@ class Shared:
         return torch.nested.nested_tensor_from_jagged(self.spread(chosen), self._tokens.offsets())
 
 
-def _paths(last: torch.Tensor) -> torch.Tensor:
-    """[..., n, n]: which columns a column sees, from `Forest.layout`'s `last`, [..., n]."""
-    columns = torch.arange(last.shape[-1], device=last.device)
-    return (columns <= columns[:, None]) & (last[..., None, :] >= columns[:, None])
+def mask_of(last: torch.Tensor, flex: bool) -> Any:
+    """Which columns a column sees, from `last`, [trees, n]: [trees, 1, n, n], or a `BlockMask`."""
+
+    def sees(tree: Any, head: Any, column: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (other <= column) & (last[tree, other] >= column)
+
+    count = last.shape[-1]
+    if flex:
+        return create_block_mask(sees, len(last), None, count, count, device=str(last.device))
+    columns = torch.arange(count, device=last.device)
+    trees = torch.arange(len(last), device=last.device)[:, None, None]
+    return sees(trees, 0, columns[:, None], columns)[:, None]
 
 
 def obeys_masks(engine: Any) -> bool:
@@ -202,26 +211,25 @@ def obeys_masks(engine: Any) -> bool:
     config = module.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    padded = not (settings.use_remove_padding or settings.use_fused_kernels)
-    if not padded or config._attn_implementation != "sdpa" or {*layers} != {"full_attention"} or windows:
+    divided = settings.ulysses_sequence_parallel_size > 1 or settings.use_fused_kernels
+    if divided or config._attn_implementation not in MASKED or {*layers} != {"full_attention"} or windows:
         return False
     device = next(module.parameters()).device
     forest = Forest(np.array([1, 2, 3, 4, 5, 1, 2, 3, 5, 4]), np.array([5, 5]), True, 10)
-    ids, depths, ends = (torch.from_numpy(values).to(device) for values in forest.layout())
-    mask = _paths(ends)
+    ids, depths, ends = (torch.from_numpy(values).to(device)[None] for values in forest.layout())
 
-    def last(inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+    def final(inputs: torch.Tensor, **options: Any) -> torch.Tensor:
         """The hidden state of the last token: a new head may compute 0."""
-        output = module(input_ids=inputs[None], use_cache=False, output_hidden_states=True, **options)
+        output = module(input_ids=inputs, use_cache=False, output_hidden_states=True, **options)
         hidden: torch.Tensor = output.hidden_states[-1][0, -1]
         return hidden
 
     try:
         with engine.eval_mode(), torch.no_grad():
-            alone = last(ids.new_tensor([1, 2, 3, 5, 4]))
+            alone = final(ids.new_tensor([[1, 2, 3, 5, 4]]))
             tree, plain = (
-                last(ids, position_ids=depths[None], attention_mask=seen[None, None])
-                for seen in (mask, mask.new_ones(mask.shape).tril())
+                final(ids, position_ids=depths, attention_mask=mask_of(last, engine.flex))
+                for last in (ends, torch.full_like(ends, ids.shape[1]))
             )
     except (TypeError, ValueError, IndexError):  # a model that takes no such mask
         return False
