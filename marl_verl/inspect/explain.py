@@ -1,13 +1,11 @@
 """How each advantage was computed, with the same code for a file, a stored step of a run, and training.
 
-A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`, or, for
-the algorithm "shapley", cooperative games: {"players": [...], "values": {coalition: v}}.
+A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +14,9 @@ import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import shapley
-from marl_verl.algo.credit.shapley import leave_one_out
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
-from marl_verl.inspect.run_files import about
-from marl_verl.inspect.texts import cell, columns
-
-GAMES = "shapley"  # not a training algorithm; the rows of such a document are games
 
 Record = dict[str, Any]
 
@@ -40,11 +32,9 @@ class Document(msgspec.Struct):
     tokens: list[list[float]] | None = None
 
 
-def derive(document: object) -> Explanation | Games:
+def derive(document: object) -> Explanation:
     """Compute the advantages of a document as training does, with their derivation. MarlError: an invalid document."""
     stored = decode(Document, document, "the document")
-    if stored.algorithm == GAMES:
-        return Games([decode(Game, row, f"row {i}") for i, row in enumerate(stored.rows)])
     algorithm = with_flat(algorithm_named(stored.algorithm, {}, "options"), stored.options, "options")
     table = RowTable.from_rows(stored.rows, declared=stored.components)
     return Explanation(stored.algorithm, algorithm, table, algorithm.compute(table))
@@ -114,39 +104,3 @@ def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:
     for key, number in zip(keys, group.tolist(), strict=True):
         members.setdefault(number, []).append(key)
     return {**members, -1: []}
-
-
-class Game(msgspec.Struct):
-    """A cooperative game: {"players": ["a", "b"], "values": {"": v, "a": v, "b": v, "a,b": v}}."""
-
-    players: list[str]
-    values: dict[str, float]
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        """{"shapley": {player: value}, "leave_one_out": {player: value}}. MarlError for a coalition without a value."""
-        worth = {frozenset(filter(None, key.split(","))): value for key, value in self.values.items()}
-        return {"shapley": shapley(self.players, worth), "leave_one_out": leave_one_out(self.players, worth)}
-
-
-@dataclass(frozen=True)
-class Games:
-    """Cooperative games."""
-
-    games: Sequence[Game]
-
-    def records(self) -> list[Record]:
-        """The shares of each game; an error names the row."""
-        records = []
-        for i, game in enumerate(self.games):
-            with about(f"row {i}"):
-                records.append(game.shares())
-        return records
-
-    def text(self, width: int | None) -> str:
-        """The shares of the players in each game; lines are cut at `width`."""
-        rows = [
-            [str(i), player, *(cell(record[share][player]) for share in ("shapley", "leave_one_out"))]
-            for i, record in enumerate(self.records())
-            for player in record["shapley"]
-        ]
-        return "\n".join(columns(["row", "player", "shapley", "leave-one-out"], rows, width))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import Advantage, group_ids
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, nearest
@@ -60,13 +59,13 @@ class ExplainedRows(list[Record]):
 
     @property
     def header(self) -> list[str]:
-        """Options, formulas and groups of the algorithm, as lines; none for games."""
-        return _header(self._derived) if isinstance(self._derived, Explanation) else []
+        """Options, formulas and groups of the algorithm, as lines."""
+        return _header(self._derived)
 
     @property
     def credits(self) -> list[str]:
         """The reward components that the algorithm's credits add."""
-        credits = self._derived.algorithm.credit if isinstance(self._derived, Explanation) else ()
+        credits = self._derived.algorithm.credit
         return [credit.component for credit in credits if isinstance(credit, TableCredit | ReplayCredit)]
 
     def row(self, key: str) -> Record:
@@ -78,15 +77,11 @@ class ExplainedRows(list[Record]):
         """What `marl-verl explain` prints, cut at `width`: all rows, or how the advantage of one was computed."""
         with about(self.source):
             at = None if row is None else self._at(row)
-            if not isinstance(self._derived, Explanation):
-                return self._derived.text(width)
             lines = self._table(width) if at is None else self._derivation(self._derived, at, width)
             return "\n".join([*_header(self._derived), "", *lines])
 
     def _at(self, key: str) -> int:
         """The row with a key; padding only where no other row has it."""
-        if not isinstance(self._derived, Explanation):
-            raise MarlError("--row selects the row of an agent, and these rows are games: omit it")
         keys = [record["key"] for record in self]
         if key not in keys:
             hint = nearest(key, keys)
@@ -127,8 +122,7 @@ class ExplainedRows(list[Record]):
             lines += ["", f"{label}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
         ret, baseline, scale, advantage = (cell(record[name]) for name in COLUMNS[3:])
         formula, filled = "(return - baseline) / scale", f"({ret} - {baseline}) / {scale}".replace("- -", "+ ")
-        note = "  (a standard deviation of 0 counts as 1)" if at in _replaced_scales(explanation) else ""
-        lines += ["", f"baseline  {baseline}", f"scale     {scale}{note}"]
+        lines += ["", f"baseline  {baseline}", f"scale     {scale}"]
         if "weight" in record:
             formula, filled = f"weight * {formula}", f"{cell(record['weight'])} * {filled}"
             lines.append(f"weight    {cell(record['weight'])}")
@@ -171,32 +165,14 @@ def _header(explanation: Explanation) -> list[str]:
         returns.add(float(result.ret[row]))
     alone = sum(len(samples) == 1 for samples, _ in groups.values())
     constant = sum(len(samples) > 1 and len(returns) == 1 for samples, returns in groups.values())
-    replaced = len(_replaced_scales(explanation))
-    as_one = f"; a standard deviation of 0 counts as 1 in {count(replaced, 'row')}" if replaced else ""
     shared = f"rows of the same {', '.join(result.group_by)}" if result.group_by else "all rows of the batch"
     return [
         f"{explanation.name}: {algorithm.describe()}",
         *columns(["", "", "what"], formulas, None)[1:],
         f"compared: {shared}; {count(len(explanation.table) - padding, 'row')} in {count(len(groups), 'group')}, of "
-        f"which {alone} of one sample and {constant} without variance{as_one}"
+        f"which {alone} of one sample and {constant} without variance"
         f"{f'; {padding} of padding' if padding else ''}",
     ]
-
-
-def _replaced_scales(explanation: Explanation) -> set[int]:
-    """The rows with R - b other than 0 whose standard deviation is 0, for which 1 is used (`Advantage.eps`)."""
-    advantage, result = explanation.algorithm.advantage, explanation.result
-    if not isinstance(advantage, Advantage) or not advantage.norm_by_std:
-        return set()
-    deviation, own = result.ret - result.baseline, advantage.scale_group is None
-    real = np.flatnonzero((result.group >= 0) & np.isin(result.scale, (1.0, 1.0 + advantage.eps)) & (deviation != 0))
-    if not real.size:
-        return set()
-    rows = np.flatnonzero(result.group >= 0)
-    ids = np.full(len(deviation), -1)
-    ids[rows] = result.group[rows] if own else group_ids(explanation.table.take(rows), advantage.scale_group or ())
-    spread = result.ret if own else deviation
-    return {row for row in real.tolist() if np.ptp(spread[ids == ids[row]]) == 0}
 
 
 def _with_parts(role: str, part: Any) -> list[tuple[str, Part]]:

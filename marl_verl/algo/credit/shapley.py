@@ -1,4 +1,4 @@
-"""Shapley value and leave-one-out of a cooperative game: the marginal contribution of each player."""
+"""The Shapley value of a cooperative game: the marginal contribution of each player."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> di
         value: v of every coalition.
 
     Raises:
-        MarlError: a duplicate player, too many players, or a coalition without a value.
+        MarlError: more than `MOST_PLAYERS` players.
     """
     n = len(players)
-    _check(players, value, coalitions(players) if 0 < n <= MOST_PLAYERS else [])
+    if n > MOST_PLAYERS:
+        raise MarlError(f"an exact Shapley value is limited to {MOST_PLAYERS} players, got {n}")
     weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
     return {
         player: sum(
@@ -40,21 +41,3 @@ def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> di
         )
         for player in players
     }
-
-
-def leave_one_out(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
-    """Delta_i = v(N) - v(N without i). Args and errors as in `shapley`, but `value` needs only these coalitions."""
-    everyone = frozenset(players)
-    _check(players, value, [everyone, *(everyone - {player} for player in players)])
-    return {player: value[everyone] - value[everyone - {player}] for player in players}
-
-
-def _check(players: Sequence[str], value: Mapping[frozenset[str], float], needed: Sequence[frozenset[str]]) -> None:
-    if len(players) > MOST_PLAYERS:
-        raise MarlError(f"an exact Shapley value is limited to {MOST_PLAYERS} players, got {len(players)}")
-    if twice := [player for player in players if list(players).count(player) > 1]:
-        raise MarlError(f"player '{twice[0]}' is named twice")
-    for coalition in needed:
-        if coalition not in value:
-            named = ",".join(player for player in players if player in coalition)
-            raise MarlError(f"coalition '{named}' has no value. Give a value for every set of players.")
