@@ -169,8 +169,6 @@ def test_what_no_one_table_can_have_is_an_error() -> None:
     table = RowTable.from_rows([ROW])
     with pytest.raises(MarlError, match="two rows have the key 'u_0_0'"):
         concat([table, table])
-    with pytest.raises(MarlError, match="there are no rows"):
-        concat([])
     numbers, lists = ([{**ROW, "session": i, "columns": {"nll": [0.5] if i else 0.5}}] for i in range(2))
     with pytest.raises(MarlError, match="column 'nll' has one number in some rows and a list of numbers in others"):
         concat([RowTable.from_rows(numbers), RowTable.from_rows(lists)])

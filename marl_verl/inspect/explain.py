@@ -5,7 +5,6 @@ A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from marl_verl.algo.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
-from marl_verl.errors import MarlError
 
 Record = dict[str, Any]
 
@@ -52,7 +50,7 @@ class Explanation:
     def records(self) -> list[Record]:
         """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale holds.
 
-        Padding has no group, no members, no transforms, and zeros. MarlError for a transform that is NaN or infinite.
+        Padding has no group, no members, no transforms, and zeros.
         """
         result, keys = self.result, [self.table.key(row) for row in range(len(self.table))]
         members = _keys_by_group(result.group, keys)
@@ -92,9 +90,6 @@ class Explanation:
             stages.append(("return", self.result.ret))
         for row in rows.tolist():
             transforms[row] += [(name, float(values[row])) for name, values in stages]
-            for name, value in transforms[row]:
-                if not math.isfinite(value):
-                    raise MarlError(f"'{name}' of row '{self.table.key(row)}' is {value}")
         return transforms
 
 

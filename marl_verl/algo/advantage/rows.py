@@ -151,9 +151,6 @@ class RowTable:
         extra = sorted({key for keys in set(map(tuple, rows)) for key in keys} - set(JsonRow.__struct_fields__))
         plain = msgspec.to_builtins(list(rows), enc_hook=lambda value: value.tolist())  # numbers and arrays of NumPy
         records = decode(list[JsonRow], plain, "rows")
-        for i, record in enumerate(records):
-            if not all(math.isfinite(value) for value in (record.team_reward, record.value) if value is not None):
-                raise MarlError(f"row {i} has team_reward {record.team_reward} and value {record.value}: not finite")
         return cls._of(
             records,
             declared,
@@ -384,11 +381,9 @@ def concat(tables: Sequence[RowTable]) -> RowTable:
     """The rows of tables sorted by (uid, session, index): equal to `RowTable.from_rows` of all of them in this order.
 
     Raises:
-        MarlError: no tables; two rows with the same key; or a computed column that has a number per row in one table
-            and per token in another.
+        MarlError: two rows with the same key, or a computed column that has a number per row in one table and per token
+            in another.
     """
-    if not tables:
-        raise MarlError("there are no rows. An advantage needs at least one.")
     sizes = [len(table) for table in tables]
     columns: dict[str, Any] = {}
     for name in (column.name for column in fields(RowTable)):
