@@ -197,15 +197,15 @@ def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
     table = RowTable.from_rows(ROWS)
     with np.errstate(divide="ignore", invalid="ignore"):
         zero, group = np.zeros(n), group_ids(table, ("uid",))[:n]
-        return AdvantageResult.of(zero, zero, zero, np.full(n, scale), group, np.arange(n), ("uid",))
+        return AdvantageResult(zero, zero, zero, np.full(n, scale), group, np.arange(n), ("uid",))
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (lambda: np.zeros(3), r"must return an AdvantageResult, got array\(.*AdvantageResult\.of\(ret, "),
+        (lambda: np.zeros(3), r"must return an AdvantageResult, got array\(.*AdvantageResult\(ret, "),
         (lambda: result(scale=0.0), "returns scale 0 for row 'q_0_0'. Return 1 where nothing is scaled"),
-        (lambda: result(n=2), r"'advantage' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
+        (lambda: result(n=2), r"'ret' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
     ],
 )
 def test_an_estimator_that_returns_something_else(value: Callable[[], Any], message: str) -> None:

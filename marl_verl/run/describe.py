@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage.estimator import Advantage
 from marl_verl.config.backend import KEY, is_local
 from marl_verl.config.hardware import on_gpu
-from marl_verl.config.loss import separate_reason, updates_per_batch
+from marl_verl.config.loss import paths_reason, separate_reason, updates_per_batch
 from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import model_of
@@ -119,6 +119,8 @@ def _policy(plan: Plan, name: str) -> str:
     kl = f", KL {actor.kl_loss_coef:g} to the initial weights" if actor.use_kl_loss else ""
     if (why := separate_reason(plan.config, actor)) is not None:
         kl += f", no shared prefixes ({why})"
+    elif (why := paths_reason(own)) is not None:
+        kl += f", shared prefixes without siblings ({why})"
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
     often = f", {count} update{'s' if count > 1 else ''} per batch" if plan.config.marl.schedule.mode == "sync" else ""
     return f"{base}; {trained}, {loss}, lr {actor.optim.lr:g}{often}{kl}"

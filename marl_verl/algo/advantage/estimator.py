@@ -225,4 +225,4 @@ class Advantage(GroupEstimator):
         std = self.std if self.norm_by_std else None
         b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
         ret, baseline, scale = value[sample], b[sample], scale[sample]
-        return AdvantageResult.of(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)
+        return AdvantageResult(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)

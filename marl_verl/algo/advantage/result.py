@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,8 @@ class AdvantageResult:
     and weight 1.
 
     Attributes:
-        advantage, ret, baseline, scale: as in the equation; `ret` is the return that was compared (the session's mean
-            if a session counts once).
+        ret, baseline, scale: as in the equation; `ret` is the return that was compared (the session's mean if a session
+            counts once).
         reward: the reward of the row, after the mix.
         group: ids of the groups, 0..G-1; -1 for padding. A row of an untrained agent is alone in its group.
         sample: ids of the samples; rows of one sample count once; -1 for padding.
@@ -34,7 +35,6 @@ class AdvantageResult:
             the row's `advantage`, which statistics use. None: every token has the row's. See `with_tokens`.
     """
 
-    advantage: FloatArray
     ret: FloatArray
     reward: FloatArray
     baseline: FloatArray
@@ -42,35 +42,22 @@ class AdvantageResult:
     group: IntArray
     sample: IntArray
     group_by: tuple[str, ...]
-    stages: tuple[tuple[str, FloatArray], ...] = ()
-    also: tuple[tuple[str, IntArray], ...] = ()
+    stages: Sequence[tuple[str, FloatArray]] = ()
+    also: Sequence[tuple[str, IntArray]] = ()
     target: FloatArray | None = None
     weight: FloatArray | None = None
     tokens: TokenArray | None = None
     outside: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        ret: FloatArray,
-        reward: FloatArray,
-        baseline: FloatArray,
-        scale: FloatArray,
-        group: IntArray,
-        sample: IntArray,
-        group_by: tuple[str, ...],
-        stages: Sequence[tuple[str, FloatArray]] = (),
-        also: Sequence[tuple[str, IntArray]] = (),
-        target: FloatArray | None = None,
-    ) -> AdvantageResult:
-        """Create a result with advantage = (ret - baseline) / scale."""
-        advantage = (ret - baseline) / scale
-        return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also), target)
+    @functools.cached_property
+    def advantage(self) -> FloatArray:
+        """[n] weight * (ret - baseline) / scale."""
+        advantage: FloatArray = (self.ret - self.baseline) / self.scale
+        return advantage if self.weight is None else self.weight * advantage
 
     def weighted(self, weight: FloatArray) -> AdvantageResult:
         """The result with each advantage multiplied by a weight [n], finite and at least 0; weights multiply."""
-        whole = weight if self.weight is None else self.weight * weight
-        return replace(self, weight=whole, advantage=whole * ((self.ret - self.baseline) / self.scale))
+        return replace(self, weight=weight if self.weight is None else self.weight * weight)
 
     def with_tokens(self, values: Sequence[Any]) -> AdvantageResult:
         """The result with an advantage per response token: for each row a sequence of as many finite numbers as its
@@ -96,7 +83,7 @@ class AdvantageResult:
             out[rows] = values
             return out
 
-        fills = {"advantage": 0.0, "ret": 0.0, "reward": 0.0, "baseline": 0.0, "scale": 1.0, "group": -1, "sample": -1}
+        fills = {"ret": 0.0, "reward": 0.0, "baseline": 0.0, "scale": 1.0, "group": -1, "sample": -1}
         return replace(
             self,
             **{name: spread(getattr(self, name), fill) for name, fill in fills.items()},

@@ -139,8 +139,8 @@ class Algorithm:
             trained = real.take(compared)
             result = self.advantage.compute(trained, reward[compared])
             result = _checked(result, trained, self.advantage.described).beside(compared, reward)
-        _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
-        _finite(result.advantage, real, "advantage")
+            _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
+            _finite(result.advantage, real, "advantage")
         return result.scatter(rows, len(table))
 
     def recall(self, table: RowTable, memory: Memory) -> tuple[RowTable, Memory]:
@@ -243,9 +243,9 @@ def step_document(
 def _checked(result: Any, table: RowTable, what: str) -> AdvantageResult:
     """The result of an estimator, with one number per row and no scale of 0. MarlError for anything else."""
     if not isinstance(result, AdvantageResult):
-        example = "return AdvantageResult.of(ret, reward, baseline, scale, group, sample, group_by)"
+        example = "return AdvantageResult(ret, reward, baseline, scale, group, sample, group_by)"
         raise MarlError(f"{what} must return an AdvantageResult, got {shown(result)}. Write `{example}`.")
-    for name in ("advantage", "ret", "reward", "baseline", "scale", "group", "sample"):
+    for name in ("ret", "reward", "baseline", "scale", "group", "sample"):
         numbers_of(getattr(result, name), len(table), f"'{name}' of {what}")
     if result.weight is not None:
         weight = numbers_of(result.weight, len(table), f"'weight' of {what}")

@@ -81,7 +81,7 @@ class Decoupled(Estimator):
         squares = np.bincount(policy, weights=table.length * (total - mean[policy]) ** 2)
         scale = np.sqrt(squares / np.maximum(tokens - 1, 1) + 1e-8)
         rows = np.arange(len(table))
-        return AdvantageResult.of(total, reward, mean[policy], scale[policy], group, rows, self.group, stages)
+        return AdvantageResult(total, reward, mean[policy], scale[policy], group, rows, self.group, stages)
 
 
 GDPO = Algorithm(advantage=Decoupled())

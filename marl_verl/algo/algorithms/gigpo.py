@@ -81,7 +81,7 @@ class GroupInGroup(Estimator):
             ("step advantage", (steps - lower) / lower_scale),
         ]
         also = [("same observation", same)]
-        return AdvantageResult.of(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
+        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
 
 
 GIGPO = Algorithm(advantage=GroupInGroup())

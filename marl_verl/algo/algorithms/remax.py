@@ -32,7 +32,7 @@ class Greedy(Estimator):
         """See `Estimator.compute`. MarlError for rows without column `greedy`."""
         baseline, rows = table.column("greedy"), np.arange(len(table))
         scale, group = np.ones(len(table)), group_ids(table, TASK)
-        return replace(AdvantageResult.of(reward, reward, baseline, scale, group, rows, TASK), outside=True)
+        return replace(AdvantageResult(reward, reward, baseline, scale, group, rows, TASK), outside=True)
 
 
 REMAX = Algorithm(sampler="greedy-baseline", advantage=Greedy())

@@ -28,11 +28,10 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from marl_verl.backend.learning.batches import jagged, select
 from marl_verl.backend.learning.forest import Forest, bins, forest_of
+from marl_verl.config.loss import TREES
 
 SHARE = "share_prefixes"
 """An option of calls to training workers: whether rows share what they have in common."""
-MASKED = ("sdpa", "flex_attention")
-"""Implementations of attention whose masks may have any form."""
 PLAIN = 0.1
 """A mask is obeyed if what hidden tokens change is below this part of what they change without a mask."""
 
@@ -212,7 +211,7 @@ def obeys_masks(engine: Any) -> bool:
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     divided = settings.ulysses_sequence_parallel_size > 1 or settings.use_fused_kernels
-    if divided or config._attn_implementation not in MASKED or {*layers} != {"full_attention"} or windows:
+    if divided or config._attn_implementation not in TREES or {*layers} != {"full_attention"} or windows:
         return False
     device = next(module.parameters()).device
     forest = Forest(np.array([1, 2, 3, 4, 5, 1, 2, 3, 5, 4]), np.array([5, 5]), True, 10)

@@ -46,7 +46,7 @@ class FilteredAdvantage(Advantage):
             out |= np.isin(result.group, lowest) & (table.agent.codes == agent)
         # with its own return as baseline, a row has advantage 0
         baseline = np.where(out, result.ret, result.baseline)
-        return dataclasses.replace(result, advantage=np.where(out, 0.0, result.advantage), baseline=baseline)
+        return dataclasses.replace(result, baseline=baseline)
 
     def _worth(self, values: FloatArray) -> float:
         if self.filter_method == "mean":

@@ -86,7 +86,7 @@ class JointAdvantage(GroupEstimator):
             centred = ret - baseline
             baseline = baseline + group_mean(centred, group)[group]
             scale = np.maximum(self.std.compute(centred, group), self.min_std)[group]
-        return AdvantageResult.of(
+        return AdvantageResult(
             ret=ret,
             reward=reward,
             baseline=baseline,

@@ -94,7 +94,7 @@ class RoleConditioned(GroupEstimator):
         sample = self._samples(table)
         ret = group_mean(stages[-1][1], sample)[sample]
         group, ones = group_ids(table, self.group), np.ones(len(table))
-        return AdvantageResult.of(ret, reward, baseline, ones, group, sample, self.group, stages)
+        return AdvantageResult(ret, reward, baseline, ones, group, sample, self.group, stages)
 
     def _samples(self, table: RowTable) -> IntArray:
         """[n] ids of (role, game, episode)."""
