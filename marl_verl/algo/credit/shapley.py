@@ -6,11 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import factorial
 
-from marl_verl.errors import MarlError
-
-MOST_PLAYERS = 16
-"""Maximum number of players: an exact Shapley value needs the value of all 2^n coalitions."""
-
 
 def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
     """All 2^n sets of players, ordered by size."""
@@ -25,14 +20,9 @@ def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> di
 
     Args:
         players: n different names.
-        value: v of every coalition.
-
-    Raises:
-        MarlError: more than `MOST_PLAYERS` players.
+        value: v of all 2^n coalitions.
     """
     n = len(players)
-    if n > MOST_PLAYERS:
-        raise MarlError(f"an exact Shapley value is limited to {MOST_PLAYERS} players, got {n}")
     weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
     return {
         player: sum(
