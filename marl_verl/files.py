@@ -55,8 +55,7 @@ def check_run_directory(folder: Path) -> None:
 
 def _check(path: Path, status: os.stat_result, most: int) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-        raise MarlError(f"'{path}' is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file")
+        raise MarlError(f"'{path}' is not a regular file")
     if status.st_size > most:
         raise too_large(f"'{path}'", most)
 

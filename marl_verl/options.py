@@ -241,18 +241,14 @@ def _part(value: Any, kind: type[Part], old: Any, where: str, find: Find | None)
     return _build(find(kind, str(name), where) if find else kind, options, where, find)
 
 
-def check_type(value: Any, hint: Any, where: str, why: str = "") -> None:
-    """Raise MarlError unless `value` is a `hint`: a class (also of a container), a union, a Literal, or Annotated.
-
-    The message ends with the nearest valid text, else with `why`.
-    """
+def check_type(value: Any, hint: Any, where: str) -> None:
+    """Raise MarlError unless `value` is a `hint`: a class (also of a container), a union, a Literal, or Annotated."""
     if not _matches(value, hint):
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         names = [name for part in literals for name in get_args(part) if isinstance(name, str)]
         near = nearest(value, names) if isinstance(value, str) else ""
-        hint_at_end = near if "did" in near else why
         message = f"'{where}' must be {in_words(hint)}, got {shown(value, 200)}"
-        raise MarlError(f"{message}: {hint_at_end}" if hint_at_end else message)
+        raise MarlError(f"{message}: {near}" if "did" in near else message)
 
 
 def in_words(hint: Any) -> str:

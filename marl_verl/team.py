@@ -28,12 +28,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
 def _set_stop(options: "Sampling | PolicyConfig") -> None:
-    """Make a single stop string a list. ValueError unless each is a non-empty text."""
-    stop = [options.stop] if isinstance(options.stop, str) else options.stop
-    for text in stop or ():
-        if not isinstance(text, str) or not text:
-            raise ValueError(f"each stop string must be a non-empty text, got {text!r}")
-    object.__setattr__(options, "stop", stop)
+    """Make a single stop string a list."""
+    if isinstance(options.stop, str):
+        object.__setattr__(options, "stop", [options.stop])
 
 
 @dataclass(frozen=True)
@@ -186,11 +183,10 @@ def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
     Raises:
         MarlError: an agent without a policy or with an unknown one, an unused policy, an unknown key, an invalid name.
     """
-    policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
+    policies = {str(name): _policy(str(name), values) for name, values in (marl.get("policies") or {}).items()}
     added: dict[str, PolicyConfig] = {}
-    agents = {
-        str(name): _agent(str(name), values, policies, added) for name, values in _mapping(marl, "agents").items()
-    }
+    sections = (marl.get("agents") or {}).items()
+    agents = {str(name): _agent(str(name), values, policies, added) for name, values in sections}
     policies |= added
     if not agents:
         example = "agents: {solver: {policy: base}}"
@@ -206,17 +202,10 @@ def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
 
 
 def _named(marl: Mapping[str, Any], kind: str) -> Named:
-    part = _mapping(marl, kind)
-    name = part.get("name")
+    name = marl[kind].get("name")
     if not name or name == "???":
         raise MarlError(f"'marl.{kind}.name' is missing: `marl-verl plugins` lists the registered ones")
-    return Named(str(name), dict(_mapping(part, "options", f"marl.{kind}")))
-
-
-def _mapping(section: Mapping[str, Any], key: str, where: str = "marl") -> Mapping[str, Any]:
-    """A subsection of the config; empty where it is missing or null."""
-    check_type(section.get(key), Mapping | None, f"{where}.{key}")
-    return section.get(key) or {}
+    return Named(str(name), dict(marl[kind].get("options") or {}))
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -227,9 +216,7 @@ def _keys(where: str, name: str, values: Any) -> dict[str, Any]:
     """The keys of an agent's or policy's section `where`, with its name added."""
     _check_name(where, name)
     check_type(values, Mapping | None, where)
-    if "name" in (values or {}):
-        raise MarlError(f"unknown key '{where}.name': the name is the key of the section, '{name}'")
-    return {"name": name, **(values or {})}
+    return {**(values or {}), "name": name}
 
 
 def _check_name(where: str, name: str) -> None:
@@ -248,11 +235,8 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: 
         if "policy" in section:
             raise MarlError(f"agent '{name}' has both {where}.policy and {where}.{kind}: remove one of the two")
         policy = extension("policy", kind).policy_of(section.pop(kind), f"{where}.{kind}", policies)
-        if policy.name in policies:
-            raise MarlError(f"policy '{policy.name}' has the name of the policy of '{where}.{kind}': rename it")
-        if added.setdefault(policy.name, policy) != policy:
-            same = f"which has one server: make their {kind} sections equal"
-            raise MarlError(f"agent '{name}' and another one act with policy '{policy.name}', {same}")
+        if policy.name in policies or added.setdefault(policy.name, policy) != policy:
+            raise MarlError(f"policy '{policy.name}' of '{where}.{kind}' has other settings elsewhere: make them equal")
         section["policy"] = policy.name
     if "policy" not in section:
         raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
@@ -267,8 +251,6 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: 
 def source_of(section: Mapping[str, Any], where: str) -> Named | None:
     """The key of a section that describes a model to make, with its options; None without one."""
     keys = [key for key in names("model") if section.get(key) is not None]
-    for key in keys:
-        check_type(section[key], Mapping | None, f"{where}.{key}")
     if len(keys) > 1:
         raise MarlError(f"both {where}.{keys[0]} and {where}.{keys[1]} are set: set one of them to null")
     return Named(keys[0], dict(section[keys[0]])) if keys else None
@@ -282,15 +264,9 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     section = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
     policy = dataclasses.replace(build(PolicyConfig, {**section, "override": override}, where), made=made)
     if policy.external:
-        kind = "an external endpoint" if policy.script is None else f"the script '{policy.script}'"
-        keys: dict[str, Any] = {
-            "apply_chat_template_kwargs": policy.apply_chat_template_kwargs,
-            "endpoint": policy.script and policy.endpoint,
-            "stop": policy.script and policy.stop,
-            **({} if made is None else {made.name: made.options}),
-        }
-        if unused := [*(key for key, value in keys.items() if value), *override]:
-            raise MarlError(f"policy '{name}' is {kind}, but has {_listed(unused)}, which has no effect: remove it")
+        if unused := [*override, *([] if made is None else [made.name])]:
+            problem = f"policy '{name}' is an endpoint or a script, but has {_listed(unused)}, which has no effect"
+            raise MarlError(f"{problem}: remove it")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen:
         for key, value in (("model.lora_rank", policy.lora_rank), ("base", policy.base), ("loss", policy.loss)):

@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -74,9 +73,9 @@ def outside_loop(call: Callable[[], T]) -> T:
         raise
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception at the next line of Python of another thread; None: take back one that was not raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an exception at the next line of Python of another thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def interrupt(thread: int) -> None:
@@ -113,11 +112,19 @@ class TimeUp(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeUp, with the line that was running, in a block that takes longer; again every second if it is caught.
 
-    In the main thread a signal interrupts also what waits in C; in another thread only code of Python ends.
+    Only in the main thread, which a signal interrupts also where it waits in C.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     lines: list[str] = []
-    begin = _by_signal if threading.current_thread() is threading.main_thread() else _by_thread
-    end = begin(seconds, lines)
+
+    def up(_: int, frame: FrameType | None) -> None:
+        lines.append(current_line(frame))
+        raise TimeUp(lines[0])
+
+    before = signal.signal(signal.SIGALRM, up)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     except BaseException as error:
@@ -125,43 +132,8 @@ def time_limit(seconds: float) -> Iterator[None]:
             raise TimeUp(lines[0]) from error
         raise
     finally:
-        end()
-
-
-def _by_signal(seconds: float, lines: list[str]) -> Callable[[], None]:
-    def up(_: int, frame: FrameType | None) -> None:
-        lines.append(current_line(frame))
-        raise TimeUp(lines[0])
-
-    before = signal.signal(signal.SIGALRM, up)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-
-    def end() -> None:
         signal.setitimer(signal.ITIMER_REAL, *timer)  # restores a limit of the caller
         signal.signal(signal.SIGALRM, before)
-
-    return end
-
-
-def _by_thread(seconds: float, lines: list[str]) -> Callable[[], None]:
-    thread, ended, lock = threading.get_ident(), threading.Event(), threading.Lock()
-
-    def watch() -> None:
-        wait = seconds
-        while not ended.wait(wait):
-            wait = 1.0
-            with lock:
-                if not ended.is_set():
-                    lines.append(current_line(sys._current_frames().get(thread)))
-                    _raise_in(thread, TimeUp)
-
-    def end() -> None:
-        with lock:
-            ended.set()
-            _raise_in(thread, None)
-
-    threading.Thread(target=watch, name="marl-verl time limit", daemon=True).start()
-    return end
 
 
 def current_line(frame: FrameType | None) -> str:

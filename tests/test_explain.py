@@ -197,7 +197,7 @@ def test_a_stored_step_gives_what_training_used(path: Path, printed: Command) ->
     """To the bit, from the options as stored; as a run's step, and as a file."""
     golden = json.loads(path.read_text())
     document = stored(Path("run"), 12, golden)
-    records = json.loads(printed("--run", "run", "--step", "12", "--json"))
+    records = json.loads(printed("run", "--step", "12", "--json"))
     assert [record["advantage"] for record in records] == document["advantage"]
     assert records == explain(golden)
     assert json.loads(printed("run/rows/step_00012.json.gz", "--json")) == records
@@ -232,7 +232,7 @@ def test_a_difference_from_training_is_reported(capsys: pytest.CaptureFixture[st
     document["advantage"][1] = 0.5
     RunDir(Path("run")).rows(1, document)
     for form in ((), ("--json",)):
-        assert main(["explain", "--run", "run", *form]) == 0
+        assert main(["explain", "run", *form]) == 0
         output = capsys.readouterr()
         assert output.err.startswith(
             "marl-verl: run 'run', step 1: 1 of 2 advantages are not what training used, e.g. row 'q_1_0' had 0.5 and"
@@ -245,11 +245,11 @@ def test_a_damaged_step(refused: Command) -> None:
     document = stored(Path("run"), 1)
     path = RunDir(Path("run")).stored_rows()[1]
     path.write_bytes(path.read_bytes()[:-9])
-    assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("--run", "run")
+    assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("run")
     RunDir(Path("run")).rows(1, {**document, "advantage": [1.0]})
-    assert "run 'run', step 1: it lacks the advantage of each row" in refused("--run", "run")
+    assert "run 'run', step 1: it lacks the advantage of each row" in refused("run")
     RunDir(Path("run")).rows(1, without(document, "rows"))
-    assert "run 'run', step 1: the document lacks 'rows'" in refused("--run", "run")
+    assert "run 'run', step 1: the document lacks 'rows'" in refused("run")
 
 
 # In a process of its own

@@ -23,9 +23,9 @@ READERS = [
     ["export", "run", "--output", "out"],
     ["report", "run"],
     ["watch", "run"],
-    ["replay", "--run", "run"],
+    ["replay", "run"],
     ["replay", f"run/{JOURNAL}"],
-    ["explain", "--run", "run"],
+    ["explain", "run"],
     ["explain", f"run/{ROWS}"],
 ]
 
@@ -54,8 +54,8 @@ def endless(path: Path) -> None:
 HARMS: list[tuple[str, Callable[[Path], None], str]] = [
     ("checkpoints/step_1/policies/scout", link, "contains a link"),
     (JOURNAL, link, "contains a link"),
-    ("checkpoints/step_1/random.pt", fifo, "is a FIFO"),
-    ("starts.json", unix_socket, "is a socket"),
+    ("checkpoints/step_1/random.pt", fifo, "is not a regular file"),
+    ("starts.json", unix_socket, "is not a regular file"),
     (JOURNAL, endless, "is too large"),
 ]
 
@@ -95,7 +95,12 @@ def test_a_file_is_a_regular_one_of_bounded_size(
     Path("large").touch()
     os.truncate("large", files.MOST + 1)
     Path("bomb").write_bytes(gzip.compress(bytes(2 << 20)))
-    for name, message in (("/dev/zero", "is a device"), ("fifo", "is a FIFO"), ("large", "large"), ("bomb", "large")):
+    for name, message in (
+        ("/dev/zero", "not a regular"),
+        ("fifo", "not a regular"),
+        ("large", "large"),
+        ("bomb", "large"),
+    ):
         assert main([command, name]) == 2
         assert message in capsys.readouterr().err
     Path("rows").write_text("{}")

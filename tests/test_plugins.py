@@ -22,7 +22,7 @@ from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import missing_extras
-from marl_verl.plugins import loading, lookup, registry
+from marl_verl.plugins import lookup, registry
 from marl_verl.plugins.registry import KINDS
 from tests.sites import add_distribution
 
@@ -73,17 +73,6 @@ def test_an_installed_distribution_is_found_with_its_provenance(install: Install
     json.dumps(found.describe())
 
 
-def test_processes_with_other_plugins_raise(install: Install) -> None:
-    mine = plugins.discover("").fingerprint()
-    install(PUZZLES)
-    theirs = plugins.discover("puzzles").fingerprint()
-    loading.check_same(mine, mine, "rollout worker 0")
-    with pytest.raises(
-        MarlError, match=r"differ from the driver's: only rollout worker 3 has puzzles==1\.2:puzzles\. Install"
-    ):
-        loading.check_same(mine, theirs, "rollout worker 3")
-
-
 def test_a_name_registered_twice_is_an_error_where_it_is_used(install: Install) -> None:
     install(PUZZLES)
     install(PUZZLES + "    registry.task('chess', len)", name="z-puzzles", version="0.3")
@@ -106,7 +95,7 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
     [
         ("@hookimpl\ndef marl_regster(registry): ...", ["'marl_regster'", "did you mean 'marl_register'"]),
         ("import nowhere_at_all", ["'puzzles_plugin'", "ModuleNotFoundError", "nowhere_at_all"]),
-        (f"{REGISTER}1 / 0", ["marl_register", "ZeroDivisionError"]),
+        (f"{REGISTER}1 / 0", ["ZeroDivisionError", "line 3"]),
         (f"{REGISTER}[registry.task('a', len) for _ in range(2)]", ["task 'a'", "registered twice by the same"]),
     ],
 )
@@ -170,7 +159,7 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     ("parts", "message"),
     [
         (None, ["ModuleNotFoundError", "puzzles_pkg"]),
-        ("class Rubik2: ...", ["no attribute 'Rubik'", "did you mean 'Rubik2'"]),
+        ("class Rubik2: ...", ["no attribute 'Rubik'"]),
     ],
 )
 def test_a_lazy_target_is_imported_on_use_and_raises_if_it_cannot(
@@ -269,6 +258,6 @@ def test_a_plugin_for_another_version_is_broken(wanted: str, tmp_path: Path, mon
     add_distribution(tmp_path, "later", {"later": "later_plugin"}, "1.0", [wanted])
     monkeypatch.syspath_prepend(str(tmp_path))
     (message,) = plugins.discover().broken.values()
-    assert message.startswith("later 1.0 (plugin 'later') requires marl-verl ")
+    assert message.startswith("later 1.0 (plugin 'later') cannot be loaded from 'later_plugin': it requires marl-verl ")
     assert f"but this is {marl_verl.__version__}" in message
     assert "later" not in {source.plugin for source in plugins.discover("").loaded}  # left out, it does no harm

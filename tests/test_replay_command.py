@@ -222,13 +222,11 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     for step in (10, 20, 30, 40, 41):
         RunDir(Path.cwd()).journals(step, lines)
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
-    assert "replay . --step 12 --episode q_0" in texts("--run", ".")  # the step as the header has it
-    assert texts("--run", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
-    assert "has not stored step 3: it has 10, 20, 30, and 2 others" in refused("--run", ".", "--step", "3")
+    assert "replay . --step 12 --episode q_0" in texts(".")  # the step as the header has it
+    assert texts(".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
+    assert "has not stored step 3: it has 10, 20, 30, and 2 others" in refused(".", "--step", "3")
     Path("other").mkdir()
-    assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("--run", "other")
-    assert "no run in 'othr': did you mean 'other'?" in refused("--run", "othr")
-    assert texts(".", "--step", "20") == texts("--run", ".", "--step", "20")
+    assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("other")
     assert "--step needs a run" in refused("f.jsonl", "--step", "3")
     assert (
         "no run or file is given: e.g. marl-verl replay runs/NAME, or marl-verl replay journals/step_00012.jsonl"
@@ -393,4 +391,4 @@ def test_what_the_documentation_shows_is_what_is_printed(
     for command, output in shown:
         assert texts(*command.split()) == output
     monkeypatch.setattr("marl_verl_tiny.workflows.NOTHING", "nothing")
-    assert f"```\n{refused('--run', 'runs/paths', '--episode', 's12t00000_0')}```" in text
+    assert f"```\n{refused('runs/paths', '--episode', 's12t00000_0')}```" in text

@@ -37,25 +37,18 @@ def show_variants(recipe: Path) -> int:
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
     """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
     parser.add_argument("file", nargs="?", metavar="RUN|FILE", help=f"a run directory, or {file}")
-    parser.add_argument("--run", type=Path, dest="folder", metavar="RUN", help="the same as RUN")
     parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
 
 
 @check
 def check_file_arguments(options: argparse.Namespace, example: str) -> Iterator[str]:
-    """Raise MarlError unless a file or a run is given, and --step only with a run; `example` is a file name.
-
-    A directory is the run: it becomes `options.folder`.
-    """
-    command = options.command
-    if options.folder is None and options.file not in (None, "-") and Path(options.file).is_dir():
-        options.folder, options.file = Path(options.file), None
-    if options.folder is not None and options.file is not None:
-        yield f"both '{options.file}' and --run '{options.folder}' are given: leave one out"
+    """Set `options.folder` to the run, None for a file. MarlError without either, and for --step with a file."""
+    command, file = options.command, options.file
+    options.folder = Path(file) if file is not None and Path(file).is_dir() else None
+    if file is None:
+        yield f"no run or file is given: e.g. marl-verl {command} runs/NAME, or marl-verl {command} {example}"
     if options.folder is None and options.step is not None:
         yield f"--step needs a run: marl-verl {command} runs/NAME --step {options.step}"
-    if options.folder is None and options.file is None:
-        yield f"no run or file is given: e.g. marl-verl {command} runs/NAME, or marl-verl {command} {example}"
 
 
 def file_content(options: argparse.Namespace) -> tuple[str, bytes]:

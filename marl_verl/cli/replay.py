@@ -71,8 +71,8 @@ def _shown(options: argparse.Namespace) -> str | None:
 def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     """(name, content) of the given file; of a run, that of the given episode's step, --step, or the latest."""
     check_file_arguments(options, "journals/step_00012.jsonl")
-    use_plugin_files(options.folder if options.file is None else run_of(options.file), options.plugin)
-    if options.file is not None:
+    use_plugin_files(options.folder or run_of(options.file), options.plugin)
+    if options.folder is None:
         return file_content(options)
     place = re.match(r"([a-z])(\d+)t\d", options.episode or "")
     step = options.step if options.step is not None or place is None else int(place[2])
@@ -87,7 +87,7 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> None:
     if options.json:
         show(replay_text.as_json(replay_text.list_record(file)))
     else:
-        named, validations = shlex.quote(options.file or ""), {}
+        named, validations = shlex.quote(options.file), {}
         if options.folder is not None:
             named = f"{shlex.quote(str(options.folder))} --step {file.header.step}"
             validations = RunDir(options.folder).stored_episodes()

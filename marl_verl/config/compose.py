@@ -106,17 +106,10 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     changes = []
     for line in overrides:
         try:
-            change = OverridesParser.create().parse_override(line)
-            if not change.key_or_group:
-                raise ValueError("it has no key")
+            changes.append(OverridesParser.create().parse_override(line))
         except (HydraException, ValueError, RecursionError) as error:  # also a number of thousands of digits
             example = "trainer.total_training_steps=20"
             raise MarlError(f"{shown(line, 200)} is not of the form key=value, e.g. {example}") from error
-        if change.is_sweep_override():
-            raise MarlError(
-                f"'{line}' has several values (a sweep): write a list as [1,2], or quote a text with commas"
-            )
-        changes.append(change)
     return changes
 
 

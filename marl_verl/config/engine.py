@@ -41,9 +41,6 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         if actor.use_kl_loss and not (part.model.lora_rank or local or resolved.trainer.device != "cpu"):
             remedy = f"on a CPU set marl.run.backend=local, {where}.model.lora_rank, or actor.use_kl_loss=false"
             yield f"policy '{name}': actor.use_kl_loss needs a GPU, or an adapter: {remedy}"
-        if part.model.use_fused_kernels and local:
-            problem = f"'{where}.model.use_fused_kernels' is on, but verl's kernels give no logits, from which"
-            yield f"{problem} marl.run.backend=local samples: set it to false"
         if "model" not in actor.checkpoint.save_contents:
             yield f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need"
         if width > 1 and attention not in (None, "flash_attention_2"):
@@ -118,6 +115,3 @@ def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, Mod
             problem = f"'{where}.rollout.max_model_len' is {limit}, but its model has a context of {context} tokens"
             source = team.policies[name].made
             yield f"{problem}: lower it" + (f", or raise {where}.{source.name}.context" if source else "")
-        if (tokens := rollout.max_num_batched_tokens) < (rows := rollout.max_num_seqs):
-            problem = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"
-            yield f"{problem}: raise it, or lower rollout.max_num_seqs"

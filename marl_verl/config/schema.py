@@ -117,10 +117,6 @@ class Curriculum:
     memory: Annotated[float, Interval(ge=0, lt=1)] = 0.5  # weight of the former rate when a task is sampled again
     weights: PoolWeights = field(default_factory=PoolWeights)  # how often tasks of each pool are drawn
 
-    def __post_init__(self) -> None:
-        if self.hard > self.easy:
-            raise MarlError(f"'hard' must be at most easy={self.easy:g}, got {self.hard:g}")
-
 
 @dataclass(frozen=True)
 class DataSection:

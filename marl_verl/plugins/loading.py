@@ -16,7 +16,7 @@ import pluggy
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from marl_verl.errors import MarlError, MarlWarning, nearest
+from marl_verl.errors import MarlError, MarlWarning, unknown
 from marl_verl.plugins import builtins, one_file, registry
 from marl_verl.plugins.lookup import Plugins, cause
 from marl_verl.plugins.registry import PROJECT, Registry, Source
@@ -61,22 +61,15 @@ def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
     `only` selects the installed plugins to load besides, as in `discover`. MarlError for a broken one of `plugins`.
     """
     sources = [Source(name, "in-memory", "0", repr(plugin)) for name, plugin in plugins.items()]
-    fetches = [functools.partial(_same, plugin) for plugin in plugins.values()]
+    fetches: list[Fetch] = [functools.partial(lambda plugin: plugin, plugin) for plugin in plugins.values()]
     return _load_all(only, list(zip(sources, fetches, strict=True)), strict=True)
-
-
-def _same(plugin: object) -> object:
-    return plugin
 
 
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
     """Raise MarlError unless another process (`where`: "rollout worker 3") has the same plugins as this one."""
-    missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
-    message = [f"only the driver has {', '.join(missing)}"] if missing else []
-    message += [f"only {where} has {', '.join(extra)}"] if extra else []
-    if message:
-        same = "Install the same plugins on every machine."
-        raise MarlError(f"the plugins of {where} differ from the driver's: {', '.join(message)}. {same}")
+    if different := ", ".join(sorted(set(mine) ^ set(theirs))):
+        same = "install the same plugins on every machine"
+        raise MarlError(f"only one of the driver and {where} has the plugins {different}: {same}")
 
 
 def _load_all(only: str | None, more: Sequence[tuple[Source, Fetch]], strict: bool) -> Plugins:
@@ -90,7 +83,7 @@ def _load_all(only: str | None, more: Sequence[tuple[Source, Fetch]], strict: bo
     manager.add_hookspecs(registry)
     plugins = Plugins(manager.hook)
     candidates: list[tuple[Source, Fetch]] = [(BUILTIN, lambda: builtins)]
-    candidates += [(s, functools.partial(_load_point, p, s)) for s, p in installed.items()]
+    candidates += [(s, functools.partial(_load_point, p)) for s, p in installed.items()]
     for source, fetch in [*candidates, *more]:
         parts = Registry(source)
         try:
@@ -100,7 +93,7 @@ def _load_all(only: str | None, more: Sequence[tuple[Source, Fetch]], strict: bo
                 raise
             plugins.broken[source] = str(error)
         else:
-            plugins.add(parts)
+            plugins.registered += parts.entries.values()
             plugins.loaded[source] = hooks
     return plugins
 
@@ -110,51 +103,35 @@ def _dist(point: importlib.metadata.EntryPoint) -> tuple[str, str]:
     return (point.dist.metadata["Name"], point.dist.version) if point.dist else ("unknown", "unknown")
 
 
-def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
+def _load_point(point: importlib.metadata.EntryPoint) -> object:
     """Import the plugin of an entry point. MarlError where its distribution requires another version of marl-verl."""
     for requirement in map(Requirement, (point.dist.requires if point.dist else None) or ()):
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         fits = requirement.specifier.contains(__version__, prereleases=True)
         if canonicalize_name(requirement.name) == "marl-verl" and applies and not fits:
-            message = f"{source} requires marl-verl {requirement.specifier}, but this is {__version__}"
-            raise MarlError(f"{message}: install a matching version of {source.distribution}")
+            raise MarlError(f"it requires marl-verl {requirement.specifier}, but this is {__version__}")
     return point.load()
 
 
 def _register(manager: pluggy.PluginManager, fetch: Fetch, parts: Registry) -> tuple[str, ...]:
     """Import a plugin, run its `marl_register` and add its hooks. Returns their names. MarlError where it is broken."""
-    source, stage = parts.source, f"cannot be loaded from '{parts.source.target}'"
+    source = parts.source
     try:
         plugin: Any = fetch()
         plugin = plugin() if inspect.isclass(plugin) else plugin
-        stage = "is not a valid plugin"
-        hooks = {name for name in dir(plugin) if name.startswith("marl_") and callable(getattr(plugin, name))}
-        problems = []
-        for name in sorted(hooks):  # pluggy would ignore it
+        hooks = sorted(name for name in dir(plugin) if name.startswith("marl_") and callable(getattr(plugin, name)))
+        for name in hooks:  # pluggy would ignore it
             if name not in HOOKS:
-                problems.append(f"has the unknown hook '{name}': {nearest(name, HOOKS)}")
-            elif not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
-                problems.append(f"has '{name}' without the decorator '@hookimpl'")
-            elif inspect.iscoroutinefunction(getattr(plugin, name)):
-                problems.append(f"has the hook '{name}', which is never awaited: write it without `async`")
+                raise unknown("hook", name, HOOKS)
+            if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
+                raise MarlError(f"'{name}' has no decorator '@hookimpl'")
         if not hooks and not source.distribution.startswith(one_file.REWARDS):
-            problems.append(f"implements no hook; valid: {', '.join(sorted(HOOKS))}")
-        if problems:
-            raise MarlError(f"{source} {problems[0]}")
-        name = f"{source.distribution}:{source.plugin}"
-        manager.register(plugin, name=name)
-        try:
-            manager.check_pending()
-            stage = "failed in marl_register"
-            if "marl_register" in hooks:
-                plugin.marl_register(parts)
-        except BaseException:
-            manager.unregister(name=name)
-            raise
-    except MarlError:
-        raise
+            raise MarlError(f"it implements no hook; valid: {', '.join(sorted(HOOKS))}")
+        if "marl_register" in hooks:
+            plugin.marl_register(parts)
+        manager.register(plugin, name=f"{source.distribution}:{source.plugin}")
     except (Exception, SystemExit) as error:  # of plugin code
         at = traceback.extract_tb(error.__traceback__)[-1]
-        place = f" ({at.filename}, line {at.lineno})" if stage.startswith("failed") else ""
-        raise MarlError(f"{source} {stage}: {cause(error)}{place}") from error
-    return tuple(sorted(hooks))
+        reason = str(error) if isinstance(error, MarlError) else f"{cause(error)} ({at.filename}, line {at.lineno})"
+        raise MarlError(f"{source} cannot be loaded from '{source.target}': {reason}") from error
+    return tuple(hooks)

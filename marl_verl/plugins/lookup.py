@@ -2,8 +2,8 @@
 
 import functools
 import hashlib
-import importlib
 import importlib.util
+import pkgutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from typing import Any
 
 import pluggy
 
-from marl_verl.errors import MarlError, nearest, unknown
+from marl_verl.errors import MarlError, unknown
 from marl_verl.extensions import missing_extras
-from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
+from marl_verl.plugins.registry import KINDS, Entry, Source
 
 
 @dataclass
@@ -23,15 +23,9 @@ class Plugins:
 
     hook: pluggy.HookRelay
     loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> hook names; the built-in parts first
-    broken: dict[Source, str] = field(
-        default_factory=dict
-    )  # -> why it could not be loaded; none of its names is registered
-    _entries: list[Entry] = field(default_factory=list)
+    broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; has no names
+    registered: list[Entry] = field(default_factory=list)
     _targets: dict[tuple[str, str], Any] = field(default_factory=dict)
-
-    def add(self, registry: Registry) -> None:
-        """Add the entries of a plugin's registry."""
-        self._entries += registry.entries.values()
 
     def get(self, kind: str, name: str) -> Any:
         """The object of a name, e.g. `get("workflows", "inventory")`, imported if lazy. MarlError as `entry`."""
@@ -63,9 +57,7 @@ class Plugins:
 
     def entries(self, kind: str) -> list[Entry]:
         """The entries of a kind, sorted by name."""
-        if kind not in KINDS:
-            raise unknown("kind of part", kind, KINDS)
-        return sorted((entry for entry in self._entries if entry.kind == kind), key=lambda entry: entry.name)
+        return sorted((entry for entry in self.registered if entry.kind == kind), key=lambda entry: entry.name)
 
     def fingerprint(self) -> tuple[str, ...]:
         """Loaded plugins as "distribution==version:plugin", sorted: equal in every process of a run."""
@@ -73,7 +65,7 @@ class Plugins:
 
     def content(self, source: Source) -> str:
         """`content_of` a plugin, with the packages of the parts that it registers, which may be others."""
-        targets = {entry.shown for entry in self._entries if entry.source == source and ":" in entry.shown}
+        targets = {entry.shown for entry in self.registered if entry.source == source and ":" in entry.shown}
         return content_of(source, tuple(sorted({top_of(target) for target in targets})))
 
     def describe(self, content: bool = False) -> list[dict[str, Any]]:
@@ -112,18 +104,11 @@ def cause(error: BaseException) -> str:
 def resolve(entry: Entry) -> Any:
     """Import a lazy target, or a command's module. MarlError naming target, distribution and cause if that fails."""
     target = str(entry.target)
-    module_name, _, path = target.partition(":")
-    label = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
     try:
-        value: Any = importlib.import_module(module_name)
+        return pkgutil.resolve_name(target)
     except Exception as error:  # a plugin's module may raise anything: the error names it, and keeps the cause
+        label = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
         raise MarlError(f"{label}: cannot import '{target}': {cause(error)}") from error
-    for part in path.split(".") if path else ():
-        if not hasattr(value, part):
-            hint = nearest(part, [name for name in dir(value) if not name.startswith("_")])
-            raise MarlError(f"{label}: cannot import '{target}': no attribute '{part}'; {hint}")
-        value = getattr(value, part)
-    return value
 
 
 @functools.cache

@@ -9,9 +9,8 @@ evaluation, a replay and `explain` load (`files_of_run`).
 import base64
 import functools
 import hashlib
-import importlib.abc
-import importlib.util
 import json
+import linecache
 import os
 import re
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 import cloudpickle
 
 from marl_verl.errors import MarlError, format_error, missing
-from marl_verl.files import check_run_directory, read_bytes
+from marl_verl.files import check_run_directory
 from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
@@ -83,14 +82,11 @@ def _read(name: str, path: Path) -> PluginFile:
         raise MarlError(f"plugin file '{path}' does not end in .py. Give a Python file with a `marl_register` hook.")
     if not path.is_file():
         raise missing("plugin file", path, path.parent.glob("*.py"))
-    try:
-        return PluginFile(name, str(path), read_bytes(path, follow=True).decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise MarlError(f"plugin file '{path}' cannot be read as UTF-8 text: {error}.") from error
+    return PluginFile(name, str(path), path.read_text("utf-8-sig"))
 
 
 def files_of_run(run: Path, files: Sequence[Path] = ()) -> list[PluginFile]:
-    """The copies in a run directory, and the files in `given`. MarlError as `read_files`, or for a changed copy."""
+    """The copies in a run directory, and further files. MarlError as `read_files`, or for a changed copy."""
     check_run_directory(run)
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
@@ -152,14 +148,12 @@ def load_file(file: PluginFile) -> types.ModuleType:
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
     package.__path__ = []
     cloudpickle.register_pickle_by_value(package)  # a process that runs one of their functions has not loaded them
-    loader = _Loader(file)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(name)
     module.__file__ = file.path
+    linecache.cache[file.path] = len(file.text), None, file.text.splitlines(keepends=True), file.path  # for tracebacks
     sys.modules[name] = module  # dataclasses, pickle and lazy targets look it up
     try:
-        loader.exec_module(module)
+        exec(compile(file.text, file.path, "exec"), vars(module))
     except Exception as error:  # plugin code may raise anything: the error names file and line, and keeps the cause
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
@@ -168,16 +162,3 @@ def load_file(file: PluginFile) -> types.ModuleType:
         where = f", line {lines[-1]}" if lines else ""
         raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(format_error(error).split())}") from error
     return module
-
-
-class _Loader(importlib.abc.InspectLoader):
-    """Loader that returns the stored text as source, also for tracebacks and `inspect`."""
-
-    def __init__(self, file: PluginFile) -> None:
-        self.file = file
-
-    def get_source(self, fullname: str) -> str:
-        return self.file.text
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        return self.source_to_code(self.file.text, self.file.path)

@@ -47,8 +47,6 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-LAZY = re.compile(rf"{MODULE.pattern}:{MODULE.pattern}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Registry:
     when a run uses the name.
 
     Raises:
-        MarlError: a malformed name or target, or a name that the plugin has registered already.
+        MarlError: a malformed name, or one that the plugin has registered already.
     """
 
     source: Source
@@ -153,16 +151,10 @@ class Registry:
         self._add("commands", name, target, {"help": help})
 
     def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
-        form = "package.module" if kind == "commands" else "package.module:attribute"
-        problem = ""
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            problem = "a name must consist of letters, digits and . _ + -"
-        elif isinstance(target, str) and not (MODULE if kind == "commands" else LAZY).fullmatch(target):
-            problem = f"'{target}' is not of the form '{form}'"
-        elif (kind, name) in self.entries:
-            problem = "it is registered twice by the same plugin: rename one"
-        if problem:
-            raise MarlError(f"{KINDS[kind]} {name!r} of {self.source}: {problem}")
+        if not NAME.fullmatch(name):
+            raise MarlError(f"{KINDS[kind]} '{name}': a name must consist of letters, digits and . _ + -")
+        if (kind, name) in self.entries:
+            raise MarlError(f"{KINDS[kind]} '{name}' is registered twice by the same plugin: rename one")
         self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})
 
 

@@ -42,15 +42,15 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 def test_explain(run: Finished, command: Callable[..., str]) -> None:
-    records = json.loads(command("explain", "--run", run.folder, "--step", "2", "--json"))
+    records = json.loads(command("explain", run.folder, "--step", "2", "--json"))
     keys = {f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 2) if not row["padding"]}
     assert {record["key"] for record in records} == keys
     key = min(keys)
-    assert f"row {key}" in command("explain", "--run", run.folder, "--step", "2", "--row", key)
+    assert f"row {key}" in command("explain", run.folder, "--step", "2", "--row", key)
 
 
 def test_replay(run: Finished, command: Callable[..., str]) -> None:
-    listed = re.search(r"\bs2t\d+_\S+", command("replay", "--run", run.folder))
+    listed = re.search(r"\bs2t\d+_\S+", command("replay", run.folder))
     assert listed
     journal = run.folder / "journals" / "step_00002.jsonl"
     shown = json.loads(command("replay", journal, "--episode", listed[0], "--json"))

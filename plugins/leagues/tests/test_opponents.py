@@ -72,7 +72,7 @@ def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
     [
         ("agents__second__opponent__of", "playr", "opponent.of' is the unknown policy 'playr': did you mean 'player'?"),
         ("agents__second__policy", "player", "has both marl.agents.second.policy and marl.agents.second.opponent"),
-        ("agents__third", {"opponent": {"of": "player"}}, "make their opponent sections equal"),
+        ("agents__third", {"opponent": {"of": "player"}}, "has other settings elsewhere: make them equal"),
         ("policies__player__frozen", True, "is policy 'player', which is not trained and has no past versions"),
     ],
 )
