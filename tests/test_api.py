@@ -104,9 +104,7 @@ class _Trained:
 
     failure: BaseException | None = None
 
-    def __init__(
-        self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool, private_network: bool
-    ) -> None:
+    def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool) -> None:
         self.folder = folder
 
     def run(self, display: Display, begun: float) -> None:

@@ -62,9 +62,8 @@ class Letters:
     agents, limit = ("a", "b"), 40
     encode = JointEncoder.encode
 
-    def _encode(self, messages: tuple[tuple[str, str], ...]) -> list[int]:
-        ((_, text),) = messages
-        return [ord(letter) for letter in text]
+    def _encode(self, messages: list[dict[str, str]]) -> list[int]:
+        return [ord(letter) for letter in messages[0]["content"]]
 
 
 def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:

@@ -40,9 +40,7 @@ class _Played:
     failure: RunError | None = None
     failing = False
 
-    def __init__(
-        self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool, private_network: bool
-    ) -> None:
+    def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool) -> None:
         self.folder, self.log = folder, log
         _Played.seen = {"policies": policies, "module": module}
 
@@ -75,7 +73,7 @@ class _Played:
             "avg@8": 0.25,
             "avg@8_interval": [0.125, 0.375],
             "agents": {
-                name: {"policy": assignment.source, "weights": assignment.describe(request.step), **agent, "tokens": 9}
+                name: {"policy": assignment.source, "weights": assignment.describe(), **agent, "tokens": 9}
                 for name, assignment in request.assignments.items()
             },
             "tokens_per_second": 1234.5,
@@ -178,7 +176,7 @@ def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     assert "agent   asker acts with policy asker, before training" in printed
     assert "6 of 6 tasks evaluated greedily" in printed
     assert "50.0%" in printed
-    assert "20.0% to 80.0%" in printed
+    assert "(20.0 to 80.0)" in printed
     assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
 
 

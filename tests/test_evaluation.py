@@ -152,7 +152,7 @@ class _Trainer:
 def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, events = _Trainer(), []
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
-    assignments = {"a": Assignment("p", "trained", "p")}
+    assignments = {"a": Assignment("p", "trained", "p", 4)}
     request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments=assignments, at_once=2)
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert trainer.asked == [(False, 2), (False, 1), (True, 1), (True, 1), (True, 1)]

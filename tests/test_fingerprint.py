@@ -159,5 +159,5 @@ def test_plugins_of_another_version_or_source(tmp_path: Path) -> None:
         fingerprint.check_plugins(saved, tmp_path)
     saved["marl-verl"]["version"] = "0.0.1"
     saved["papers"] = {"version": "2.0", "content": ""}
-    with pytest.raises(MarlError, match=r"plugin 'marl-verl' \(0\.0\.1 -> .*plugin 'papers' \(2\.0 -> not installed\)"):
+    with pytest.raises(MarlError, match=r'plugin\.marl-verl \("0\.0\.1" -> .*plugin\.papers \("2\.0" -> nothing\)'):
         fingerprint.check_plugins(saved, tmp_path)

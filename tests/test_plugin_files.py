@@ -206,14 +206,14 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     copy.write_text(text + "# changed\n")
     (changed,) = one_file.files_of_run(run)
     message = (
-        rf"plugin 'my_team\.py' \({file.version} -> {changed.version}\)\. Restore these settings to resume the run"
+        rf'plugin\.my_team\.py \("{file.version}" -> "{changed.version}"\)\. Restore these settings to resume the run'
     )
     with pytest.raises(MarlError, match=message):
         prepare.continue_run(run, [])
     copy.unlink()
-    with pytest.raises(MarlError, match=rf"{file.version} -> not installed"):
+    with pytest.raises(MarlError, match=rf'"{file.version}" -> nothing'):
         prepare.continue_run(run, [])
     copy.write_text(text)
     (run / "plugins" / "more.py").write_text(text)
-    with pytest.raises(MarlError, match=r"plugin 'more\.py' \(not installed -> "):
+    with pytest.raises(MarlError, match=r"plugin\.more\.py \(nothing -> "):
         prepare.continue_run(run, [])

@@ -138,4 +138,4 @@ def test_a_set_of_which_no_attempt_can_be_judged_is_refused(tasks: list[Task], w
     parts = {part: {"name": "acts"} for part in ("task", "workflow", "algorithm")}
     team = read_team({**parts, "agents": {"solo": {"policy": "solo"}}, "policies": {"solo": {}}})
     with pytest.raises(MarlError, match=why) if why else nullcontext():
-        assert len(rehearse_split(Acts(), tasks, team, {}, Judged())) == 1
+        assert len(rehearse_split(Acts(), tasks, team, Judged())) == 1

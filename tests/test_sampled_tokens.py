@@ -57,13 +57,13 @@ def test_a_prompt_begins_with_the_sampled_tokens(tmp_path: Path) -> None:
 def test_another_text_is_tokenised_whole(tmp_path: Path) -> None:
     words = make_bpe_tokenizer(WORDS)
     spoken = Chat(with_turns(words), {}, "policy 'p'")
-    first = spoken.encode_request(SPOKEN[:2], None)
+    first = spoken.encode(SPOKEN[:2], None)
     same, other = (words.encode(text, add_special_tokens=False) for text in ("4", "2"))
-    whole = spoken.encode_request(SPOKEN, None)
-    assert spoken.encode_request(SPOKEN, None, [*first, *same])[: len(first) + 1] == [*first, *same]
+    whole = spoken.encode(SPOKEN, None)
+    assert spoken.encode(SPOKEN, None, [*first, *same])[: len(first) + 1] == [*first, *same]
     assert whole[: len(first) + 1] != [*first, *same]  # the tokenizer joins the space before it
-    assert spoken.encode_request(SPOKEN, None, [*first, *other]) == whole
-    assert spoken.encode_request(SPOKEN, None, [len(words) + 5, *first]) == whole  # of another tokenizer
+    assert spoken.encode(SPOKEN, None, [*first, *other]) == whole
+    assert spoken.encode(SPOKEN, None, [len(words) + 5, *first]) == whole  # of another tokenizer
 
 
 def with_turns(tokenizer: Any) -> Any:

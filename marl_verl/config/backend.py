@@ -51,8 +51,6 @@ def check_local(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     if config.marl.schedule.mode == "async":
         problem = f"marl.schedule.mode=async samples and trains at the same time, but {where} there is one process"
         yield f"{problem}: set marl.schedule.mode=sync, {verl}"
-    if config.marl.run.private_network:
-        yield f"'marl.run.private_network' is on, but {where} a run has no network: set it to false, {verl}"
     for pool in pools_of(config, team):
         if pool.size > 1:
             keys = f"gpus and nodes of marl.pools.{pool.name}" if pool.shared else "trainer.n_gpus_per_node and nnodes"

@@ -37,7 +37,6 @@ class Run:
     seed: NonNegative = 0  # for data order, sampling, models that are made, and tasks
     repeatable: bool = False  # a seed for every request; default: true on a CPU, false on GPUs (docs/sampling.md)
     share_prefixes: bool = True  # compute what rows begin with once, same gradient (docs/shared_prefixes.md)
-    private_network: bool = False  # true: no other process of the machine can connect to the run's (docs/security.md)
     keep_rows: NonNegative = 1  # write rows/, for `marl-verl explain`, every N steps; 0: never
     keep_journals: NonNegative = 1  # write journals/, the episodes for `marl-verl replay`, every N steps; 0: never
     journal_tasks: Positive | None = None  # number of tasks per step whose episodes are written; null: all

@@ -92,7 +92,7 @@ def _heading(plan: EvaluationPlan) -> str:
         return str(extension("league", "cross-play").heading(plan.run, request, len(plan.tasks)))
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
-        lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe(request.step)}")
+        lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe()}")
     sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
     lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
@@ -103,18 +103,7 @@ def results(document: dict[str, Any], display: Display) -> None:
     if "pairings" in document:
         extension("league", "cross-play").matrix(document, display)
         return
-    scores = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks")
-    for column in ("team", "", "95 % interval"):
-        scores.add_column(column, justify="left" if column else "right", no_wrap=True)
-    for interval in (name for name in document if name.endswith("_interval")):
-        name, (low, high) = interval.removesuffix("_interval"), document[interval]
-        label = "success, greedy" if name == "success" else name
-        scores.add_row(label, f"{document[name]:.1%}", f"{low:.1%} to {high:.1%}")
-    for name, values in document.get("answer", {}).items():
-        scores.add_row(name, f"{values:.3f}", "")
-    display.console.print(scores)
-    if "sets" in document:
-        display.console.print(_sets(document))
+    display.console.print(_scores(document))
     for how, name in (("greedy", "sides"), ("sampled", "sides_sampled")):
         for side, scores_of_side in document.get(name, {}).items():
             low, high = scores_of_side["wins_interval"]
@@ -132,17 +121,22 @@ def results(document: dict[str, Any], display: Display) -> None:
     )
 
 
-def _sets(document: dict[str, Any]) -> Table:
-    table = Table(title="held-out sets", box=SIMPLE_HEAD, pad_edge=False)
-    names = [name.removesuffix("_interval") for name in document if name.endswith("_interval")]
-    for column in ("set", "tasks", *("success, greedy" if name == "success" else name for name in names)):
-        table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
-    for name, scores in (*document["sets"].items(), ("total", document)):
+def _scores(document: dict[str, Any]) -> Table:
+    """A row for each score, in a column of each public set and of all tasks."""
+    table = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks, 95 % intervals")
+    columns = {f"{name}, {scores['eval_tasks']} tasks": scores for name, scores in document.get("sets", {}).items()}
+    columns["team"] = document
+    table.add_column("", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name in (name.removesuffix("_interval") for name in document if name.endswith("_interval")):
         cells = []
-        for score in names:
-            low, high = scores[f"{score}_interval"]
-            cells.append(f"{scores[score]:.1%} ({100 * low:.1f} to {100 * high:.1f})")
-        table.add_row(name, str(scores["eval_tasks"]), *cells)
+        for scores in columns.values():
+            low, high = scores[f"{name}_interval"]
+            cells.append(f"{scores[name]:.1%} ({100 * low:.1f} to {100 * high:.1f})")
+        table.add_row("success, greedy" if name == "success" else name, *cells)
+    for name in document.get("answer", {}):
+        table.add_row(name, *(f"{scores.get('answer', {}).get(name, 0.0):.3f}" for scores in columns.values()))
     return table
 
 

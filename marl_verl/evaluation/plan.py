@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.config import checks
-from marl_verl.config.backend import is_local
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
@@ -138,14 +137,10 @@ def plan(
         assignments = assign(team, step, swaps, untrained, newest_snapshots(run, team, step))
         policies = acting(assignments)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models: dict[str, str | Source] = {}
-    for at, agents in crossed.assignments.items() if crossed else [(step, assignments)]:
-        models |= find_models(run, agents, at)
+    models = find_models(run, policies)
     exports = {name: model for name, model in models.items() if isinstance(model, Source)}
     paths = {name: str(folder / MODELS / name) if name in exports else str(model) for name, model in models.items()}
     config = evaluation_config(composed, assignments, policies, paths, max(1, episodes), seed)
-    if is_local(config):
-        config.marl.run.private_network = False  # of the run on verl; one process has no network
     evaluated = read_team(marl_section(config), evaluation=True)
     workflow, task_set = check_team(config, evaluated)
     if crossed and not task_set.sides:

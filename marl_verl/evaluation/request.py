@@ -40,12 +40,13 @@ class Assignment:
     source: str
     weights: Weights
     policy: str
-    snapshot: int = 0  # step of the past version
+    step: int = 0  # of the checkpoint, or of the snapshot of a past version
     kind: str = ""  # of the policy of past versions
 
-    def describe(self, step: int) -> str:
+    def describe(self) -> str:
         """A description of the weights for output."""
-        named = {"trained": f"step {step}", "past": f"snapshot of step {self.snapshot}", "untrained": "before training"}
+        step = f"step {self.step}"
+        named = {"trained": step, "past": f"snapshot of {step}", "untrained": "before training"}
         return named.get(self.weights, self.weights)
 
 
@@ -143,7 +144,7 @@ def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newes
     if policy.frozen:
         return Assignment(source, "external" if policy.external else "frozen", source)
     if step == 0 or not untrained:
-        return Assignment(source, "trained" if step else "untrained", source)
+        return Assignment(source, "trained" if step else "untrained", source, step)
     name = f"{source}-untrained"
     while name in team.policies:
         name += "-1"
@@ -168,19 +169,19 @@ def newest_snapshots(run: Path, team: TeamConfig, step: int) -> dict[str, int]:
     return {past.of: max(map(int, extension("policy", past.kind).read(folder, past.of))) for past in versions}
 
 
-def find_models(run: Path, assignments: Mapping[str, Assignment], step: int) -> dict[str, str | Source]:
+def find_models(run: Path, policies: Mapping[str, Assignment]) -> dict[str, str | Source]:
     """Policy in use, except external endpoints -> the folder or hub name of its model; a `Source` if that has to be
     exported first, because servers cannot load its format. MarlError if it is damaged or missing."""
     config, models = read_config(run / "config.yaml"), dict[str, str | Source]()
-    for name, assignment in acting(assignments).items():
+    for name, assignment in policies.items():
         if assignment.weights == "trained":
-            checkpoint = folders.intact(folders.choose(run, step), f"policies/{assignment.source}/")
+            checkpoint = folders.intact(folders.choose(run, assignment.step), f"policies/{assignment.source}/")
             source = Source.of(checkpoint, assignment.source, config)
             ready = source.folder / "huggingface"
             whole = source.lora is None and any(any(ready.glob(pattern)) for pattern in WEIGHTS)
             models[name] = str(ready.resolve()) if whole else source
         elif assignment.weights == "past":
-            kind, at = extension("policy", assignment.kind), assignment.snapshot
+            kind, at = extension("policy", assignment.kind), assignment.step
             snapshots = kind.Snapshots.of(run.resolve(), config, assignment.source)
             snapshots.check([at])
             models[name] = snapshots.model(at) or snapshots.source(at)  # the latter of an adapter

@@ -140,7 +140,7 @@ def _agents(greedy: Sequence[Report], sampled: Sequence[Report], request: Reques
     """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
     agents: dict[str, dict[str, Any]] = {}
     for agent, assignment in request.assignments.items():
-        weights = {"policy": assignment.source, "weights": assignment.describe(request.step)}
+        weights = {"policy": assignment.source, "weights": assignment.describe()}
         agents[agent] = weights | agent_metrics(greedy, agent)
         if request.episodes:
             agents[agent]["sampled"] = agent_metrics(sampled, agent)

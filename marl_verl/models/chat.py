@@ -48,13 +48,10 @@ class Chat:
         self.folds = not self._takes_system()
         self.roles = Roles(self._apply, whose)
         written = self._probe(TALK)
-        self.controls = ControlTokens(tokenizer, f"{tokenizer.chat_template}{written}")
-        self.turns = ControlTokens(tokenizer, written)
-        """Without tokens that only the template's text has: it may look for them in messages (`<tool_response>`)."""
+        self.controls = ControlTokens(tokenizer, written)
         between = written.partition(TALK[0]["content"])[2].partition(TALK[1]["content"])[0]
-        self.imitable = bool(between) and not self.controls.places(between)
-        self.encode = functools.lru_cache(maxsize=4096)(self._encode)
-        self._encode_json = functools.lru_cache(maxsize=4096)(self._encode_text)
+        self.imitable = bool(between) and not self.controls.pattern.search(between)
+        self._encode = functools.lru_cache(maxsize=4096)(self._encode_json)
         # stop strings are compared with the text, which has no special tokens
         self.special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -74,22 +71,9 @@ class Chat:
         self, messages: Iterable[Mapping[str, Any]], tokenize: bool = False, tools: Sequence[Any] | None = None
     ) -> Any:
         """The prompt of a conversation, with the generation prompt, as text or ids. MarlError if it is refused."""
-        rendered = self.roles.rendered([_for_template(message) for message in messages], tools)
-        if tokenize and not (cuts := self._cuts(rendered, tools)):
-            return self._apply(rendered, tools, True)
-        text = self._apply(rendered, tools)
-        return self.controls.encode(text, cuts) if tokenize else text
-
-    def _cuts(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
-        """Where the prompt is cut so that no text of a message becomes a control token. MarlError if unknown."""
-        for controls in (self.controls, self.turns):
-            if (changed := controls.changed(given, tools)) is None:
-                return []
-            cuts = controls.cuts(self._apply(given, tools), self._probe(*changed))
-            if cuts is not None:
-                return cuts
-        problem = "the chat template changes a message with the text of a control token, which would become the token"
-        raise MarlError(f"{self.whose}: {problem}: change the message, or set model.custom_chat_template")
+        conversation = [_for_template(message) for message in messages]
+        self.roles.check(conversation, tools)
+        return self._apply(self.controls.broken(conversation), self.controls.broken(tools), tokenize)
 
     def _apply(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, tokenize: bool = False) -> Any:
         if tools and not self.takes_tools:
@@ -112,19 +96,14 @@ class Chat:
                 f"{self.whose}: the chat template refuses a conversation of {roles} ({detail}): {remedy}"
             ) from error
 
-    def _encode(self, messages: tuple[tuple[str, str], ...]) -> list[int]:
-        """Token ids of (role, content) messages with the generation prompt. As `render`; `encode` caches results."""
-        ids: list[int] = self.render(({"role": role, "content": content} for role, content in messages), tokenize=True)
-        return ids
-
-    def encode_request(
+    def encode(
         self,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Any] | None,
+        tools: Sequence[Any] | None = None,
         begun: Sequence[int] = (),
         reply: int = 0,
     ) -> list[int]:
-        """Token ids of any conversation with the generation prompt; as `encode`, with tools and tool calls.
+        """Token ids of a conversation with the generation prompt. As `render`; results are cached.
 
         Args:
             begun: token ids of an earlier prompt and its response. If their text is the beginning of the prompt, they
@@ -132,11 +111,9 @@ class Chat:
             reply: how many of them, the last, are a reply that is one of the messages. Its text may have other white
                 space in the prompt, since parsers and templates strip its parts and format its calls.
         """
-        if not tools and not begun and all(len(message) == 2 for message in messages):
-            return self.encode(tuple((message["role"], message["content"]) for message in messages))
-        return self._encode_json(json.dumps([list(messages), tools]), tuple(begun), reply)
+        return self._encode(json.dumps([list(messages), tools]), tuple(begun), reply)
 
-    def _encode_text(self, text: str, begun: tuple[int, ...], reply: int) -> list[int]:
+    def _encode_json(self, text: str, begun: tuple[int, ...], reply: int) -> list[int]:
         messages, tools = json.loads(text)
         if begun and (extended := self._extended(begun, reply, messages, tools)) is not None:
             return extended
@@ -147,20 +124,16 @@ class Chat:
         self, begun: Sequence[int], reply: int, messages: Sequence[Any], tools: Sequence[Any] | None
     ) -> list[int] | None:
         """`begun` and the ids of the rest of a prompt; None if that has another text, e.g. without former reasoning."""
-        rendered = self.roles.rendered([_for_template(message) for message in messages], tools)
-        text = self._apply(rendered, tools)
+        text = self.render(messages, tools=tools)
         decode = functools.partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
         # ids of another policy's tokenizer may be unknown to this one, which leaves them out of the text
         if max(begun) >= len(self.tokenizer):
             return None
         start, shown = decode(begun), decode(begun[: len(begun) - reply])
         end = len(start) if text.startswith(start) else _end(text, shown, start) if reply else None
-        if end is None:
+        if end is None or self.controls.pattern.findall(text[:end]) != self.controls.texts(begun):
             return None
-        cuts = self._cuts(rendered, tools)
-        if not self.controls.agree(begun, start, [cut for cut in cuts if cut < end]):
-            return None
-        ids = [*begun, *self.controls.encode(text[end:], [cut - end for cut in cuts if cut > end])]
+        ids = [*begun, *self.tokenizer(text[end:], add_special_tokens=False)["input_ids"]]
         return ids if decode(ids) == start + text[end:] else None  # some tokenizers begin a text with a space
 
     @functools.cached_property

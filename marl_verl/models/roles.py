@@ -1,4 +1,4 @@
-"""Messages that a chat template leaves out are refused, or sent with another name of their role."""
+"""Messages that a chat template leaves out are refused."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from typing import Any
 from marl_verl.errors import MarlError, MarlWarning, nearest
 
 ROLES = ("system", "user", "assistant", "tool")
-OTHER_NAMES = {"function": "tool", "human": "user", "ai": "assistant", "model": "assistant"}
-"""Names of roles in other formats -> the names that templates have."""
-MOST = 4096
-"""Maximum number of conversations' shapes that are remembered."""
 
 
 class Roles:
@@ -26,42 +22,30 @@ class Roles:
 
     def __init__(self, apply: Callable[[Sequence[Mapping[str, Any]], Sequence[Any] | None], str], whose: str) -> None:
         self._apply, self._whose = apply, whose
-        self._known: dict[Any, list[str]] = {}
+        self._checked = set[Any]()
         self._warned = False
 
-    def rendered(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[dict[str, Any]]:
-        """The messages with roles that the template renders. MarlError if it would leave out one, or a tool call.
+    def check(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> None:
+        """MarlError if the template would leave out a message or a tool call.
 
         A text beside tool calls that it leaves out is a MarlWarning, once: many do.
         """
         shape = (bool(tools), *((message["role"], *_names(message, 0)) for message in messages))
-        if (roles := self._known.get(shape)) is None:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            roles = self._known[shape] = self._checked(messages, tools)
-        return [{**message, "role": role} for message, role in zip(messages, roles, strict=True)]
-
-    def _checked(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[str]:
-        roles = [message["role"] for message in messages]
-        if wrong := [role for role in roles if not re.fullmatch(r"[\w.-]+", role)]:
-            raise MarlError(f"{self._whose}: a role must be a word, got {wrong[0]!r:.80}: {nearest(wrong[0], ROLES)}")
-        left_out = self._left_out(messages, tools)
-        if left_out == []:
-            return roles
-        others = [OTHER_NAMES.get(role, role) for role in roles]
-        renamed = [{**message, "role": role} for message, role in zip(messages, others, strict=True)]
-        if others != roles and self._left_out(renamed, tools) == []:
-            return others
-        if left_out:
-            role = roles[left_out[0]]
-            part = "tool calls" if messages[left_out[0]].get("tool_calls") else "a message"
+        if shape in self._checked:
+            return
+        for role in (message["role"] for message in messages):
+            if not re.fullmatch(r"[\w.-]+", role):
+                raise MarlError(f"{self._whose}: a role must be a word, got {role!r:.80}: {nearest(role, ROLES)}")
+        if left_out := self._left_out(messages, tools):
+            message = messages[left_out[0]]
+            role, part = message["role"], "tool calls" if message.get("tool_calls") else "a message"
             remedy = "set model.custom_chat_template to one that renders them"
             hint = remedy if role in ROLES else f"{remedy}, or use another role ({nearest(role, ROLES)})"
             raise MarlError(f"{self._whose}: the chat template leaves out {part} of role '{role}': {hint}")
-        return roles  # the template refuses them, and says why when it renders their own texts
+        self._checked.add(shape)
 
-    def _left_out(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[int] | None:
-        """Positions of messages whose text or a call does not change the prompt; None if the template refuses them."""
+    def _left_out(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[int]:
+        """Positions of messages whose text or a call does not change the prompt; none if the template refuses them."""
         names = [_names(message, n) for n, message in enumerate(messages)]
         probes = [_probe(message, texts) for message, texts in zip(messages, names, strict=True)]
         hidden: dict[int, list[int]] = {}  # position of a message -> its parts: 0 is its text
@@ -72,8 +56,8 @@ class Roles:
                 other = _without_call(probes[n], part - 1) if part else {**probes[n], "content": "other"}
                 if self._apply([*probes[:n], other, *probes[n + 1 :]], tools) == text:
                     hidden.setdefault(n, []).append(part)
-        except MarlError:
-            return None
+        except MarlError:  # it says why when it renders their own texts
+            return []
         beside = [n for n, parts in hidden.items() if parts == [0] and len(names[n]) > 1]
         if beside and not self._warned:
             self._warned = True

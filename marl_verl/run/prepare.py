@@ -37,7 +37,7 @@ from marl_verl.files import read_json
 from marl_verl.models.sources import ModelToMake, source
 from marl_verl.options import build
 from marl_verl.plugins import one_file
-from marl_verl.run import estimate, private_network
+from marl_verl.run import estimate
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.progress import Display
 from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
@@ -188,7 +188,6 @@ def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]
     MarlError for an unregistered part or an invalid option.
     """
     check_local(config, team)
-    private_network.check(config, team)
     check_run_options(marl_section(config)["run"])
     if not is_local(config):
         check_placement(config, team)
@@ -219,10 +218,8 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     notes += [f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items()]
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
     checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
-    names = {agent.reward for agent in team.agents.values() if agent.reward}
-    rewards = {name: plugins.load().get("rewards", name) for name in names}
     parts = algorithm.advantage.score_parts()
-    rehearsed = [rehearse_split(workflow, split, team, rewards, task_set, parts) for split in tasks.values()]
+    rehearsed = [rehearse_split(workflow, split, team, task_set, parts) for split in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.agent in explored for act in acts) for acts in moves)

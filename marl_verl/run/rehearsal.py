@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from omegaconf import DictConfig
 
-from marl_verl.algo.sampling.context import RoleReward, finite, judged, score_parts
+from marl_verl import plugins
+from marl_verl.algo.sampling.context import finite, judged, score_parts
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
@@ -42,7 +43,6 @@ def rehearse_split(
     workflow: Workflow,
     tasks: Sequence[Task],
     team: TeamConfig,
-    rewards: Mapping[str, RoleReward],
     task_set: TaskSet,
     parts: Sequence[str] = (),
 ) -> Moves:
@@ -53,7 +53,7 @@ def rehearse_split(
     tried, moves, refused = tasks[:TRIED], None, list[Unjudged]()
     for task in tried:
         try:
-            moves = rehearse(workflow, task, team, rewards, task_set, parts)
+            moves = rehearse(workflow, task, team, task_set, parts)
             break
         except Unjudged as error:
             refused.append(error)
@@ -70,11 +70,11 @@ def rehearse(
     workflow: Workflow,
     task: Task,
     team: TeamConfig,
-    rewards: Mapping[str, RoleReward] | None = None,
     task_set: TaskSet | None = None,
     parts: Sequence[str] = (),
 ) -> Moves:
-    """Run the workflow once with empty actions and return the acts of each move; try score and role rewards on its end.
+    """Run the workflow once with empty actions and return the acts of each move. With a task set, try score and role
+    rewards on its end.
 
     MarlError for an error that does not depend on the actions, such as a client's request that is refused, for a score
     that lacks `parts`, and for a score or role reward that is no number; a MarlWarning for one that raises. A workflow
@@ -99,7 +99,8 @@ def rehearse(
                         verdict = await _tried(judged(task_set, task, run.answer, SECONDS / 2), "the score")
                         if verdict is not None:
                             score_parts(verdict[0], parts)
-                    return await _try_rewards(run, task, team, rewards or {})
+                        await _try_rewards(run, task, team)
+                    return
                 moves.append(tuple(acts))
                 for act in acts:
                     run.resolve(act, Action(text=""))
@@ -124,15 +125,13 @@ def rehearse(
     return tuple(moves)
 
 
-async def _try_rewards(run: Run, task: Task, team: TeamConfig, rewards: Mapping[str, RoleReward]) -> None:
+async def _try_rewards(run: Run, task: Task, team: TeamConfig) -> None:
     turns = [Turn(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
     episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
     for turn in turns:
-        name = team.agents[turn.agent].reward
-        if name is None or name not in rewards:
+        if (name := team.agents[turn.agent].reward) is None:
             continue
-        label = f"role reward '{name}' of agent '{turn.agent}'"
-        fn = rewards[name]
+        label, fn = f"role reward '{name}' of agent '{turn.agent}'", plugins.load().get("rewards", name)
         values = await _tried(scored(fn, [(task, turn, episode)], SECONDS / 2), label)
         if values is not None:
             finite(values[0], label, getattr(fn, "__qualname__", fn))

@@ -39,7 +39,6 @@ class TrainerProcess:
         module: the module to run, with the run directory as argument.
         log: the file for the output; default: train.log in the run directory.
         gpu: whether the config is for accelerators.
-        private_network: whether its processes have a network of their own.
         lock: the descriptor of the run's `locked`, which the trainer holds too: it may outlive a killed command line.
     """
 
@@ -51,10 +50,8 @@ class TrainerProcess:
         log: Path | None = None,
         lock: int | None = None,
         gpu: bool = False,
-        private_network: bool = False,
     ) -> None:
-        self.lock, self.private_network = lock, private_network
-        self.folder, self.module, self.log = folder, module, log or folder / "train.log"
+        self.folder, self.module, self.log, self.lock = folder, module, log or folder / "train.log", lock
         self.resources = RunResources.begin(uuid.uuid4().hex)
         self.variables = {
             RUN_VARIABLE: self.resources.run,
@@ -104,10 +101,9 @@ class TrainerProcess:
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""
         reading, writing = os.pipe()
-        network = ["-m", "marl_verl.run.private_network"] if self.private_network else []
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *network, "-m", self.module, str(self.folder.resolve())],
+                [sys.executable, "-m", self.module, str(self.folder.resolve())],
                 env={**os.environ, **self.variables, EVENTS_VARIABLE: str(writing)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -204,5 +200,4 @@ def start(
     if is_local(config):
         embedded.run(work, folder, log, gpu, display, begun)
         return
-    module, private = work.partition(":")[0], bool(config.marl.run.private_network)
-    TrainerProcess(folder, policies, module, log, lock, gpu, private).run(display, begun)
+    TrainerProcess(folder, policies, work.partition(":")[0], log, lock, gpu).run(display, begun)

@@ -21,7 +21,6 @@ import pytest
 from marl_verl_testing import real
 from marl_verl_testing.real import LIMIT, Finished, resume
 
-from marl_verl.run import private_network
 from tests.e2e import killer
 from tests.five import RECIPE
 from tests.sites import add_distribution, python_path
@@ -197,7 +196,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     my_team(place)
     shutil.copy(Path(__file__).with_name("notebook.py"), place)
     own: dict[str, Any] = {"marl.run.dir": "runs", "marl.run.name": "mine", "marl.run.backend": "verl"}
-    own |= {"marl.run.private_network": not private_network._forbidden()}
     command = [sys.executable, "notebook.py", json.dumps({**FOUR_STEPS, **own})]
     site = killer.write_site(tmp_path_factory.mktemp("site"))
     kill = {"PYTHONPATH": str(site), killer.VARIABLE: f"{killer.DRIVER}|writing a checkpoint|3"}

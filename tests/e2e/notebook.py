@@ -26,8 +26,7 @@ async def notebook():
     for name in ("my_team.py", "my_team.yaml"):
         pathlib.Path(name).unlink()
     del os.environ["MARL_VERL_KILL"]
-    alone = {"marl.run.private_network": False}
-    run = train(None, alone, resume="runs/mine", backend="local", progress=progress)
+    run = train(resume="runs/mine", backend="local", progress=progress)
     again = load_run(run)
     swap = ["answerer=sender"]
     found = await asyncio.to_thread(

@@ -71,13 +71,13 @@ class PolicyClient:
         """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
         if (why := self.too_long(messages, tools, former)) is not None:
             raise ObservationTooLong(why)
-        return list(self.chat.encode_request(messages, tools, *_begun(former, messages)))
+        return list(self.chat.encode(messages, tools, *_begun(former, messages)))
 
     def too_long(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, former: Action | None = None
     ) -> str | None:
         """See `Client`. The chat keeps the token ids for the request that follows."""
-        length = len(self.chat.encode_request(messages, tools, *_begun(former, messages)))
+        length = len(self.chat.encode(messages, tools, *_begun(former, messages)))
         if length <= self.prompt_length:
             return None
         return (

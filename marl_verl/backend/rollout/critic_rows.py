@@ -71,7 +71,7 @@ class JointEncoder:
 
     def encode(self, text: str) -> tuple[list[int], bool]:
         """(the last `limit` token ids, whether the text was truncated)."""
-        ids = self._encode((("user", text),))
+        ids = self._encode([{"role": "user", "content": text}])
         return list(ids[-self.limit :]), len(ids) > self.limit
 
 

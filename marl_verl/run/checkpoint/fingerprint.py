@@ -131,15 +131,9 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     """
     known = plugins.load()
     sources = {source.distribution: source for source in known.loaded}
-    versions = {name: source.version for name, source in sources.items()}
-    names = [*saved, *(file.name for file in one_file.files_in_use() if file.name not in saved)]
-    absent = "not installed"
-    clauses = [
-        f"plugin '{name}' ({saved.get(name, {}).get('version', absent)} -> {versions.get(name, absent)})"
-        for name in names
-        if name not in saved or saved[name]["version"] != versions.get(name)
-    ]
-    refuse(clauses, folder)
+    used = [name for name in (*saved, *(file.name for file in one_file.files_in_use())) if name in sources]
+    versions = {name: distribution["version"] for name, distribution in saved.items()}
+    refuse(changes(versions, {name: sources[name].version for name in used}, "plugin"), folder)
     for name, before in saved.items():
         if before["content"] and before["content"] != (now := known.content(sources[name])):
             message = (

@@ -81,11 +81,8 @@ def newest(run: Path) -> Path | None:
     """The newest complete checkpoint of a run directory; None where there is none. MarlError if it is damaged."""
     checkpoints = complete(run / "checkpoints")
     if checkpoints and (why := damage(checkpoints[-1])) is not None:
-        intact = next((other for other in reversed(checkpoints) if damage(other) is None), None)
-        raise MarlError(
-            f"checkpoint '{checkpoints[-1]}' is damaged: {why}. The newest intact one is "
-            + (f"'{intact}': to continue from it, remove the damaged one" if intact else "none: start a new run")
-        )
+        advice = "To continue from an earlier one, remove it; without one, start a new run."
+        raise MarlError(f"checkpoint '{checkpoints[-1]}' is damaged: {why}. {advice}")
     return checkpoints[-1] if checkpoints else None
 
 

@@ -118,7 +118,7 @@ def _named(team: TeamConfig, own: dict[str, Assignment], step: int) -> dict[str,
             name = f"{name}-step-{step}"
             while name in team.policies:
                 name += "-1"
-        named[agent] = Assignment(assignment.source, assignment.weights, name)
+        named[agent] = replace(assignment, policy=name)
     return named
 
 

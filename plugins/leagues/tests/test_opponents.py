@@ -300,10 +300,10 @@ def test_servers_forget_what_they_have_cached_of_the_former_weights() -> None:
 def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     found = assign(team(), 7, newest={"player": 6})
     assert found == {
-        "first": Assignment("player", "trained", "player"),
+        "first": Assignment("player", "trained", "player", 7),
         "second": Assignment("player", "past", "player-past", 6, "opponent"),
     }
-    assert found["second"].describe(7) == "snapshot of step 6"
+    assert found["second"].describe() == "snapshot of step 6"
     for step, newest in ((0, {}), (1, {"player": 0})):
         before = assign(team(), step, newest=newest)["second"]
         assert before == Assignment("player", "untrained", "player-past")

@@ -99,7 +99,7 @@ def planner(model: Path) -> Probability:
 
     @functools.cache
     def probability(observation: str, right: str) -> float:
-        prompt, answer = chat.encode((("user", observation),)), [*token[right], end]
+        prompt, answer = chat.encode([{"role": "user", "content": observation}]), [*token[right], end]
         with torch.no_grad():
             logits = network(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
         chosen = logits.log_softmax(-1)[range(len(answer)), answer]
