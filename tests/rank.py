@@ -61,7 +61,7 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
     from verl.utils.config import omega_conf_to_dataclass
 
     from marl_verl.backend.learning.adapters import Adapter
-    from marl_verl.backend.learning.policy_worker import PolicyWorker
+    from marl_verl.backend.learning.workers import PolicyWorker
 
     def make(config: Any, role: str) -> PolicyWorker:
         optim = omega_conf_to_dataclass(config.actor).optim

@@ -45,7 +45,7 @@ def _shared(model: Path) -> Actor:
     from verl.utils.config import omega_conf_to_dataclass
 
     from marl_verl.backend.learning.adapters import Adapter
-    from marl_verl.backend.learning.policy_worker import PolicyWorker
+    from marl_verl.backend.learning.workers import PolicyWorker
 
     def make(config: object, role: str) -> PolicyWorker:
         policies = {}

@@ -16,7 +16,7 @@ from verl.utils.tensordict_utils import chunk_tensordict
 
 from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.critic import Critic
-from marl_verl.backend.learning.critic_worker import CriticWorker
+from marl_verl.backend.learning.workers import CriticWorker
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.resolve import resolve
 from marl_verl.team import read_team

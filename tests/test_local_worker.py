@@ -58,7 +58,7 @@ def has_reference(config: Any) -> bool:
 
 def fsdp2(config: Any, role: str) -> Any:
     """The worker that the verl backend starts in a Ray actor."""
-    from marl_verl.backend.learning.policy_worker import PolicyWorker
+    from marl_verl.backend.learning.workers import PolicyWorker
 
     with open_dict(config):
         config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.mixed_precision
@@ -266,7 +266,7 @@ def test_critic_updates_equal_those_of_fsdp2(model: Path) -> None:
     from verl.utils import tensordict_utils as tu
 
     from marl_verl.backend.learning.critic import Critic
-    from marl_verl.backend.learning.critic_worker import CriticWorker
+    from marl_verl.backend.learning.workers import CriticWorker
     from marl_verl.backend.local.worker import LocalCritic
 
     results = []

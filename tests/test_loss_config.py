@@ -142,7 +142,7 @@ def test_a_function_is_a_loss_with_its_settings(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_is_registered_with_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.backend.learning.policy_worker import register_loss
+    from marl_verl.backend.learning.workers import register_loss
 
     registered(monkeypatch, plain=(plain, {}))
     monkeypatch.setattr(core_algos, "POLICY_LOSS_REGISTRY", dict(core_algos.POLICY_LOSS_REGISTRY))

@@ -190,7 +190,7 @@ class Actor:
         self.store = MemoryStore() if store is None else store
         config = deepcopy(self._config(loss, *overrides)[0].policies.one.actor_rollout_ref)
         if make is None:
-            from marl_verl.backend.learning.policy_worker import PolicyWorker as make
+            from marl_verl.backend.learning.workers import PolicyWorker as make
         self.worker: Any = make(config=config, role="actor")
         self.worker.init_model()
         self.learn_with(loss, *overrides)

@@ -79,9 +79,7 @@ def reported(error: Exception) -> int:
 
 def one_line(error: BaseException) -> str:
     """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
-    kinds = {
-        kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("ray.")
-    }  # without importing it
+    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("ray.")}  # without an import
     if "OutOfMemoryError" in kinds:
         return f"a Ray process died: {out_of_memory(error)}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -11,18 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from marl_verl.algo.advantage import FloatArray, IntArray, Memory, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.protocol import TaskRow
+from marl_verl.backend.protocol import Report, TaskRow
 from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.files import read_json
-
-if TYPE_CHECKING:
-    from marl_verl.backend.protocol import Report
 
 POOLS = ("new", "hard", "medium", "easy")
 FILE = "tasks.json"

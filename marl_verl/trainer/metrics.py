@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.result import agent_statistics
 from marl_verl.algo.algorithms import Metric
-from marl_verl.backend.protocol import Report
+from marl_verl.backend.protocol import Report, Rollouts
 from marl_verl.tasks.task import draws, side_statistics
-
-if TYPE_CHECKING:
-    from marl_verl.backend.protocol import Report, Rollouts
 
 
 def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:

@@ -39,24 +39,20 @@ def write_summary(trainer: Trainer) -> dict[str, Any]:
     validations = [line for line in lines if "validation/success" in line]
     last = validations[-1]
     first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
-    tasks = len(trainer.data.held_out)
-    durations = [line["seconds/step"] for line in steps]
+    tasks, durations = len(trainer.data.held_out), [line["seconds/step"] for line in steps]
     saved = complete(trainer.run_dir.checkpoints)
     policies = {name: _policy(policy, trainer.config) for name, policy in trainer.team.policies.items()}
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
-    now = time.time()
     summary = {
         "success_before": first.get("validation/success"),
         "success_after": last["validation/success"],
-        "success_before_interval": wilson(first["validation/success"] * tasks, tasks) if first else None,
         "success_after_interval": wilson(last["validation/success"] * tasks, tasks),
         "success_before_sampled": first.get("validation/success_sampled"),
         "success_after_sampled": last["validation/success_sampled"],
-        "answer_before": _answer(first),
         "answer_after": _answer(last),
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,
-        "seconds_total": now - timing["begun"] if "begun" in timing else None,
+        "seconds_total": time.time() - timing["begun"] if "begun" in timing else None,
         "seconds_to_first_step": timing.get("seconds_to_first_step"),
         "seconds_per_step": sorted(durations)[len(durations) // 2] if durations else None,
         "seconds": timing.get("phases", {}),

@@ -30,7 +30,7 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 
-from marl_verl.backend.learning.batches import of_responses
+from marl_verl.backend.learning.batches import jagged, of_responses
 from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
@@ -59,8 +59,8 @@ class Critic(TrainingWorkers):
         self._shares = OmegaConf.select(config, "marl.run.share_prefixes") is not False
 
     @abstractmethod
-    def call(self, method: str, data: TensorDict) -> TensorDict:
-        """Call a method of the training workers with rows."""
+    def call(self, method: str, data: TensorDict) -> Any:
+        """Call a method of the training workers."""
 
     def training(self) -> tuple[TrainingWorkerConfig, Any]:
         """The config of verl's training worker, and its loss."""
@@ -171,7 +171,8 @@ class Critics:
 
         def expect(name: str) -> None:
             keys = [batch.keys[row] for row in parts[name]]
-            observations = self._observations(name, keys)
+            field = FIELD if self.runtimes[name].scope == "team" else "prompts"
+            observations = [tuple(ids.tolist()) for ids in self._store.get(keys, [field])[field].unbind()]
             expected = self.runtimes[name].values(observations)
             self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
 
@@ -195,9 +196,8 @@ class Critics:
             return metrics
 
         learnt = self._together({name: partial(learn, name) for name in parts})
-        return {
-            f"critic/{name}/{metric}": value for name, metrics in learnt.items() for metric, value in metrics.items()
-        }
+        items = ((name, metric, value) for name, metrics in learnt.items() for metric, value in metrics.items())
+        return {f"critic/{name}/{metric}": value for name, metric, value in items}
 
     def _parts(self, batch: Rows) -> dict[str, list[int]]:
         """Critic -> indices of its rows in a batch; critics without rows are left out."""
@@ -207,10 +207,6 @@ class Critics:
             mine = {runtime.policy} if runtime.scope == "policy" else self._learning
             parts[name] = [row for row, policy in real if policy in mine]
         return {name: rows for name, rows in parts.items() if rows}
-
-    def _observations(self, name: str, keys: list[str]) -> list[Ids]:
-        field = FIELD if self.runtimes[name].scope == "team" else "prompts"
-        return [tuple(ids.tolist()) for ids in self._store.get(keys, [field])[field].unbind()]
 
 
 def _check_tokenizer(runtime: Critic, policy: Any) -> None:
@@ -231,20 +227,13 @@ def _rows(observations: Sequence[Ids]) -> TensorDict:
     """Observations as rows in verl's format: prompt [P], a response of one token, and the model's inputs."""
     prompts = [torch.tensor(ids, dtype=torch.int64) for ids in observations]
     responses = [prompt[-1:] for prompt in prompts]  # any token: the value is read at the position before it
-    one = torch.ones(len(prompts), dtype=torch.int64)
-    nested = {
-        "prompts": prompts,
-        "responses": responses,
-        "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)],
-        "position_ids": [torch.arange(len(prompt) + 1, dtype=torch.int64) for prompt in prompts],
-        "response_mask": list(one.split(1)),
-        "loss_mask": list(one.split(1)),
-    }
-    fields = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in nested.items()}
+    inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    fields = {"prompts": jagged(prompts), "responses": jagged(responses), "input_ids": jagged(inputs)}
+    fields["position_ids"] = jagged([torch.arange(len(row)) for row in inputs])
+    fields["response_mask"] = fields["loss_mask"] = _column(np.ones(len(prompts)), torch.int64)
     return TensorDict(fields, batch_size=len(prompts))
 
 
 def _column(values: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Values [n] as n rows of length 1."""
-    rows = torch.tensor(values, dtype=dtype).split(1)
-    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+    return jagged(torch.tensor(values, dtype=dtype).split(1))

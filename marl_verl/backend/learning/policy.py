@@ -137,8 +137,10 @@ class LearningPolicy(TrainingWorkers, Runtime):
             fields += added
             if self._reference:
                 fields.append("ref_log_prob")
-                call = "compute_log_prob" if self._lora else "compute_ref_log_prob"
-                self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
+                if self._lora:
+                    self._log_probs(batch, "ref_log_prob", "compute_log_prob", no_lora_adapter=True)
+                else:
+                    self._log_probs(batch, "ref_log_prob", "compute_ref_log_prob")
             output = self.call(
                 "update_actor",
                 batch,
@@ -162,11 +164,11 @@ class LearningPolicy(TrainingWorkers, Runtime):
         return batch, {name: float(value) for name, value in metrics.items()}
 
     def _log_probs(
-        self, batch: Rows, field: str, call: str, no_lora_adapter: bool = False, entropy: bool = False
+        self, batch: Rows, field: str, call: str, entropy: bool = False, **options: bool
     ) -> dict[str, float]:
         """Put a model's log-probs into the rows. Returns the mean entropy of the response tokens where wanted."""
-        options = {SHARE: self._shares} | ({"no_lora_adapter": True} if no_lora_adapter else {})
-        self.call(call, batch, MODEL_FIELDS, calculate_entropy=entropy, compute_loss=False, **options)
+        options |= {SHARE: self._shares, "calculate_entropy": entropy, "compute_loss": False}
+        self.call(call, batch, MODEL_FIELDS, **options)
         data = self.store.get(batch.keys, ["log_probs", "response_mask", *(["entropy"] if entropy else [])])
         mask = data["response_mask"]
         # as the rows have them: a field has one type, and a model may compute in bfloat16

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from unittest import mock
 
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.errors import MarlError
 
 TRANSPORTS = [
     f"verl.checkpoint_engine.{name}_checkpoint_engine" for name in ("nccl", "hccl", "nixl", "kimi", "mooncake", "delta")
@@ -57,11 +56,7 @@ with quiet(), _without(TRANSPORTS):
 
 
 def join() -> None:
-    """Select verl's platform, and make this process the only rank. Later calls change nothing.
-
-    Raises:
-        MarlError: this process belongs to a group of several ranks.
-    """
+    """Select verl's platform, and make this process the only rank. Later calls change nothing."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401 - registers the backend "fake"
     import transformers
     from torch import distributed
@@ -76,8 +71,6 @@ def join() -> None:
     if not distributed.is_initialized():
         # gloo would listen on a port. With one rank every collective is the identity, which is what "fake" computes.
         distributed.init_process_group("fake", rank=0, world_size=1, store=distributed.HashStore())
-    elif (ranks := distributed.get_world_size()) > 1:
-        raise MarlError(f"backend=local trains on one rank, but this process is one of {ranks}. Leave out torchrun.")
 
 
 def leave() -> None:

@@ -48,7 +48,6 @@ class TrainedPolicy(LearningPolicy):
     server: LocalServer
 
     def start(self) -> None:
-        """Load the model and the critics."""
         if not self.first:
             return
         with timed(self.seconds, "model"):
@@ -73,7 +72,6 @@ class TrainedPolicy(LearningPolicy):
         return bool(self.workers.masks())
 
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
-        """See `LearningPolicy`."""
         data = TensorDict(self.store.get(batch.keys, fields), batch_size=len(batch))
         tu.assign_non_tensor(data, temperature=self._arr.rollout.temperature, **options)
         output = getattr(self.workers, method)(data)
@@ -82,8 +80,7 @@ class TrainedPolicy(LearningPolicy):
         return output
 
     def sync(self, version: int) -> None:
-        """The weights are those of the sampler already."""
-        self.server.version = version
+        self.server.version = version  # the weights are those of the sampler already
 
 
 class FrozenPolicy(Runtime):
@@ -115,9 +112,8 @@ class FrozenPolicy(Runtime):
 class LocalCriticRuntime(Critic):
     """A critic in this process."""
 
-    def call(self, method: str, data: TensorDict) -> TensorDict:
-        output: TensorDict = getattr(self.workers, method)(data)
-        return output
+    def call(self, method: str, data: TensorDict) -> Any:
+        return getattr(self.workers, method)(data)
 
 
 def load_model(path: str, settings: DictConfig) -> torch.nn.Module:

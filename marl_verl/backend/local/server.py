@@ -57,11 +57,7 @@ class Row:
 
     def __post_init__(self) -> None:
         self.last, self.position = self.prompt[-1], len(self.prompt) - 1
-
-    @property
-    def length(self) -> int:
-        """The most tokens that it may have in the cache."""
-        return len(self.prompt) + self.limit
+        self.length = len(self.prompt) + self.limit  # the most tokens that it may have in the cache
 
     def add(self, token: int, log_prob: float) -> None:
         """Append a sampled token; the last one resolves the future."""
@@ -109,12 +105,12 @@ class LocalServer:
         if not getattr(self._causal, "_supports_attention_backend", False):
             name = type(self._causal).__name__
             raise MarlError(f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)")
-        self._weight = next(model.parameters())
-        self._dtype, self._casts = dtype, dtype not in (torch.float32, self._weight.dtype)
+        weight = next(model.parameters())
+        self._device, self._dtype, self._casts = weight.device, dtype, dtype not in (torch.float32, weight.dtype)
         self._vocabulary = len(tokenizer)
         self._grammars = Grammars(tokenizer, self._causal.config.get_text_config().vocab_size)
         self._max_model_len, self._max_requests = max_model_len, max_requests
-        self._max_tokens = max_cache_bytes // token_bytes(self._causal.config, self._weight.itemsize)
+        self._max_tokens = max_cache_bytes // token_bytes(self._causal.config, weight.itemsize)
         self._waiting: list[Row] = []
         self._rows: list[Row] = []  # the row at place n of the cache
         self._cache = RowCache()
@@ -165,12 +161,7 @@ class LocalServer:
             restriction and self._grammars.matcher(restriction, stop),
         )
 
-    @property
-    def _device(self) -> torch.device:
-        return self._weight.device
-
     async def _serve(self) -> None:
-        """Step until no request is left."""
         try:
             while True:
                 await self._settle()
@@ -282,21 +273,23 @@ class LocalServer:
         self._causal.base_model(input_ids=ids, position_ids=positions, past_key_values=self._cache, use_cache=True)
 
     def _step(self) -> None:
-        """One token more for each row."""
         rows, device = self._rows, self._device
         at = [row.position for row in rows]
         seen = max(at) + 1
         positions = torch.tensor(at, device=device)
         self._cache.begin_step(torch.arange(len(rows), device=device), positions, seen)
         mask = torch.arange(seen, device=device) <= positions[:, None] if min(at) + 1 < seen else None
-        logits = self._causal(
-            input_ids=torch.tensor([[row.last] for row in rows], device=device),
-            position_ids=positions[:, None],
-            attention_mask=None if mask is None else mask[:, None, None],
-            past_key_values=self._cache,
-            use_cache=True,
-        ).logits[:, -1]
-        logits = logits.float()
+        logits = (
+            self._causal(
+                input_ids=torch.tensor([[row.last] for row in rows], device=device),
+                position_ids=positions[:, None],
+                attention_mask=None if mask is None else mask[:, None, None],
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+            .logits[:, -1]
+            .float()
+        )
         logits[:, self._vocabulary :] = -torch.inf
         restrict(logits, [row.grammar for row in rows])
         tokens, log_probs = sample(logits, [row.draw for row in rows])

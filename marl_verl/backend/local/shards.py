@@ -37,25 +37,19 @@ def as_shards(module: torch.nn.Module, optimizer: Any, mesh: DeviceMesh) -> Iter
         return _moments(state, _plain)
 
     with ExitStack() as stack:
-        hooks = [
-            module.register_state_dict_post_hook(wrap_weights),
-            module.register_load_state_dict_pre_hook(unwrap_weights),
-        ]
+        stack.callback(module.register_state_dict_post_hook(wrap_weights).remove)
+        stack.callback(module.register_load_state_dict_pre_hook(unwrap_weights).remove)
         if optimizer is not None:
-            hooks.append(optimizer.register_state_dict_post_hook(wrap_moments))
-            hooks.append(optimizer.register_load_state_dict_pre_hook(unwrap_moments))
-        for hook in hooks:
-            stack.callback(hook.remove)
+            stack.callback(optimizer.register_state_dict_post_hook(wrap_moments).remove)
+            stack.callback(optimizer.register_load_state_dict_pre_hook(unwrap_moments).remove)
         yield
 
 
 def _plain(value: Any) -> Any:
-    """The tensor of a rank's DTensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _moments(state: dict[str, Any], convert: Any) -> dict[str, Any]:
-    """An optimiser's state with its tensors converted."""
     values = {
         parameter: {name: convert(value) if isinstance(value, torch.Tensor) else value for name, value in part.items()}
         for parameter, part in state["state"].items()

@@ -17,24 +17,16 @@ from marl_verl.backend.local import one_rank  # before other modules that import
 from omegaconf import DictConfig, open_dict
 from verl.workers.config import TrainingWorkerConfig
 
-from marl_verl.backend.learning.critic_worker import CriticWorker
-from marl_verl.backend.learning.policy_worker import PolicyWorker
+from marl_verl.backend.learning.workers import CriticWorker, PolicyWorker
 from marl_verl.backend.local.engine import STRATEGY
 from marl_verl.backend.local.quick import quick
 
 
 class LocalWorkers(PolicyWorker):
-    """The training worker of a policy, and of its reference model.
+    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one.
 
-    New adapters are initialised from torch's global generator: seed it before `init_model`.
-
-    Args:
-        config: `actor_rollout_ref` of the policy, resolved. A copy is used. A reference without a precision of its own
-            has the actor's.
-        reference: whether to load the initial model a second time, for `compute_ref_log_prob`.
-
-    Raises:
-        MarlError: this process belongs to a group of several ranks.
+    New adapters are initialised from torch's global generator: seed it before `init_model`. A reference without a
+    precision of its own has the actor's.
     """
 
     def __init__(self, config: DictConfig, reference: bool = False, **options: Any) -> None:
@@ -49,7 +41,6 @@ class LocalWorkers(PolicyWorker):
         self.role = "actor_ref" if reference else "actor"  # without rollout, which verl's names of roles include
 
     def init_model(self) -> None:
-        """Load the model, and build optimiser and schedule."""
         with one_rank.environment(), contextlib.redirect_stdout(io.StringIO()):
             super().init_model()  # verl prints the model's size and the schedule
 
@@ -59,19 +50,12 @@ class LocalWorkers(PolicyWorker):
 
     @property
     def model(self) -> Any:
-        """The model in training: a Hugging Face or peft module, updated in place.
-
-        An update leaves it in training mode.
-        """
+        """The model in training: a Hugging Face or peft module, updated in place, which leaves it in training mode."""
         return self.actor.engine.module
 
 
 class LocalCritic(CriticWorker):
-    """The training worker of a critic: `reset`, `set_loss_fn`, `infer_batch`, `train_mini_batch`.
-
-    Args:
-        config: of `Critic.training`.
-    """
+    """The training worker of a critic, with the config of `Critic.training`."""
 
     def __init__(self, config: TrainingWorkerConfig) -> None:
         object.__setattr__(config.engine_config, "strategy", STRATEGY)  # frozen; verl sets it like this, too
@@ -83,6 +67,5 @@ class LocalCritic(CriticWorker):
     infer_batch = quick()(CriticWorker.infer_batch)
 
     def reset(self) -> None:
-        """Load the model, and build optimiser and schedule."""
         with contextlib.redirect_stdout(io.StringIO()):
             super().reset()

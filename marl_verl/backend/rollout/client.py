@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import DictConfig
 
-from marl_verl.backend.rollout.context import ObservationTooLong, default_sampling
+from marl_verl.backend.rollout.context import Client, ObservationTooLong, default_sampling
 from marl_verl.episode import Action
 from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError
@@ -16,28 +16,20 @@ from marl_verl.models.chat import Chat, before_stop, first_stop
 from marl_verl.models.parsers import Parsers, structured_outputs
 
 
-class Server(Protocol):
-    """Samples for one policy: verl's client of its servers, or the sampler in this process."""
-
-    async def generate(
-        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **options: Any
-    ) -> Any:
-        """`token_ids`, `log_probs` and `extra_fields` ("global_steps": version of the weights) of one response."""
-
-
-class PolicyClient:
+class PolicyClient(Client):
     """A `Client` of a policy of this run, from its `actor_rollout_ref` and its server.
 
-    `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own,
-    `parsers` the names of vLLM's parsers of tool calls and reasoning. `adapter` is the number of its adapter on servers
-    that it shares.
+    `client`: verl's client of its servers, or the sampler in this process; responses of `generate` have `token_ids`,
+    `log_probs` and `extra_fields` ("global_steps": version of the weights). `template` are the variables of its chat
+    template, `stop` the stop strings of agents that have none of their own, `parsers` the names of vLLM's parsers of
+    tool calls and reasoning. `adapter` is the number of its adapter on servers that it shares.
     """
 
     def __init__(
         self,
         name: str,
         config: DictConfig,
-        client: Server,
+        client: Any,
         template: Mapping[str, Any],
         stop: Sequence[str] | None = None,
         parsers: tuple[str | None, str | None] = (None, None),

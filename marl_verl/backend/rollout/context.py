@@ -32,12 +32,12 @@ class ObservationTooLong(MarlError):
 class Client(Protocol):
     """The client of one policy: served by this run or an external endpoint, or a script."""
 
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
+    sampling: Mapping[str, Any]
+    """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
 
     def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
         """Why a conversation exceeds the policy's limit; None if it does not, or only its server knows."""
+        return None
 
     async def answer(
         self,

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marl_verl.backend.rollout.context import ObservationTooLong, default_sampling
+from marl_verl.backend.rollout.context import Client, ObservationTooLong, default_sampling
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action
 from marl_verl.episode.calls import perform
@@ -41,10 +41,10 @@ class KeyedEndpoint:
     key: str = field(repr=False)
 
 
-class EndpointClient:
+class EndpointClient(Client):
     """A `Client` of an endpoint. MarlError if the environment variable with its key is not set and no `key` is given.
 
-    `max_tokens` is the policy's limit. `request_seconds` limits one try, `marl.rollout.act_seconds` all tries together.
+    `max_tokens` is the policy's limit. `marl.rollout.act_seconds` limits all tries together.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class EndpointClient:
         max_tokens: int,
         stop: Sequence[str] | None = None,
         retries: int = RETRIES,
-        request_seconds: float = 600.0,
         key: str | None = None,
     ) -> None:
         from openai import AsyncOpenAI
@@ -63,13 +62,7 @@ class EndpointClient:
         self.name, self.endpoint, self.max_tokens, self.stop = name, endpoint, max_tokens, stop or []
         self.sampling = default_sampling(sampling)
         self._key = endpoint_key(name, endpoint) if key is None else key
-        self._client = AsyncOpenAI(
-            base_url=endpoint.url, api_key=self._key, max_retries=retries, timeout=request_seconds
-        )
-
-    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
-        """None: only the server knows its limit."""
-        return None
+        self._client = AsyncOpenAI(base_url=endpoint.url, api_key=self._key, max_retries=retries)
 
     async def answer(
         self,
@@ -126,12 +119,11 @@ def reach(name: str, endpoint: Endpoint) -> None:
     with client, _reported(name, endpoint, key):
         # the raw body: the package fails on a response that is not a list
         listed = json.loads(client.models.with_raw_response.list().http_response.text)
-        try:
-            names = sorted(str(model["id"]) for model in listed["data"])
-        except (KeyError, TypeError) as error:
-            raise MarlError("/models returned no list of models. Check that the url ends in /v1.") from error
+        models = listed.get("data") if isinstance(listed, dict) else None
+        names = [str(model["id"]) for model in models or ()]
         if endpoint.model not in names:
-            raise MarlError(f"no model '{endpoint.model}': {nearest(endpoint.model, names)}")
+            hint = nearest(endpoint.model, names) if names else "/models lists none. Check that the url ends in /v1"
+            raise MarlError(f"no model '{endpoint.model}': {hint}")
 
 
 @contextmanager
@@ -176,9 +168,8 @@ def _action(completion: Any) -> Action:
         raise MarlError(f"not a chat completion: {completion!r:.200}. Check that the url ends in /v1.") from error
     tokens = getattr(getattr(completion, "usage", None), "completion_tokens", None)
     return Action(
-        text=message.content
-        if isinstance(message.content, str)
-        else "",  # none: a refusal, a tool call, or reasoning up to the token limit
+        # none: a refusal, a tool call, or reasoning up to the token limit
+        text=message.content if isinstance(message.content, str) else "",
         stop_reason=choice.finish_reason,
         tokens=tokens if isinstance(tokens, int) else None,
         tool_calls=as_tool_calls(calls),
@@ -188,22 +179,12 @@ def _action(completion: Any) -> Action:
     )
 
 
-class ScriptClient:
-    """A `Client` of the function `act(messages, random) -> text`, which may be async.
-
-    Args:
-        policy: name of the policy, for errors.
-        script: registered name of the function.
-        sampling: default sampling parameters, of which only `seed` reaches the function.
-    """
+class ScriptClient(Client):
+    """A `Client` of `act(messages, random) -> text`, which may be async, registered as `script`."""
 
     def __init__(self, policy: str, script: str, act: Callable[..., Any], sampling: Mapping[str, Any]) -> None:
         self.whose, self.act = f"script '{script}' of policy '{policy}'", act
         self.sampling = default_sampling(sampling)
-
-    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
-        """None: a function has no limit."""
-        return None
 
     async def answer(
         self,

@@ -29,7 +29,7 @@ from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal
 from marl_verl.episode.communication import read_lengths
 from marl_verl.episode.errors import Limits
-from marl_verl.errors import MarlError, format_error
+from marl_verl.errors import format_error
 from marl_verl.extensions import use_run_options, used_run_options
 from marl_verl.options import build
 from marl_verl.tasks.task import SET, Task
@@ -37,12 +37,8 @@ from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)
 
-CUT_OFF = "length"
-"""The `stop_reason` of an action that ended at its length limit."""
 LOGGED = 100
 """Maximum number of failures logged with a traceback, one per kind."""
-SECONDS = ("act_seconds", "call_seconds", "episode_seconds")
-"""Time limits in `marl.rollout`."""
 
 
 @dataclass
@@ -57,7 +53,7 @@ class Sampled:
 def load_worker_context(config: Any, servers: Mapping[str, Any]) -> WorkerContext:
     """Load the parts that the team's config names. servers: policy -> `Runtime.client`."""
     marl, team, known = marl_section(config), team_of(config), plugins.load()
-    seconds = {name: marl["rollout"][name] for name in SECONDS}
+    seconds = {name: marl["rollout"][name] for name in ("act_seconds", "call_seconds", "episode_seconds")}
     algorithm = algorithm_of(team)
     task_context = TaskContext(
         workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
@@ -190,10 +186,7 @@ class RolloutWorker:
                 last = failure.trace.rstrip().rpartition("\n")[2]
                 self._log(failure.reason, last, f"{failure.detail}\n{failure.trace}")
         for episode in sample.episodes:
-            try:
-                self.observers.marl_episode_finished(episode=episode)
-            except Exception as error:
-                raise MarlError(f"hook marl_episode_finished failed: {format_error(error)}") from error
+            self.observers.marl_episode_finished(episode=episode)
             report.successes.append(episode.success)
             report.scores.append(episode.score)
             if episode.outcomes:
@@ -202,7 +195,7 @@ class RolloutWorker:
             report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
             for turn, read in zip(episode.turns, read_lengths(episode), strict=True):
-                invalid, cut_off = turn.invalid is not None, turn.action.stop_reason == CUT_OFF
+                invalid, cut_off = turn.invalid is not None, turn.action.stop_reason == "length"
                 report.turns.append(TurnCount(turn.agent, turn.length, read, invalid, cut_off))
         measures = (measured(self.parts.task_context.tasks, episode) for episode in sample.episodes)
         for result in await asyncio.gather(*measures, return_exceptions=True):

@@ -21,9 +21,8 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, cre
 from verl.utils.config import omega_conf_to_dataclass
 
 from marl_verl.backend.learning.critic import Critic
-from marl_verl.backend.learning.critic_worker import CriticWorker
 from marl_verl.backend.learning.policy import LearningPolicy
-from marl_verl.backend.learning.policy_worker import PolicyWorker
+from marl_verl.backend.learning.workers import CriticWorker, PolicyWorker
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import Servers
@@ -124,7 +123,6 @@ class PolicyRuntime(LearningPolicy, Servers):
         return bool(self.workers.masks()[0])
 
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
-        """See `LearningPolicy`: workers read the fields from TransferQueue and write their columns to it."""
         options["temperature"] = self._arr.rollout.temperature
         rows = {"partition_id": PARTITION, "keys": batch.keys, "tags": batch.tags, "fields": list(fields)}
         return getattr(self.workers, method)(KVBatchMeta(**rows, extra_info=options))
@@ -155,7 +153,6 @@ class RayCritic(Critic):
     def data_parallel_size(self) -> int:
         return ranks(self.workers, "train")
 
-    def call(self, method: str, data: TensorDict) -> TensorDict:
+    def call(self, method: str, data: TensorDict) -> Any:
         with self.turn():
-            output: TensorDict = getattr(self.workers, method)(data).get()
-            return output
+            return getattr(self.workers, method)(data).get()

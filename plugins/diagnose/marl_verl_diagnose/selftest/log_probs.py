@@ -164,7 +164,7 @@ def _estimate(settings: Any, positions: int, options: dict[str, bool], gpu: bool
 
 
 def _worker(settings: Any) -> Any:
-    from marl_verl.backend.learning.policy_worker import PolicyWorker
+    from marl_verl.backend.learning.workers import PolicyWorker
 
     worker: Any = PolicyWorker(config=settings, role="actor")
     worker.init_model()

@@ -1,6 +1,6 @@
-"""verl's training worker of a policy, whose rows may share what they have in common; also of several policies.
+"""verl's training workers of policies and critics, whose rows may share what they have in common.
 
-Uses verl internals: `ActorRolloutRefWorker`.
+Uses verl internals: `ActorRolloutRefWorker`, `TrainingWorker` with a value model, `load_valuehead_model`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
+from transformers import AutoModelForTokenClassification
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.trainer.ppo.core_algos import register_policy_loss
+from verl.utils import model as verl_model
 from verl.utils.memory_utils import aggressive_empty_cache
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.adapters import Adapter, AdapterTraining
@@ -78,3 +82,30 @@ def register_loss(mode: str) -> None:
     """Register a plugin's function with verl, if `policy_loss.loss_mode` names one. MarlError for an unknown loss."""
     if mode.startswith(OWN):
         register_policy_loss(mode)(loss_named(mode.removeprefix(OWN)).function)
+
+
+class CriticWorker(TrainingWorker):
+    """verl's `TrainingWorker` with a model that returns a value for each token."""
+
+    def __init__(self, config: TrainingWorkerConfig) -> None:
+        verl_model.load_valuehead_model = load_value_model  # verl's engine looks it up when it builds the model
+        super().__init__(config)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def reset(self) -> None:
+        """Load the model, and build optimiser and schedule."""
+        super().reset()
+        share_prefixes(self.engine)
+
+
+def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
+    """Load a model with one output per token; a value head that the folder lacks is initialised to 0. verl's function
+    always requests flash-attention."""
+    options = {"dtype": torch_dtype, "config": model_config, "trust_remote_code": trust_remote_code}
+    model, info = AutoModelForTokenClassification.from_pretrained(local_path, **options, output_loading_info=True)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name in info["missing_keys"]:
+            if name in parameters and parameters[name].shape[0] == 1:
+                parameters[name].zero_()
+    return model
