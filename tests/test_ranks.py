@@ -105,7 +105,7 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
     """A policy, its batch of three rows, its critic, and the workers that they share."""
     from omegaconf import OmegaConf
 
-    from marl_verl.backend.verl.policy_runtime import PolicyRuntime, RayCritic
+    from marl_verl.backend.verl.policies import PolicyRuntime, RayCritic
     from marl_verl.team import PolicyConfig
 
     store, ranks = MemoryStore(), Ranks()
@@ -118,12 +118,11 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
     section = {
         "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
         "actor_rollout_ref": {"actor": actor, "model": {}, "rollout": rollout},
-        "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
     }
     config = OmegaConf.create(
         {
             **{"marl": {"run": {"seed": 3, "share_prefixes": False}}, "data": {"train_batch_size": 1}},
-            **{"algorithm": {}, "trainer": {}, "policies": {"one": section}},
+            "policies": {"one": section},
             "critics": {"one": {"policy": "one", "scope": "policy", "critic": actor}},
         }
     )

@@ -129,9 +129,7 @@ def train(folder: Path) -> None:
 
     lessons: list[dict[str, Any]] = []
     with session(folder) as trainer:
-        models = {
-            name: each.own_config.actor_rollout_ref.model.path for name, each in trainer.policies.runtimes.items()
-        }
+        models = {name: each.section.actor_rollout_ref.model.path for name, each in trainer.policies.runtimes.items()}
         conversation = [{"role": "user", "content": OBSERVATION}]
         prompts = {
             name: AutoTokenizer.from_pretrained(model).apply_chat_template(

@@ -100,7 +100,7 @@ def announce(file: str, phase: str, step: int) -> None:
         import ray
 
         from marl_verl.backend.learning.policy import LearningPolicy
-        from marl_verl.backend.verl.policy_runtime import PolicyRuntime
+        from marl_verl.backend.verl.policies import PolicyRuntime
 
         around(LearningPolicy, "_log_probs", "")
         around(LearningPolicy, "update", "updating a policy")

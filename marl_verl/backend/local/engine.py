@@ -4,12 +4,16 @@ With one rank FSDP2 shards nothing, but copies every parameter into a second buf
 schedule are verl's, unchanged. In 16-bit precision the module computes, as under FSDP2, with 16-bit copies of float32
 parameters: gradients of a micro-batch are 16-bit, their sum is float32.
 
+Checkpoint files are those of one FSDP2 rank, so that a run continues on either backend: verl saves what `state_dict`
+returns, which under FSDP2 are DTensors sharded along dimension 0, each with one rank a whole tensor.
+
 Uses verl internals: methods of `FSDPEngine`; and torch's `_reparametrize_module`, the core of `functional_call`.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,14 +21,15 @@ import torch
 from marl_verl.backend.local.one_rank import quiet  # before other modules that import verl.workers
 
 # isort: split
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import tree_map_only
 from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
-
-from marl_verl.backend.local.shards import as_shards
 
 STRATEGY = "marl_local"
 """The name of the engines in verl's registry: `actor.strategy` of a local worker."""
@@ -71,3 +76,35 @@ class PlainEngineWithLMHead(PlainEngine, FSDPEngineWithLMHead):
 @EngineRegistry.register(model_type="value_model", backend=STRATEGY, device=DEVICES)
 class PlainEngineWithValueHead(PlainEngine, FSDPEngineWithValueHead):
     """The engine of critics."""
+
+
+@contextmanager
+def as_shards(module: torch.nn.Module, optimizer: Any, mesh: DeviceMesh) -> Iterator[None]:
+    """Let `state_dict` return, and `load_state_dict` take, DTensors on a mesh of one rank. `optimizer` may be None."""
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+
+    def wrap(tensor: torch.Tensor) -> DTensor:
+        return DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False)
+
+    def unwrap(state: dict[str, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = tree_map_only(DTensor, DTensor.to_local, state)
+        return plain
+
+    def wrap_weights(_: Any, state: dict[str, Any], *rest: Any) -> None:
+        state.update({name: wrap(state[name].detach()) for name in parameters & state.keys()})
+
+    def unwrap_weights(_: Any, state: dict[str, Any], *rest: Any) -> None:
+        state.update(unwrap({**state}))
+
+    def wrap_moments(_: Any, state: dict[str, Any]) -> dict[str, Any]:
+        # a count of steps is a scalar
+        moments = tree_map_only(torch.Tensor, lambda value: wrap(value) if value.dim() else value, state["state"])
+        return {**state, "state": moments}
+
+    with ExitStack() as stack:
+        stack.callback(module.register_state_dict_post_hook(wrap_weights).remove)
+        stack.callback(module.register_load_state_dict_pre_hook(unwrap_weights).remove)
+        if optimizer is not None:
+            stack.callback(optimizer.register_state_dict_post_hook(wrap_moments).remove)
+            stack.callback(optimizer.register_load_state_dict_pre_hook(lambda _, state: unwrap(state)).remove)
+        yield

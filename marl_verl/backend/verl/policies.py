@@ -1,27 +1,48 @@
-"""The policies of a run on Ray, on the devices of their pools."""
+"""The policies of a run on Ray, on the devices of their pools: training workers, servers, weight sync between them.
+
+Each policy has its own `RayWorkerGroup`, training workers, `LLMServerManager` and `CheckpointEngineManager` of
+verl, so policies start, update and sync concurrently.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import ray
+import torch
 from omegaconf import DictConfig
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
+from verl.utils.config import omega_conf_to_dataclass
 
-from marl_verl.backend.learning.critic import Critics
+from marl_verl.backend.learning.critic import Critic, Critics
+from marl_verl.backend.learning.policy import LearningPolicy
+from marl_verl.backend.learning.workers import CriticWorker, PolicyWorker
 from marl_verl.backend.policies import Policies, runtimes_of
-from marl_verl.backend.verl.devices import Devices
-from marl_verl.backend.verl.policy_runtime import PolicyRuntime, RayCritic
+from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import FrozenRuntime, Servers, single_server
-from marl_verl.backend.verl.rollouts import QueueStore
+from marl_verl.backend.verl.rollouts import PARTITION
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import pools_of
+from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig, TeamConfig
+from marl_verl.threads import in_thread
+
+CRITIC = "critic"
+"""The role of a colocated critic in a policy's worker group."""
 
 
 class RayPolicies(Policies):
     """`Policies` with Ray actors."""
 
-    def __init__(self, config: DictConfig, team: TeamConfig, store: QueueStore) -> None:
+    def __init__(self, config: DictConfig, team: TeamConfig, store: RowStore) -> None:
         devices: dict[str, Devices] = {}
         for pool in pools_of(config, team):
             # colocated policies on a CPU need no lock: there is no device memory to run out of
@@ -41,9 +62,131 @@ class RayPolicies(Policies):
     def early_clients(self) -> bool:
         """Whether the clients of all policies exist before the servers are up: their names are known."""
         servers = [runtime for runtime in self.runtimes.values() if isinstance(runtime, Servers)]
-        return all(single_server(runtime.own_config) is not None for runtime in servers)
+        return all(single_server(runtime.section) is not None for runtime in servers)
 
     def actors(self) -> dict[str, Any]:
         """Description -> Ray actor, for every process whose death ends the run."""
         servers = [runtime for runtime in self.runtimes.values() if isinstance(runtime, Servers)]
         return {label: actor for runtime in servers for label, actor in runtime.actors().items()}
+
+
+class PolicyRuntime(LearningPolicy, Servers):
+    """A trained policy."""
+
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        config: DictConfig,
+        store: RowStore,
+        critics: Sequence[Critic],
+        group: list[PolicyRuntime],
+        devices: Devices,
+    ) -> None:
+        Servers.__init__(self, policy, config, devices)
+        LearningPolicy.__init__(self, policy, config, store, critics, group)
+        self.lock = devices.lock(self.group[0].name)
+
+    def start(self) -> None:
+        """Start training workers and servers; on a CPU the servers load while the workers build the model."""
+        if not self.first:
+            return
+        with self.lock:
+            role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
+            options = {"config": self._arr, "distillation_config": None, "role": role, "adapters": self.adapters()}
+            classes = {role: RayClassWithInitArgs(cls=ray.remote(PolicyWorker), **options)}
+            for critic in self.critics:
+                classes[CRITIC] = RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=critic.training()[0])
+            group = RayWorkerGroup(
+                resource_pool=self.devices.resources(),
+                ray_cls_with_init=create_colocated_worker_cls(class_dict=classes),
+                device_name=self.config.trainer.device,
+                master_port_range=rendezvous_ports(),
+            )
+            spawned = group.spawn(prefix_set=set(classes))
+            self.workers = spawned[role]
+            if cpu_run():
+                servers = in_thread(f"servers-{self.name}", lambda: self.start_servers(self.workers))
+                self._wait_until_launched(servers)
+                self._init_models(spawned)
+                servers.result()
+            else:
+                # vLLM measures the device's free memory while it starts: no other process may allocate meanwhile
+                self._init_models(spawned)
+                self.start_servers(self.workers)
+            engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
+            engine.backend = "naive"
+            replicas = self.servers.get_replicas()
+            self.weights = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=replicas)
+            for policy in self.group:
+                policy.servers = self.servers
+            self.sleep()
+
+    def _wait_until_launched(self, starting: Any) -> None:
+        """Wait until the server actors exist: they query the training workers' nodes and GPUs before `init_model`."""
+        while not starting.done():
+            replicas = getattr(getattr(self, "servers", None), "rollout_replicas", [])
+            if replicas and all(replica.servers for replica in replicas):
+                return
+            time.sleep(0.02)
+
+    def _init_models(self, spawned: Mapping[str, Any]) -> None:
+        seed = self.seed
+
+        def reseed(worker: Any) -> None:
+            torch.manual_seed(seed)  # of new adapters; the generator of a worker's process starts at a random seed
+
+        with timed(self.seconds, "model"), awaited(f"training of {self.name}"):
+            ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
+            self.workers.init_model()
+            self.set_losses()
+            for critic in self.critics:
+                critic.start(spawned[CRITIC])
+
+    def actors(self) -> dict[str, Any]:
+        if not self.first:
+            return {}
+        workers = numbered("training worker", f" of policy '{self.name}'", self.workers.workers)
+        return {**workers, **super().actors()}
+
+    @property
+    def data_parallel_size(self) -> int:
+        return ranks(self.workers, "actor")
+
+    @cached_property
+    def masks(self) -> bool:
+        return bool(self.workers.masks()[0])
+
+    def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
+        options["temperature"] = self._arr.rollout.temperature
+        rows = {"partition_id": PARTITION, "keys": batch.keys, "tags": batch.tags, "fields": list(fields)}
+        return getattr(self.workers, method)(KVBatchMeta(**rows, extra_info=options))
+
+    def sleep(self) -> None:
+        """Free the servers' device memory until the next weight sync; a no-op where `free_cache_engine` is off."""
+        if self.first and self.sleeps:
+            self.weights.sleep_replicas()
+
+    def sync(self, version: int) -> None:
+        """Send the trained weights to the servers, which wake up and clear caches of the old weights.
+
+        Those of a shared base get all adapters at once: the schedule `sync` has one version for all policies.
+        """
+        if self.first:
+            with self.lock:
+                self.weights.update_weights(version)
+
+
+class RayCritic(Critic):
+    """One critic; `devices` are those of each policy."""
+
+    def __init__(self, name: str, config: DictConfig, devices: Mapping[str, Devices]) -> None:
+        super().__init__(name, config)
+        self.lock = devices[self.policy].lock(self.policy)
+
+    @property
+    def data_parallel_size(self) -> int:
+        return ranks(self.workers, "train")
+
+    def call(self, method: str, data: TensorDict) -> Any:
+        with self.turn():
+            return getattr(self.workers, method)(data).get()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marl_verl.backend.runtime import Runtime
@@ -24,8 +24,7 @@ class DirectClient(LLMServerClient):
     The server need not exist yet: a rollout worker can initialise while the servers start.
     """
 
-    def __init__(self, config: DictConfig, server_name: str) -> None:
-        rollout = config.actor_rollout_ref.rollout
+    def __init__(self, rollout: DictConfig, server_name: str) -> None:
         # verl's client reads these two at every request; reading them from a DictConfig is slower than the request
         light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
         super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
@@ -40,21 +39,10 @@ class DirectClient(LLMServerClient):
         return None
 
 
-def config_of(config: DictConfig, policy: str) -> DictConfig:
-    """The resolved config for one policy, in verl's layout."""
-    section = config.policies[policy]
-    own: Any = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("policies", "critics")])
-    with open_dict(own):
-        own.actor_rollout_ref = section.actor_rollout_ref
-        own.algorithm.rollout_correction = section.algorithm.rollout_correction
-        own.trainer.n_gpus_per_node, own.trainer.nnodes = section.trainer.n_gpus_per_node, section.trainer.nnodes
-    return own  # type: ignore[no-any-return]
-
-
-def single_server(config: DictConfig) -> str | None:
-    """The name of a policy's only server; None if it has several. `config`: for this policy, in verl's layout."""
-    rollout = config.actor_rollout_ref.rollout
-    if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
+def single_server(section: DictConfig) -> str | None:
+    """The name of the only server of a policy with the config `policies.NAME`; None if it has several."""
+    rollout, trainer = section.actor_rollout_ref.rollout, section.trainer
+    if int(trainer.nnodes) > 1 or int(trainer.n_gpus_per_node) != server_gpus(rollout):
         return None
     return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
 
@@ -64,12 +52,12 @@ class Servers(Runtime):
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
         super().__init__(policy)
-        self.devices, self.lock, self.own_config = devices, devices.lock(self.name), config_of(config, self.name)
-        self._arr = self.own_config.actor_rollout_ref
+        self.devices, self.lock, self.section = devices, devices.lock(self.name), config.policies[self.name]
+        self._arr = self.section.actor_rollout_ref
 
     def client(self) -> Any:
-        name = single_server(self.own_config)
-        return DirectClient(self.own_config, name) if name else self.servers.get_client()
+        name = single_server(self.section)
+        return DirectClient(self._arr.rollout, name) if name else self.servers.get_client()
 
     def actors(self) -> dict[str, Any]:
         """Description -> Ray actor, for every process whose death ends the run."""
@@ -82,12 +70,12 @@ class Servers(Runtime):
     def start_servers(self, workers: Any) -> None:
         """Start the servers on the devices of training workers, or of slots."""
         rank = first_replica_rank(self._arr.rollout.name)
-        self.servers = LLMServerManager(config=self.own_config, worker_group=workers, start_rank=rank)
+        self.servers = LLMServerManager(config=self.section, worker_group=workers, start_rank=rank)
         self.servers.global_load_balancer = None
 
         async def start() -> None:
             await self.servers._initialize_llm_servers()
-            if single_server(self.own_config) is None:
+            if single_server(self.section) is None:
                 await self.servers._init_global_load_balancer()
 
         with timed(self.seconds, "server"), awaited(f"server of {self.name}"):

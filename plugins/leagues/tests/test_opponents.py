@@ -279,12 +279,7 @@ def test_servers_forget_what_they_have_cached_of_the_former_weights() -> None:
         )
 
     replicas = [SimpleNamespace(servers=[server(name), server("of another node")]) for name in ("a", "b")]
-    section = {
-        "actor_rollout_ref": {},
-        "algorithm": {"rollout_correction": {}},
-        "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
-    }
-    config = OmegaConf.create({"algorithm": {}, "trainer": {}, "policies": {"player-past": section}})
+    config = OmegaConf.create({"policies": {"player-past": {"actor_rollout_ref": {}}}})
     devices: Any = SimpleNamespace(lock=lambda name: None)
     runtime = FrozenRuntime(PolicyConfig("player-past", frozen=True), config, devices)
     runtime.servers = SimpleNamespace(get_replicas=lambda: replicas)  # type: ignore[assignment]
