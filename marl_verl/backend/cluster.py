@@ -15,8 +15,7 @@ from marl_verl.errors import MarlError
 QUEUE = ("TransferQueueController", "transfer_queue")
 """Name and namespace of TransferQueue's controller, of which a Ray session has one."""
 
-PATIENCE = 10.0
-"""Seconds to wait for the cluster's head node; Ray itself waits for minutes."""
+PATIENCE = 10.0  # seconds to wait for the cluster's head node; Ray itself waits for minutes
 
 
 def send_token() -> None:

@@ -96,7 +96,6 @@ def one_line(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> str:
-    """What Ray's memory monitor says, in one line."""
     users = re.findall(r"^\d+\t([\d.]+)\t(.+)$", str(error), flags=re.MULTILINE)[:5]
     largest = ", ".join(f"{command.strip()[:60]} {size} GB" for size, command in users)
     return f"out of memory, killed by Ray; largest processes: {largest or 'see train.log'}; {SMALLER}"

@@ -41,7 +41,6 @@ class Policies:
         self.together({name: runtime.start for name, runtime in self.runtimes.items()})
 
     def sleep(self) -> None:
-        """Free the memory of sampling where training needs it."""
         self.together({name: runtime.sleep for name, runtime in self.runtimes.items()})
 
     def sync(self, versions: Mapping[str, int]) -> None:

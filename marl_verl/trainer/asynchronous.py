@@ -32,8 +32,7 @@ from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
 from marl_verl.trainer.sampling import Schedule, in_key_order
 
-Task = dict[str, Any]
-"""A row of `TaskData.next`, and `batch`, the number of its data batch, from 1."""
+Task = dict[str, Any]  # a row of `TaskData.next`, and `batch`, the number of its data batch, from 1
 
 
 class Dispatch:
@@ -69,7 +68,6 @@ class Dispatch:
         return min((versions[policy] for _, versions in self._out.values()), default=None)
 
     def state(self) -> dict[str, Any]:
-        """The state for `restore`."""
         return {"batches": self._batches, "tasks": [*(task for task, _ in self._out.values()), *self._next]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -133,7 +131,6 @@ class Asynchronous(Schedule):
         return metrics | self._metrics(), self._used()
 
     def _wait(self) -> None:
-        """Wait until a task or an update ends."""
         if not self._arrived:
             updates = [learner.future for learner in self.learners.values() if learner.future]
             wait([*self.trainer.rollouts.waiting(), *updates], return_when=FIRST_COMPLETED)
@@ -172,7 +169,6 @@ class Asynchronous(Schedule):
                 self._spent.append(key)
 
     def _metrics(self) -> dict[str, float]:
-        """Metrics of each policy, and totals."""
         values = {name: value for learner in self.learners.values() for name, value in learner.metrics().items()}
         for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
             values[f"train/{count}"] = sum(values[f"policy/{name}/{count}"] for name in self.learners)

@@ -88,7 +88,6 @@ class Curriculum:
         (folder / FILE).write_text(json.dumps({"step": step, "tasks": tasks}, indent=1) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Continue from saved statistics."""
         saved: Mapping[str, Mapping[str, float]] = read_json(folder / FILE)["tasks"]
         for task, values in saved.items():
             number = self._number[task]
@@ -114,13 +113,11 @@ class AdvantageMemory:
         return table
 
     def save(self, folder: Path, step: int) -> None:
-        """Write the memory."""
         folder.mkdir(parents=True)
         document = {"step": step, "advantage": self.algorithm.advantage.name, "values": self.values}
         (folder / MEMORY_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Continue from a saved memory."""
         self.values = read_json(folder / MEMORY_FILE)["values"]
 
 
@@ -158,7 +155,6 @@ class TaskData:
         self.drawn: list[int] = []  # the tasks of the step, by number
 
     def use_curriculum(self, settings: CurriculumSettings, seed: int) -> None:
-        """Draw training tasks by a curriculum from now on."""
         self.curriculum = Curriculum(settings, [str(json.loads(task)["id"]) for task in self.train], seed)
 
     def next(self, step: int) -> list[TaskRow]:

@@ -195,6 +195,5 @@ class Learner:
         return {"version": self.version, "rows": rows, "learnt": self.learnt, "dropped": self.dropped}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`."""
         self.version, self.dropped, self.learnt = state["version"], state["dropped"], state["learnt"]
         self.buffer.add(Waiting(**row) for row in state["rows"])

@@ -76,7 +76,6 @@ class Trainer:
         self.policies.sync(self.schedule.versions())
 
     def fit(self) -> None:
-        """Train to the last step."""
         settings, self.tracking = self.config.trainer, tracking_of(self.config)
         if settings.val_before_train:
             self.tracking.log(data=self.validate(), step=self.step)
@@ -190,5 +189,4 @@ class Synchronous(Schedule):
             self.policies.sync(self.versions())
 
     def versions(self) -> dict[str, int]:
-        """The current step as version of every policy."""
         return dict.fromkeys(self.policies.runtimes, self.trainer.step)

@@ -48,7 +48,6 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
 
 
 def train(folder: Path) -> None:
-    """Train to the last step."""
     with session(folder) as trainer, tracked(trainer):
         emit("phase", name="first validation")
         trainer.fit()

@@ -15,8 +15,7 @@ from marl_verl.algo.advantage.rows import concat
 from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
 from marl_verl.config.schedule import filter_of, settings_of
 
-ZERO = 1e-9
-"""An advantage up to this size is the rounding of 0."""
+ZERO = 1e-9  # an advantage up to this size is the rounding of 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,6 @@ class Signal:
         return cls(rows.tolist(), uids, groups - len(teaching), int((own & ~kept).sum()))
 
     def metrics(self) -> dict[str, float]:
-        """Counts of what is trained on and what is not."""
         counts = {"dropped_groups": self.dropped_groups, "dropped_rows": self.dropped_rows}
         return {f"filter/{name}": float(count) for name, count in {**counts, "useful_tasks": len(self.tasks)}.items()}
 
@@ -161,7 +159,6 @@ class Sampling:
         return Signal.of(table, result, self.trainer.policies.learning, self.filter.above, self.filter.below)
 
     def metrics(self) -> dict[str, float]:
-        """Of the filter, the curriculum and past versions."""
         values: dict[str, float] = {}
         if self.filter is not None and self.trainer.data.drawn:
             drawn = len(self.trainer.data.drawn)

@@ -75,7 +75,6 @@ def _parts(column: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) ->
 
 
 def _nested(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Rows of these lengths."""
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     least, most = int(lengths.min()), int(lengths.max())
     return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=least, max_seqlen=most)

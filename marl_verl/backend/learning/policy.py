@@ -48,12 +48,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
     """
 
     def __init__(
-        self,
-        policy: PolicyConfig,
-        config: DictConfig,
-        store: RowStore,
-        critics: Sequence[Critic],
-        group: list[Any],
+        self, policy: PolicyConfig, config: DictConfig, store: RowStore, critics: Sequence[Critic], group: list[Any]
     ) -> None:
         Runtime.__init__(self, policy)
         self.critics, self.group = critics, group
@@ -107,7 +102,6 @@ class LearningPolicy(TrainingWorkers, Runtime):
         store. Returns the rest: `metrics`."""
 
     def loss(self) -> Any:
-        """The loss function of the training workers: verl's."""
         return partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
 
     def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:

@@ -38,7 +38,6 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def init_model(self) -> None:
-        """Load the model, and that of the reference."""
         super().init_model()
         for part in filter(None, (self.actor, self.ref)):
             share_prefixes(part.engine)
@@ -46,18 +45,15 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def set_loss_fn(self, loss_fn: Any) -> None:
-        """verl's method, after `register_loss`."""
         register_loss(loss_fn.keywords["config"].policy_loss.loss_mode)
         super().set_loss_fn(loss_fn)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def masks(self) -> bool:
-        """Whether the model's attention takes masks."""
         return bool(self.actor.engine.masks)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def use(self, policy: str) -> None:
-        """Choose a policy."""
         self.actor.use(policy)
         if self.rollout is not None:
             self.rollout.adapter = self._names.index(policy)
@@ -93,7 +89,6 @@ class CriticWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def reset(self) -> None:
-        """Load the model, and build optimiser and schedule."""
         super().reset()
         share_prefixes(self.engine)
 

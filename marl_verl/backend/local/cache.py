@@ -18,8 +18,7 @@ from transformers import AttentionInterface
 
 from marl_verl.errors import MarlError
 
-ATTENTION = "marl_verl_rows"
-"""Name of `attend` among the attention implementations of transformers."""
+ATTENTION = "marl_verl_rows"  # name of `attend` among the attention implementations of transformers
 AHEAD = 64  # tokens of a row that are reserved before they are needed
 
 

@@ -31,8 +31,7 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-STRATEGY = "marl_local"
-"""The name of the engines in verl's registry: `actor.strategy` of a local worker."""
+STRATEGY = "marl_local"  # the name of the engines in verl's registry: `actor.strategy` of a local worker
 DEVICES = ["cpu", "cuda", "npu"]
 
 

@@ -18,8 +18,7 @@ from verl.workers.utils import losses
 
 from marl_verl.backend.learning.batches import rows_at, select
 
-CHUNK = 1 << 22
-"""Logits of which log-probs are computed at once: 16 MiB in float32."""
+CHUNK = 1 << 22  # logits of which log-probs are computed at once: 16 MiB in float32
 
 
 @contextmanager

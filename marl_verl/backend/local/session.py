@@ -27,7 +27,6 @@ from marl_verl.threads import interrupt, interrupted_at_once
 
 @contextmanager
 def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
-    """The backend of a run, until the end of the block."""
     emit("phase", name="loading models")
     models = [section.actor_rollout_ref.model.path for section in config.policies.values()]
     with _process(small=cpu_run() and not any(map(uses_all_cores, models))):

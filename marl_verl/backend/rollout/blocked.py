@@ -17,8 +17,7 @@ from marl_verl.events import SCRATCH_VARIABLE
 from marl_verl.threads import current_line
 
 SAMPLER = str(Path("backend", "local", "server.py"))
-PIECES = 20
-"""Waits per limit: a process that was stopped meanwhile has waited for one of them only."""
+PIECES = 20  # waits per limit: a process that was stopped meanwhile has waited for one of them only
 
 
 def reason_file() -> Path | None:

@@ -22,10 +22,8 @@ from marl_verl.episode import Episode, Turn
 from marl_verl.episode.messages import Observation, message_text
 from marl_verl.models.chat import Chat
 
-FIELD = "critic_ids"
-"""A field of rows: the joint observation, as token ids."""
-CUT = "critic_cut"
-"""In a row's tag: whether the joint observation was truncated."""
+FIELD = "critic_ids"  # a field of rows: the joint observation, as token ids
+CUT = "critic_cut"  # in a row's tag: whether the joint observation was truncated
 
 
 def joint_observations(episode: Episode, agents: Sequence[str]) -> list[str]:

@@ -16,8 +16,7 @@ from marl_verl.episode.turn import DIFFERS_AT
 
 MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 """Fields that a worker needs for a forward pass."""
-UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
-"""Fields that a worker needs for an update."""
+UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")  # fields that a worker needs for an update
 
 
 class Row(NamedTuple):

@@ -37,8 +37,7 @@ from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)
 
-LOGGED = 100
-"""Maximum number of failures logged with a traceback, one per kind."""
+LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
 
 
 @dataclass
@@ -205,7 +204,6 @@ class RolloutWorker:
                 report.measures.append(result)
 
     def _log(self, reason: str, kind: str, text: str) -> None:
-        """Log a failure, one per kind."""
         if (reason, kind) not in self._logged and len(self._logged) < LOGGED:
             self._logged.add((reason, kind))
             logger.warning("%s: %s", reason, text)

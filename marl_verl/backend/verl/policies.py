@@ -35,8 +35,7 @@ from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig, TeamConfig
 from marl_verl.threads import in_thread
 
-CRITIC = "critic"
-"""The role of a colocated critic in a policy's worker group."""
+CRITIC = "critic"  # the role of a colocated critic in a policy's worker group
 
 
 class RayPolicies(Policies):

@@ -19,12 +19,8 @@ from marl_verl.backend.opening import Host, one_line, out_of_memory
 from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 
-PERIOD = 1.0
-"""Seconds between two checks of the actors."""
-
-PATIENCE = 15.0
-"""Maximum seconds to wait, after an error from Ray, for an actor to be reported dead."""
-
+PERIOD = 1.0  # seconds between two checks of the actors
+PATIENCE = 15.0  # maximum seconds to wait, after an error from Ray, for an actor to be reported dead
 UNREACHABLE = 120.0
 """Seconds of failing calls after which an actor counts as dead, although Ray does not say so."""
 
