@@ -16,7 +16,7 @@ from marl_verl.algo.sampling import Independent
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.client import PolicyClient
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.episode import Workflow
+from marl_verl.episode import Act, Workflow
 from marl_verl.models.chat import Chat
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
@@ -93,8 +93,11 @@ def client(
     return PolicyClient("p", config, Server(coded), template or {}, stop)  # type: ignore[arg-type]
 
 
+ACT = Act("p", "0", 0, 0, ())
+
+
 def answer(policy: PolicyClient, **sampling: Any) -> tuple[str, str | None]:
-    action = asyncio.run(policy.answer(messages("user: 2"), sampling, "r"))
+    action = asyncio.run(policy.answer(messages("user: 2"), sampling, "r", ACT))
     assert len(action.log_probs) == len(action.response_ids)
     return action.text, action.stop_reason
 

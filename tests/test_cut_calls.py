@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from marl_verl.episode import Action, Run, Workflow
 from marl_verl.episode.messages import MOST_LEVELS, as_tool_calls
 from marl_verl.models.parsers import Parsers
 from marl_verl.tasks.task import Task
-from tests.chat_client import STRIPS, client, messages
+from tests.chat_client import ACT, STRIPS, client, messages
 from tests.tool_formats import ARGUMENTS, FORMATS, STUBS, parser_names
 
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}, "n": {"type": "integer"}}}
@@ -93,13 +94,13 @@ def test_a_client_tells_the_parsers_how_prompt_and_answer_end(tmp_path: Path) ->
     for template, said, text, reasoning in ((closed, "4", "4", None), ({}, "<think> so </think> 4", "4", "so")):
         policy = client(tmp_path, [said], template=template, custom_chat_template=STRIPS)
         policy.parsers = Parsers(policy.chat.tokenizer, None, "deepseek_r1", "policy 'p'", template)
-        action = asyncio.run(policy.answer(messages("user: what is </think> 2"), {}, "r"))
+        action = asyncio.run(policy.answer(messages("user: what is </think> 2"), {}, "r", ACT))
         assert (action.text, action.reasoning) == (text, reasoning)
     policy = client(tmp_path, [[7, 8]], custom_chat_template=STRIPS + "{{ tools }}")
     policy.parsers = parsers("glm45")
     text = "".join(FORMATS["glm45"])[:-9]
     policy.chat.tokenizer.decode = lambda ids, **_: text  # type: ignore[method-assign]
-    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r", TOOLS))
+    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r", replace(ACT, parameters=TOOLS)))
     assert (action.stop_reason, action.tool_calls, action.text) == ("length", [], text)
     assert "cut off" in str(action.malformed)
 

@@ -19,7 +19,7 @@ from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerConte
 from marl_verl.backend.rollout.endpoint import EndpointClient, reach
 from marl_verl.backend.verl.policy_servers import Runtime
 from marl_verl.config.policy_models import check_endpoint
-from marl_verl.episode import Action, Run, Workflow
+from marl_verl.episode import Act, Action, Run, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import TaskSet
@@ -56,7 +56,7 @@ def answer(url: str, sampling: dict[str, Any] | None = None, **options: Any) -> 
     async def ask() -> Action:
         asking = client(url, **options)
         try:
-            return await asking.answer(ASKED, {**SAMPLING, **(sampling or {})}, "u-0")
+            return await asking.answer(ASKED, {**SAMPLING, **(sampling or {})}, "u-0", Act("judge", "0", 0, 0, ()))
         finally:
             await asking._client.close()  # its connections belong to this loop
 

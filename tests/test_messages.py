@@ -188,9 +188,9 @@ class Echo:
 
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 
-    async def answer(self, messages: Any, sampling: Any, request_id: str, parameters: Any, former: Any) -> Action:
+    async def answer(self, messages: Any, sampling: Any, request_id: str, act: Act) -> Action:
         self.got = sampling
-        return Action("x", malformed="no call" if parameters else None)
+        return Action("x", malformed="no call" if act.parameters else None)
 
 
 def test_a_temperature_of_a_request_is_refused_where_it_would_be_trained() -> None:
@@ -269,4 +269,5 @@ def endpoint_answer(body: dict[str, Any]) -> Action:
     policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), Echo.sampling, max_tokens=9)
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=whole))
     policy._client = policy._client.with_options(http_client=openai.DefaultAsyncHttpxClient(transport=transport))
-    return asyncio.run(policy.answer([{"role": "user", "content": "q"}], Echo.sampling, "r", {"tools": [ADD]}))
+    act = Act("solver", "0", 0, 0, as_observation("q"), None, {"tools": [ADD]})
+    return asyncio.run(policy.answer(list(act.observation), Echo.sampling, "r", act))

@@ -15,6 +15,7 @@ from marl_verl.models.chat import Chat
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Sampling
 from tests.chat_client import (
+    ACT,
     SPOKEN,
     TURNS,
     WORDS,
@@ -139,7 +140,7 @@ def test_a_stop_string_is_in_the_tokens_and_not_in_the_text(tmp_path: Path) -> N
     words = make_bpe_tokenizer(WORDS)
     ids = words.encode("so is 4 END", add_special_tokens=False)
     policy = client(tmp_path, [ids] * 5, stop=["EN"], bpe=True)
-    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r"))
+    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r", ACT))
     assert (action.text, action.stop_reason, action.response_ids) == ("so is 4 ", "stop", ids)
     assert action.stop == "EN"
     assert answer(policy, stop=None) == ("so is 4 ", "stop")
@@ -153,7 +154,7 @@ def test_a_stop_string_is_in_the_tokens_and_not_in_the_text(tmp_path: Path) -> N
 def test_a_special_token_as_stop_string_is_a_stop_token(tmp_path: Path) -> None:
     turn = client(tmp_path, []).chat.special["<|turn|>"]
     policy = client(tmp_path, [[5, turn], [5, turn]], stop=["<|turn|>", "END"])
-    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r"))
+    action = asyncio.run(policy.answer(messages("user: 2"), {}, "r", ACT))
     assert (action.stop_reason, action.stop) == ("stop", "<|turn|>")
     params = policy.client.asked[0]  # type: ignore[attr-defined]
     assert params["stop"] == ["END"]

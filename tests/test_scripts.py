@@ -12,6 +12,7 @@ from marl_verl_self_play.kuhn_poker import observation
 from marl_verl_self_play.kuhn_script import kuhn_equilibrium
 
 from marl_verl.backend.rollout.endpoint import ScriptClient
+from marl_verl.episode import Act
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 ASKED = [{"role": "user", "content": "your move"}]
@@ -20,7 +21,7 @@ ASKED = [{"role": "user", "content": "your move"}]
 def said(act: Any, seed: int | None = 7) -> str:
     client = ScriptClient("bot", "mine", act, {**SAMPLING, "repetition_penalty": 1.0})
     assert client.too_long(ASKED, None) is None
-    return asyncio.run(client.answer(ASKED, {**client.sampling, "seed": seed}, "u-0")).text
+    return asyncio.run(client.answer(ASKED, {**client.sampling, "seed": seed}, "u-0", Act("bot", "0", 0, 0, ()))).text
 
 
 def test_it_gets_the_messages_and_equal_random_numbers() -> None:

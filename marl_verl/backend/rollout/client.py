@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marl_verl.backend.rollout.context import Client, ObservationTooLong, default_sampling
-from marl_verl.episode import Action
+from marl_verl.episode import Act, Action
 from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat, before_stop, first_stop
@@ -78,12 +78,7 @@ class PolicyClient(Client):
         )
 
     async def answer(
-        self,
-        messages: Sequence[Message],
-        sampling: Mapping[str, Any],
-        request_id: str,
-        parameters: Mapping[str, Any] | None = None,
-        former: Action | None = None,
+        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
     ) -> Action:
         """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens` and `stop`.
 
@@ -91,8 +86,8 @@ class PolicyClient(Client):
         without both, as in OpenAI's API.
         """
         begun = time.monotonic()
-        asked = parameters or {}
-        prompt_ids = self.encode(messages, asked.get("tools"), former)
+        asked = act.parameters or {}
+        prompt_ids = self.encode(messages, asked.get("tools"), act.former)
         limit = sampling.get("max_tokens") or self.response_length
         stop, tokens = self.chat.stops(self.stop if sampling.get("stop") is None else sampling["stop"])
         ends = self.ends.union(tokens)

@@ -40,12 +40,7 @@ class Client(Protocol):
         return None
 
     async def answer(
-        self,
-        messages: Sequence[Message],
-        sampling: Mapping[str, Any],
-        request_id: str,
-        parameters: Mapping[str, Any] | None = None,
-        former: Action | None = None,
+        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
     ) -> Action:
         """Sample one action. ObservationTooLong if the prompt exceeds the policy's limit, MarlError without an action.
 
@@ -55,8 +50,8 @@ class Client(Protocol):
                 `stop` (None: the policy's own), `seed` unless `marl.run.repeatable` is off; other keys are passed
                 to the run's own servers.
             request_id: equal for all requests of an episode.
-            parameters: `tools`, `tool_choice`, `response_format` of the act, where set.
-            former: the action before it, whose token ids the prompt begins with if the conversation continues it.
+            act: what is asked for, of which a client reads the `parameters` (`tools`, `tool_choice`, `response_format`)
+                and the `former` action, whose token ids the prompt begins with if the conversation continues it.
         """
 
 
@@ -173,7 +168,7 @@ class PolicySamplingContext(SamplingContext):
                 async with limit:
                     # one id for all requests of an episode: verl routes them to the server with their cached prefix
                     request_id = f"{self.uid}-{session}"
-                    action = await client.answer(messages, sampling, request_id, asked or None, act.former)
+                    action = await client.answer(messages, sampling, request_id, act)
                     return with_ids(act, action) if asked else action
             except TimeoutError as error:
                 if not limit.expired():

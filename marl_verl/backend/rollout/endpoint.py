@@ -20,7 +20,7 @@ from typing import Any
 
 from marl_verl.backend.rollout.context import Client, ObservationTooLong, default_sampling
 from marl_verl.config.policy_models import endpoint_key
-from marl_verl.episode import Action
+from marl_verl.episode import Act, Action
 from marl_verl.episode.calls import perform
 from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError, nearest
@@ -65,12 +65,7 @@ class EndpointClient(Client):
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=self._key, max_retries=retries)
 
     async def answer(
-        self,
-        messages: Sequence[Message],
-        sampling: Mapping[str, Any],
-        request_id: str,
-        parameters: Mapping[str, Any] | None = None,
-        former: Action | None = None,
+        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
     ) -> Action:
         """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action.
 
@@ -79,7 +74,7 @@ class EndpointClient(Client):
         """
         from openai import omit
 
-        begun = time.monotonic()
+        begun, asked = time.monotonic(), act.parameters or {}
         limit = min(sampling.get("max_tokens") or self.max_tokens, self.max_tokens)
         beyond = {name: value for name in ("top_k", "min_p") if (value := sampling.get(name) or 0) > 0}
         stop = self.stop if sampling.get("stop") is None else sampling["stop"]
@@ -93,12 +88,12 @@ class EndpointClient(Client):
                 seed=sampling.get("seed", omit),
                 stop=list(stop) or omit,
                 extra_body=beyond or None,  # OpenAI rejects these fields; vLLM and others accept them
-                **{name: (parameters or {}).get(name, omit) for name in PASSED},
+                **{name: asked.get(name, omit) for name in PASSED},
             )
             action = _action(completion)
         seconds, cut = time.monotonic() - begun, action.tokens is not None and action.tokens >= limit
         reason = "length" if action.tool_calls and cut else action.stop_reason
-        malformed = wrong_call([call["function"] for call in action.tool_calls], parameters or {})
+        malformed = wrong_call([call["function"] for call in action.tool_calls], asked)
         malformed = CUT if action.tool_calls and reason == "length" else malformed
         return replace(
             action,
@@ -187,12 +182,7 @@ class ScriptClient(Client):
         self.sampling = default_sampling(sampling)
 
     async def answer(
-        self,
-        messages: Sequence[Message],
-        sampling: Mapping[str, Any],
-        request_id: str,
-        parameters: Mapping[str, Any] | None = None,
-        former: Action | None = None,
+        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
     ) -> Action:
         """See `Client`: a text only. MarlError where the function fails or returns no text."""
         begun, drawn = time.monotonic(), random.Random(sampling.get("seed"))
