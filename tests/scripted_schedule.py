@@ -49,7 +49,7 @@ class Runtime:
     def update(self, batch: Rows, updates: int | None) -> tuple[Rows, dict[str, float]]:
         self.log.append(f"update {'closed' if self.name in self.servers.closed else 'open'}")
         self.during(len(self.updates))
-        ages = [self.servers.version[self.name] - tag["min_global_steps"] for tag in batch.tags]
+        ages = [self.servers.version[self.name] - tag["version"] for tag in batch.tags]
         self.updates.append((list(batch.keys), ages, updates))
         padded = Rows([*batch.keys, f"pad-{self.name}-{len(self.updates)}"], [*batch.tags, {}])
         return padded, {"pg_loss": float(len(self.updates))}
@@ -126,8 +126,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
         **place,
         "rewards": {"team": float(session)},
         "team_reward": None,
-        "min_global_steps": version,
-        "max_global_steps": version,
+        "version": version,
         "response_len": 2,
         "seq_len": 4,
     }

@@ -126,7 +126,7 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
             "critics": {"one": {"policy": "one", "scope": "policy", "critic": actor}},
         }
     )
-    policy = PolicyRuntime(PolicyConfig("one"), config, store, [], [], devices)
+    policy = PolicyRuntime(PolicyConfig("one"), config, store, [], [], devices=devices)
     policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
     policy.weights = policy.workers
     critic = RayCritic("one", config, {"one": devices})

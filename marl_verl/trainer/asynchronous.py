@@ -164,7 +164,7 @@ class Asynchronous(Schedule):
             if (learner := self.learners.get(tag["policy"])) is None:
                 continue
             if row in learnt:
-                learner.buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
+                learner.buffer.add([Waiting(key, tag, int(tag["version"]))])
             else:
                 self._spent.append(key)
 

@@ -13,7 +13,7 @@ from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.forest import Ints, forest_of
 from marl_verl.backend.protocol import Rows, RowStore
 
-PADDING = {"prompt_len": 1, "response_len": 1, "seq_len": 2, "is_padding": True}  # in the tag of a padding row
+PADDING = {"response_len": 1, "seq_len": 2, "is_padding": True}  # in the tag of a padding row
 
 
 def arranged(

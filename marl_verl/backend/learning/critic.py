@@ -68,8 +68,7 @@ class Critic(TrainingWorkers):
         engine = critic.engine
         engine.use_dynamic_bsz = critic.use_dynamic_bsz
         engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
-        engine.micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
-        engine.infer_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
+        engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
         config = TrainingWorkerConfig(
             model_type="value_model",
             model_config=critic.model,

@@ -77,9 +77,7 @@ class PolicyClient(Client):
             f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy)"
         )
 
-    async def answer(
-        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
-    ) -> Action:
+    async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens` and `stop`.
 
         The token ids of an action include what ended it: a stop token, or the tokens of a stop string. Its text is

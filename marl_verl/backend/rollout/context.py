@@ -39,9 +39,7 @@ class Client(Protocol):
         """Why a conversation exceeds the policy's limit; None if it does not, or only its server knows."""
         return None
 
-    async def answer(
-        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
-    ) -> Action:
+    async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """Sample one action. ObservationTooLong if the prompt exceeds the policy's limit, MarlError without an action.
 
         Args:

@@ -64,9 +64,7 @@ class EndpointClient(Client):
         self._key = endpoint_key(name, endpoint) if key is None else key
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=self._key, max_retries=retries)
 
-    async def answer(
-        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
-    ) -> Action:
+    async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action.
 
         The calls of a completion that reached the token limit are malformed: a server may have parsed a call that was
@@ -90,19 +88,9 @@ class EndpointClient(Client):
                 extra_body=beyond or None,  # OpenAI rejects these fields; vLLM and others accept them
                 **{name: asked.get(name, omit) for name in PASSED},
             )
-            action = _action(completion)
-        seconds, cut = time.monotonic() - begun, action.tokens is not None and action.tokens >= limit
-        reason = "length" if action.tool_calls and cut else action.stop_reason
-        malformed = wrong_call([call["function"] for call in action.tool_calls], asked)
-        malformed = CUT if action.tool_calls and reason == "length" else malformed
-        return replace(
-            action,
-            seconds=seconds,
-            stop_reason=reason,
-            malformed=malformed,
-            tool_calls=[] if malformed else action.tool_calls,
-            stop=action.stop if action.stop in stop else None,
-        )
+            action = _action(completion, asked, limit)
+        stopped_by = action.stop if action.stop in stop else None
+        return replace(action, seconds=time.monotonic() - begun, stop=stopped_by)
 
 
 def reach(name: str, endpoint: Endpoint) -> None:
@@ -152,7 +140,7 @@ def _too_long(code: object, reply: str) -> bool:
     )
 
 
-def _action(completion: Any) -> Action:
+def _action(completion: Any, asked: Mapping[str, Any], limit: int) -> Action:
     """The action of a chat completion, whose schema the package does not check; `stop` is vLLM's stop text."""
     try:
         choice = completion.choices[0]
@@ -162,12 +150,16 @@ def _action(completion: Any) -> Action:
     except (AttributeError, IndexError, TypeError) as error:
         raise MarlError(f"not a chat completion: {completion!r:.200}. Check that the url ends in /v1.") from error
     tokens = getattr(getattr(completion, "usage", None), "completion_tokens", None)
+    tokens = tokens if isinstance(tokens, int) else None
+    reason = "length" if calls and tokens is not None and tokens >= limit else choice.finish_reason
+    malformed = CUT if calls and reason == "length" else wrong_call(calls, asked)
     return Action(
         # none: a refusal, a tool call, or reasoning up to the token limit
         text=message.content if isinstance(message.content, str) else "",
-        stop_reason=choice.finish_reason,
-        tokens=tokens if isinstance(tokens, int) else None,
-        tool_calls=as_tool_calls(calls),
+        stop_reason=reason,
+        tokens=tokens,
+        tool_calls=[] if malformed else as_tool_calls(calls),
+        malformed=malformed,
         # vLLM has called it both names
         reasoning=getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None),
         stop=getattr(choice, "stop_reason", None),
@@ -181,9 +173,7 @@ class ScriptClient(Client):
         self.whose, self.act = f"script '{script}' of policy '{policy}'", act
         self.sampling = default_sampling(sampling)
 
-    async def answer(
-        self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str, act: Act
-    ) -> Action:
+    async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """See `Client`: a text only. MarlError where the function fails or returns no text."""
         begun, drawn = time.monotonic(), random.Random(sampling.get("seed"))
         try:

@@ -28,18 +28,12 @@ class Row(NamedTuple):
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
-    """A row's tag: what verl and an update read of a row without its tensors."""
-    prompt, response = len(turn.action.prompt_ids), turn.action.length  # for an endpoint: 0 and the server's count
-    version = turn.action.version if turn.action.version is not None else step - 1
+    """A row's tag: what an update reads of a row without its tensors."""
+    length = turn.action.length  # for an endpoint, which has no ids, the server's count
     return {
-        "status": "success",
-        "prompt_len": prompt,
-        "response_len": response,
-        "seq_len": prompt + response,
-        "global_steps": step,
-        "min_global_steps": version,
-        "max_global_steps": version,
-        "uid": turn.uid,
+        "response_len": length,
+        "seq_len": len(turn.action.prompt_ids) + length,
+        "version": turn.action.version if turn.action.version is not None else step - 1,
         "policy": turn.policy,
         DIFFERS_AT: turn.differs_at,
     }

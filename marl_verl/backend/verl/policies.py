@@ -49,7 +49,9 @@ class RayPolicies(Policies):
         critics = Critics(config, team, store, lambda name, config: RayCritic(name, config, devices))
 
         def trained(policy: PolicyConfig, group: list[Any]) -> PolicyRuntime:
-            return PolicyRuntime(policy, config, store, critics.beside(policy.name), group, devices[policy.name])
+            return PolicyRuntime(
+                policy, config, store, critics.beside(policy.name), group, devices=devices[policy.name]
+            )
 
         runtimes = runtimes_of(team, lambda policy: FrozenRuntime(policy, config, devices[policy.name]), trained)
         super().__init__(runtimes, critics)
@@ -72,17 +74,10 @@ class RayPolicies(Policies):
 class PolicyRuntime(LearningPolicy, Servers):
     """A trained policy."""
 
-    def __init__(
-        self,
-        policy: PolicyConfig,
-        config: DictConfig,
-        store: RowStore,
-        critics: Sequence[Critic],
-        group: list[PolicyRuntime],
-        devices: Devices,
-    ) -> None:
+    def __init__(self, policy: PolicyConfig, config: DictConfig, *others: Any, devices: Devices) -> None:
+        """`others`: store, critics and group, as of `LearningPolicy`."""
         Servers.__init__(self, policy, config, devices)
-        LearningPolicy.__init__(self, policy, config, store, critics, group)
+        LearningPolicy.__init__(self, policy, config, *others)
         self.lock = devices.lock(self.group[0].name)
 
     def start(self) -> None:
