@@ -14,6 +14,7 @@ from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.advantage.rows import concat
 from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
 from marl_verl.config.schedule import filter_of, settings_of
+from marl_verl.errors import MarlError
 
 ZERO = 1e-9  # an advantage up to this size is the rounding of 0
 
@@ -170,7 +171,10 @@ class Sampling:
 
 def in_key_order(done: Sequence[Done]) -> tuple[Rows, RowTable]:
     """The rows of finished tasks, and their table, both in key order. MarlError without rows."""
-    table = concat([share.table for share in done if share.table is not None])
+    tables = [share.table for share in done if share.table is not None]
+    if not tables:
+        raise MarlError("every attempt of the step failed: there are no rows to learn from")
+    table = concat(tables)
     tags = {key: tag for share in done for key, tag in zip(share.rows.keys, share.rows.tags, strict=True)}
     keys = table.keys()
     return Rows(keys, [tags[key] for key in keys]), table
