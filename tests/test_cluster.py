@@ -58,23 +58,6 @@ def test_no_cluster_at_the_address_is_reported_at_once() -> None:
         connect(f"127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize(("token", "message"), [(False, "no token for it"), (True, "another token than it")])
-def test_a_refused_connection_names_the_token(
-    token: bool, message: str, home: Path, head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def init(**_: Any) -> None:
-        raise ConnectionError("Failed to connect to Ray cluster")
-
-    monkeypatch.setattr("ray.init", init)
-    if token:
-        save_token(home)
-    send_token()
-    with pytest.raises(
-        MarlError, match=rf"does not accept this machine, which has {message}. Copy ~/.ray/auth_token from its"
-    ):
-        connect(head)
-
-
 def _free(name: str, namespace: str) -> None:
     raise ValueError(f"Failed to look up actor with name '{name}'")
 

@@ -75,12 +75,9 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
     """Start the slow parts concurrently: TransferQueue, policies, and where possible the rollout workers."""
     import transfer_queue as tq
 
-    from marl_verl.backend.verl import verl_plugin
     from marl_verl.backend.verl.policies import RayPolicies
     from marl_verl.backend.verl.rollouts import QueueStore, RayRollouts
 
-    if not verl_plugin.LOADED:
-        raise MarlError("verl did not load marl-verl's plugin. Install marl-verl: pip install -e .")
     store = QueueStore()
     policies = RayPolicies(config, team_of(config), store)
     emit("phase", name="starting policies")
