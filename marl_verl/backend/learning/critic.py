@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
 from marl_verl.backend.runtime import TrainingWorkers
 from marl_verl.config.loss import updates_per_batch
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 
@@ -208,18 +208,20 @@ class Critics:
         return {name: rows for name, rows in parts.items() if rows}
 
 
-def _check_tokenizer(runtime: Critic, policy: Any) -> None:
-    """Raise MarlError if a critic's vocabulary differs from its policy's, whose token ids it reads."""
+@check
+def _check_tokenizer(runtime: Critic, policy: Any) -> Iterator[str]:
+    """MarlError if a critic's vocabulary differs from its policy's, whose token ids it reads."""
     model = runtime.config.model
     paths = [str(part.tokenizer_path or part.path) for part in (model, policy)]
     if paths[0] == paths[1]:
         return
     ours, theirs = (hf_tokenizer(path, trust_remote_code=bool(model.trust_remote_code)).get_vocab() for path in paths)
     if ours != theirs:
-        raise MarlError(
-            f"the critic of policy '{runtime.policy}' must have the policy's vocabulary, but those of '{paths[0]}' and "
-            f"'{paths[1]}' differ. Set marl.critic.model.path to a model of the same family, or leave it out."
+        problem = (
+            f"the critic of policy '{runtime.policy}' must have the policy's vocabulary, but those of '{paths[0]}'"
         )
+        remedy = "Set marl.critic.model.path to a model of the same family, or leave it out"
+        yield f"{problem} and '{paths[1]}' differ. {remedy}."
 
 
 def _rows(observations: Sequence[Ids]) -> TensorDict:

@@ -17,7 +17,7 @@ from marl_verl.backend.verl.watch import Watch, queue_actors
 from marl_verl.config.hardware import cpu_run, on_gpu, ray_address
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 from marl_verl.events import SCRATCH_VARIABLE, Phases, emit
 from marl_verl.files import SAFE_PATH
 
@@ -149,16 +149,17 @@ def safe_job() -> dict[str, Any]:
     return {"job_config": job}
 
 
-def check_slots(config: Any) -> None:
-    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever; and if the
-    run would leave the accelerators of a cluster idle."""
+@check
+def check_slots(config: Any) -> Iterator[str]:
+    """MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever; and if the run
+    would leave the accelerators of a cluster idle."""
     import ray
 
     pools, nodes = _pools(config), [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # Ray adds `accelerator_type:NAME` to the resources of nodes with a real accelerator; `GPU` may be a logical one
     real = any(name.startswith("accelerator_type:") for node in nodes for name in node)
     if ray_address(config) and real and not on_gpu(config):
-        raise MarlError("the Ray cluster has accelerators, and this machine has none: add hardware=gpu to the command")
+        yield "the Ray cluster has accelerators, and this machine has none: add hardware=gpu to the command"
     check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
     check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
 
