@@ -13,7 +13,8 @@ from marl_verl_games import log
 from marl_verl_games.game import Played, play
 from marl_verl_games.game_workflows import PLANNER, GamePlayer, GameWorkflow, game_of
 from marl_verl_games.lists import printed
-from marl_verl_math.python_tool import program_in, run_python
+from marl_verl_math.answers import program_in
+from marl_verl_sandbox import run_python
 
 from marl_verl import Task
 from marl_verl.episode import Team

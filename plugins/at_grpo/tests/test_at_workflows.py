@@ -14,7 +14,7 @@ from marl_verl_games.board import WORDS, Board
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
 from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import PlannerExecutor
-from marl_verl_math.python_tool import run_python
+from marl_verl_sandbox import run_python
 from marl_verl_testing import ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task

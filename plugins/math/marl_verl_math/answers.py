@@ -1,4 +1,4 @@
-r"""Final answers in mathematical texts: the last `\boxed{...}`, or the last number."""
+r"""What mathematical texts answer: the last `\boxed{...}`, the last number, or the last program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 _BOX = re.compile(r"\\f?boxed(?:\s*(?P<brace>\{)|(?![a-zA-Z])\s*)")
 _FORMULA = re.compile(r"[^$\n]*?(?=\$|\\\)|\\\]|\n|$)")
 _WORD = re.compile(r"[-+]?[\d.\\(][^\s$]*")
+_PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
 
 
@@ -38,13 +40,13 @@ def _in_formula(before: str) -> bool:
     return opened or before.replace("$$", "$").count("$") % 2 == 1
 
 
-def last_number(text: str) -> str | None:
-    """The last number of a text; None without one."""
-    numbers = _NUMBER.findall(text)
-    return numbers[-1] if numbers else None
-
-
 def stated(text: str) -> str | None:
     r"""The answer that a text gives: the last `\boxed{...}`, or else its last number. None for an empty box."""
     box = boxed(text)
-    return last_number(text) if box is None else box or None
+    return (box if box is not None else next(reversed(_NUMBER.findall(text)), None)) or None
+
+
+def program_in(text: str) -> str | None:
+    """The last fenced block of a text, ```python ... ```; None without one."""
+    blocks = _PROGRAM.findall(text)
+    return str(blocks[-1]) if blocks and blocks[-1].strip() else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from marl_verl.errors import MarlError
 from marl_verl.tasks import Fields, PublicTasks, Task
 from marl_verl_math.answers import boxed
 from marl_verl_math.matcher import same
@@ -37,28 +36,19 @@ class MathTasks(PublicTasks):
         return Task(task.id, task.prompt, {**task.data, "answer": marked(text) or text})
 
     async def score(self, task: Task, answer: Any) -> float:
-        """1 if the final answer is equal to the task's, else 0. MarlError: another form of answer, or a task without
-        one."""
+        """1 if the final answer is equal to the task's, else 0. MarlError for a task without an answer."""
         return await right(task, final(answer))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if there is a final answer, right or not, else 0. MarlError for another form of answer."""
+        """1 if there is a final answer, right or not, else 0."""
         return float(bool(final(answer)))
 
 
-def final(answer: Any) -> str | None:
-    """The final answer of a team; None without one. MarlError for another form of answer."""
+def final(answer: str | Answers) -> str | None:
+    """The final answer of a team; None without one."""
     if isinstance(answer, str):
         return boxed(answer)
-    answers = checked(answer)
-    return answers[-1][1] if answers else None
-
-
-def checked(answer: Any) -> Answers:
-    """Check the form of a list of answers."""
-    if isinstance(answer, list) and all(isinstance(entry, list) and len(entry) == 2 for entry in answer):
-        return answer
-    raise MarlError(f"math scores a text, or a list of [agent, answer], got {answer!r:.60}")
+    return answer[-1][1] if answer else None
 
 
 async def right(task: Task, answer: str | None) -> float:
@@ -68,8 +58,4 @@ async def right(task: Task, answer: str | None) -> float:
 
 def truth(task: Task) -> str:
     """The task's answer. MarlError without one."""
-    answer = task.data.get("answer")
-    number = isinstance(answer, int | float) and not isinstance(answer, bool) and answer == answer
-    if not (number or (isinstance(answer, str) and answer.strip())):
-        raise MarlError(f"task '{task.id}' has no answer: its data must be {{\"answer\": text}}, got {task.data!r:.60}")
-    return str(answer)
+    return Fields(task.data, f"the data of task '{task.id}'").text("answer")

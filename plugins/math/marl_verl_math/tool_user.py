@@ -6,16 +6,18 @@ agree; each is rewarded for its own answer. The wording of the prompts is our ow
 
 from __future__ import annotations
 
+from marl_verl_sandbox import run_python
+
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError
 from marl_verl.options import Positive
-from marl_verl_math.answers import stated
+from marl_verl_math.answers import program_in, stated
 from marl_verl_math.matcher import same
-from marl_verl_math.python_tool import program_in, run_python
-from marl_verl_math.tasks import Answers, checked, right
+from marl_verl_math.tasks import Answers, right
 
 TOOL_USER, REASONER = "tool-user", "reasoner"
+PROGRAM = "Write a Python program in a ```python block that computes the answer and prints it last."
 BOXED = "Reason step by step, and end with the final answer as \\boxed{...}."
 
 
@@ -25,7 +27,7 @@ async def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
     Raises:
         MarlError: the episode's answer has no entry for this act (a sampler whose states have no answer).
     """
-    own = [answer for agent, answer in checked(episode.answer or []) if agent == turn.agent]
+    own = [answer for agent, answer in episode.answer or [] if agent == turn.agent]
     if turn.turn >= len(own):
         raise MarlError(f"the team's answers have none of turn {turn.turn} of agent '{turn.agent}'")
     return -0.1 if own[turn.turn] is None else await right(task, own[turn.turn])
@@ -45,10 +47,7 @@ class ToolUserReasoner(Workflow):
         answers: Answers = []
         before = ""
         for _ in range(self.turns):
-            action = await team[TOOL_USER].act(
-                f"{task.prompt}\n\n{before}Write a Python program in a ```python block that computes the answer and "
-                "prints it last."
-            )
+            action = await team[TOOL_USER].act(f"{task.prompt}\n\n{before}{PROGRAM}")
             program, printed = program_in(action.text), "(no program)"
             if program is not None:
                 printed = await team[TOOL_USER].call(run_python, program)
@@ -58,10 +57,7 @@ class ToolUserReasoner(Workflow):
             answers.append([TOOL_USER, computed])
             team.propose(list(answers))
             shown = f"{task.prompt}\n\n{before}A program printed:\n{printed}\nIt may be wrong. {BOXED}"
-            action = await team[REASONER].act(shown)
-            answer = stated(action.text)
-            if answer is None:
-                team.invalid(action, "no answer")
+            answer = await _reasoned(team, shown)
             answers.append([REASONER, answer])
             team.propose(list(answers))
             if answer is not None and computed is not None and await team.call(same, answer, computed):
@@ -75,8 +71,13 @@ class OneReasoner(Workflow):
 
     async def run(self, task: Task, team: Team) -> Answers:
         """Return its answer."""
-        action = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
-        answer = stated(action.text)
-        if answer is None:
-            team.invalid(action, "no answer")
-        return [[REASONER, answer]]
+        return [[REASONER, await _reasoned(team, f"{task.prompt}\n\n{BOXED}")]]
+
+
+async def _reasoned(team: Team, seen: str) -> str | None:
+    """The reasoner's answer; None, and its action marked invalid, without one."""
+    action = await team[REASONER].act(seen)
+    answer = stated(action.text)
+    if answer is None:
+        team.invalid(action, "no answer")
+    return answer

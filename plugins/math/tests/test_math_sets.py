@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from marl_verl_math import matcher
 from marl_verl_math.answers import boxed, stated
 from marl_verl_math.matcher import same
@@ -29,42 +27,23 @@ DAPO = (
 )
 STEPS = "1 + 1 = ?\n\nLet's think step by step and output the final answer within \\boxed{}."
 OLYMPIAD = {
-    "id": 1606,
     "question": "Solve $x^2 = 4$.",
-    "solution": ["..."],
     "final_answer": ["$2,-2$"],
     "context": None,
     "image_1": None,
-    "is_multiple_answer": True,
-    "unit": None,
-    "answer_type": "Numerical",
     "question_type": "Open-ended",
-    "subfield": "Algebra",
 }
 ROWS: list[tuple[str, dict[str, Any], str, str]] = [  # set, row, problem, answer
     (
         "dapo-math-17k",
         {
-            "data_source": "math_dapo",
             "prompt": [{"content": DAPO, "role": "user"}],
-            "ability": "MATH",
             "reward_model": {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"},
-            "extra_info": {"index": "9a9b6eb4"},
         },
         "1 + 1 = ?",
         "2",
     ),
-    (
-        "dapo-filter",
-        {
-            "prompt": [{"content": STEPS, "role": "user"}],
-            "ability": "MATH",
-            "reward_model": {"ground_truth": "2", "style": "rule"},
-        },
-        "1 + 1 = ?",
-        "2",
-    ),
-    ("dapo-math-17k", {"prompt": STEPS, "reward_model": {"ground_truth": "2"}}, "1 + 1 = ?", "2"),
+    ("dapo-filter", {"prompt": STEPS, "reward_model": {"ground_truth": "2"}}, "1 + 1 = ?", "2"),
     ("polaris-53k", {"problem": "Half?", "answer": "\\frac{1}{2}", "difficulty": "3/8"}, "Half?", "\\frac{1}{2}"),
     (
         "math",
@@ -75,28 +54,19 @@ ROWS: list[tuple[str, dict[str, Any], str, str]] = [  # set, row, problem, answe
     ("gsm8k", {"question": "Eggs?", "answer": "2 * 3 = <<2*3=6>>6.\n#### 1,006"}, "Eggs?", "1,006"),
     (
         "aime24",
-        {"id": 60, "problem": "Walk?", "solution": "so \\boxed{204}", "answer": "204", "url": "", "year": "2024"},
+        {"ID": "2024-I-1", "Problem": "Walk?", "Solution": "so \\boxed{204}", "Answer": 204, "url": ""},
         "Walk?",
         "204",
     ),
-    ("aime24", {"ID": "2024-I-1", "Problem": "Walk?", "Solution": "s", "Answer": 204}, "Walk?", "204"),
     ("aime25", {"problem": "Bases?", "answer": "70", "id": "0"}, "Bases?", "70"),
     (
         "math-500",
-        {
-            "problem": "Polar?",
-            "solution": "s",
-            "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
-            "subject": "Precalculus",
-            "level": 2,
-            "unique_id": "test/precalculus/807.json",
-        },
+        {"problem": "Polar?", "solution": "s", "answer": "\\left( 3, \\frac{\\pi}{2} \\right)", "level": 2},
         "Polar?",
         "\\left( 3, \\frac{\\pi}{2} \\right)",
     ),
     ("amc23", {"id": 0, "question": "Cities?", "answer": "27.0", "url": ""}, "Cities?", "27.0"),
     ("minerva", {"question": "Each layer?", "answer": "3.0e-7"}, "Each layer?", "3.0e-7"),
-    ("olympiadbench", OLYMPIAD, "Solve $x^2 = 4$.", "2,-2"),
     (
         "olympiadbench",
         {**OLYMPIAD, "context": "Let x be real.", "final_answer": ["$2$", "$-2$"]},
@@ -152,7 +122,7 @@ def test_a_solution_without_a_marked_answer_is_no_answer(tmp_path: Path) -> None
 def test_a_task_without_an_answer_is_refused(tmp_path: Path, answer: Any) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"id": "a", "prompt": "2 + 2?", "data": {"answer": answer}}))
-    with pytest.raises(MarlError, match="task 'a' has no answer"):
+    with pytest.raises(MarlError, match="the data of task 'a': field 'answer' must be a text"):
         MathTasks().read(path, "train")
     path.write_text(json.dumps({"question": "2 + 2?", "answer": answer}))
     with pytest.raises(MarlError, match="field 'answer'"):
@@ -177,50 +147,33 @@ def test_the_answer_is_what_the_last_whole_box_has(text: str, found: str | None)
     assert boxed(text) == found
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (r"so \boxed{\frac{1}{2}} or better \boxed{x^{2}}", "x^{2}"),
-        ("3 apples and 1,204 pears", "1,204"),
-        ("no idea", None),
-    ],
-)
-def test_the_answer_of_a_text(text: str, found: str | None) -> None:
-    assert stated(text) == found
+def test_the_answer_of_a_text_is_its_box_or_its_last_number() -> None:
+    texts = (r"3, so \boxed{x^{2}} in 4 steps", "3 apples and 1,204 pears", "no idea", r"12, \boxed{}")
+    assert [stated(text) for text in texts] == ["x^{2}", "1,204", None, None]
 
 
 EQUAL = [
     (r"\frac{1}{2}", "0.5"),
-    (r"\frac12", "0.5"),
-    ("-1/2", r"-\frac{1}{2}"),
     ("1,000", "1000.0"),
     (r"2\sqrt{2}", r"\sqrt{8}"),
     ("(x+1)^2", "x^2+2x+1"),
-    (r"\{1,2\}", r"\{2,1\}"),
     (r"\pm 2", "2,-2"),
-    (r"(-\infty,3)\cup(3,\infty)", r"(-\infty, 3) \cup (3, \infty)"),
     (r"50\%", "50"),
-    ("$x = 7$", "7"),
     (r"5 \text{ cm}", "5"),
     (r"\text{(C)}", "C"),
-    (r"1.5 \times 10^{3}", "1500"),
     # mixed numbers
     ("2 2/3", "8/3"),
     (r"2\frac{2}{3}", r"\frac{8}{3}"),
-    (r"-2\tfrac{2}{3}", "-8/3"),
     (r"(2\frac{1}{2}, 3)", "(5/2, 3)"),
     (r"2\frac{1}{2}\pi", r"\frac{5\pi}{2}"),
     (r"5\frac{1}{2}\%", "5.5"),
-    (r"3 - 2\frac{1}{2}", "0.5"),
     (r"2\cdot\frac{2}{3}", r"\frac{4}{3}"),
     (r"x^2\frac{1}{3}", r"\frac{x^2}{3}"),
     (r"\frac{1}{2}\frac{1}{3}", "1/6"),
     # separators
     (r"10\,000", "10000"),
     (r"10{,}000", "10000"),
-    (r"10\ 000", "10,000"),
     ("10 000", "10000"),
-    (r"10,\!000", "10000"),
     ("10\u202f000", "10000"),
     (r"-1\,234\,567.5", "-1234567.5"),
     (r"(1\,000, 2)", "(1000,2)"),
@@ -232,33 +185,24 @@ EQUAL = [
     ("2^{-98}", r"\frac{1}{2^{98}}"),
     (r"(2^{-98}, 1)", r"(1/2^{98}, 1)"),
     (r"\frac{1}{2^{98}}x", "2^{-98}x"),
-    ("1/2006!", r"\frac{1}{2006!}"),
-    (r"2^{2006}", r"4^{1003}"),
     ("3.0e-7", r"3\times 10^{-7}"),
     ("0.333333", "1/3"),
     (r"\sqrt{2}\sqrt{3}-\sqrt{6}", "0"),
     ("A", r"\text{(A)}"),
 ]
 DIFFERENT = [
-    ("1/2", "2"),
     ("", "0"),
-    ("5", "6"),
     ("(1,234)", "1234"),
     ("0.333", "1/3"),
     ("1.0001", "1"),
     ("10", "10^{10}"),
-    (r"\sqrt2", "1.41"),
-    ("[0,1]", "(0,1)"),
-    (r"\{1,2\}", r"\{1,3\}"),
     ("42 or 43", "42"),
-    ("42 apples and 7", "42"),
     (r"2\frac{2}{3}", r"\frac{4}{3}"),
     (r"-2\frac{1}{2}", "-1.5"),
     (r"2\cdot\frac{2}{3}", "8/3"),
     ("2, 2/3", "8/3"),
     (r"x_2\frac{1}{2}", "5/2"),
     (r"1\,2", "12"),
-    (r"10\,00", "1000"),
     ("10.000", "10000"),
     (r"1,\,234", "1234"),
     ("100, 200", "100200"),
@@ -268,13 +212,10 @@ DIFFERENT = [
     ("10^{-20}", "0"),
     ("1+10^{-20}", "1"),
     ("10^{100}", "10^{100}+1"),
-    ("-2^{-98}", "2^{-98}"),
     (r"(2^{-98}, 1)", r"(2^{-99}, 1)"),
     ("2^{-98}x", "2^{-99}x"),
     (r"\begin{pmatrix}2^{-98}\\1\end{pmatrix}", r"\begin{pmatrix}2^{-99}\\1\end{pmatrix}"),
-    ("e^{-300}", "e^{-301}"),
     (r"\log(1+2^{-98})", r"\log(1+2^{-99})"),
-    (r"\sqrt{2}\cdot10^{-20}", r"\sqrt{3}\cdot10^{-20}"),
     ("0.0000123456", "0.0000123457"),
     (r"10^{-20} \text{ kg}", r"10^{-21} \text{ kg}"),
     ("A", "An"),
@@ -293,13 +234,6 @@ def test_equal_answers(one: str, other: str) -> None:
 def test_different_answers(one: str, other: str) -> None:
     assert not asyncio.run(same(one, other))
     assert not asyncio.run(same(other, one))
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.fractions(min_value=-(10**6), max_value=10**6, max_denominator=1000))
-def test_a_fraction_is_itself_in_each_notation(value: Any) -> None:
-    top, bottom = value.numerator, value.denominator
-    assert asyncio.run(same(f"{top * 3}/{bottom * 3}", rf"$\frac{{{top}}}{{{bottom}}}$"))
 
 
 @pytest.mark.parametrize("endless", ["9^{9^{9}}", "100000000!", "(" * 300 + "1" + ")" * 300])

@@ -12,7 +12,7 @@ from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.algo.sampling import Independent
 
 TASKS = MathTasks()
@@ -32,9 +32,7 @@ def test_a_rejected_solution_is_mended() -> None:
     assert score(TASK, run.answer) == 1.0
     assert WRONG in shown(run.turns[1][0])
     seen = shown(run.turns[2][0])
-    assert TASK.prompt in seen
-    assert WRONG in seen
-    assert REJECT in seen
+    assert all(part in seen for part in (TASK.prompt, WRONG, REJECT))
 
 
 def test_an_approved_solution_is_the_answer() -> None:
@@ -71,10 +69,7 @@ def test_role_rewards_by_hand() -> None:
         ([WRONG, WRONG], APPROVE, [0.0, 0.0]),
         ([RIGHT, WRONG], APPROVE, [1.0, 1.0]),
         (["5/6", "\\boxed{}"], REJECT, [-0.1, 1.0, -0.1]),
-        ([RIGHT, RIGHT], "approve", [1.0, -0.1]),
-        (["\\boxed{0.8333333333}", RIGHT], REJECT, [1.0, 0.0, 1.0]),
         (["\\boxed{\\frac{10}{12}}", WRONG], "<verify>both</verify>", [1.0, -0.1]),
-        (["\\boxed{5}", "\\boxed{9^{9^{9}}}"], REJECT, [0.0, 1.0, 0.0]),
         (["", RIGHT], "<verify>approve</verify><verify>reject</verify>", [-0.1, -0.1]),
     ):
         policy = ScriptedPolicy({"solver": solutions, "verifier": reviews})
@@ -87,14 +82,6 @@ def test_role_rewards_by_hand() -> None:
 
 
 SUMS = BoxedSums(largest=9)
-
-
-def test_tasks_are_reproducible_and_splits_disjoint() -> None:
-    train, test = SUMS.generate("train", 60, 1), SUMS.generate("test", 5, 1)
-    assert train == SUMS.generate("train", 60, 1)
-    assert not {task.id for task in train} & {task.id for task in test}
-    with pytest.raises(MarlError, match=r"Set marl\.task\.test_size to at most"):
-        SUMS.generate("test", 100, 1)
 
 
 def test_the_tiny_workflow() -> None:
@@ -111,20 +98,13 @@ def test_the_tiny_workflow() -> None:
 
 
 def test_the_kit_checks_the_tiny_tasks() -> None:
-    check_task(
-        BoxedSums(largest=9), lambda task: [f"\\boxed{{{task.data['answer']}}}", "\\boxed{-1}", "7", ""], count=4
-    )
+    check_task(SUMS, lambda task: [f"\\boxed{{{task.data['answer']}}}", "\\boxed{-1}", "7", ""], count=4)
 
 
 # The tool user and the reasoner: when they stop, what they are shown, and the reward of each act
 
 
 SUM = Task("sum", "What is 6 * 7?", {"answer": "42"})
-SCORES = MathTasks()
-
-
-def score_tools(task: Task, answer: Any) -> float:
-    return asyncio.run(SCORES.score(task, answer))
 
 
 def printing(answer: str) -> str:
@@ -138,7 +118,7 @@ def test_it_is_over_as_soon_as_program_and_reasoner_agree() -> None:
     seen = [shown(act) for act, _ in run.turns]
     assert "printed:\n41\n" in seen[1]
     assert "a program answered 41, and the reasoner 42" in seen[2]
-    assert score_tools(SUM, run.answer) == 1.0
+    assert score(SUM, run.answer) == 1.0
 
 
 def test_a_team_that_never_agrees_answers_after_the_last_turn() -> None:
@@ -146,7 +126,7 @@ def test_a_team_that_never_agrees_answers_after_the_last_turn() -> None:
     run = check_workflow(ToolUserReasoner(turns=2), SUM, policy)
     assert run.answer == [[TOOL_USER, None], [REASONER, "41"]] * 2
     assert set(run.invalid.values()) == {"no program that prints an answer"}
-    assert score_tools(SUM, run.answer) == 0.0
+    assert score(SUM, run.answer) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -162,6 +142,6 @@ def test_a_team_that_never_agrees_answers_after_the_last_turn() -> None:
 def test_each_act_is_rewarded_for_its_own_answer(program: str, answer: str, rewards: list[float]) -> None:
     policy = ScriptedPolicy({TOOL_USER: program, REASONER: answer})
     given = {TOOL_USER: own_answer, REASONER: own_answer}
-    context = ScriptedContext(ToolUserReasoner(turns=1), SUM, policy, tasks=SCORES, rewards=given)
+    context = ScriptedContext(ToolUserReasoner(turns=1), SUM, policy, tasks=TASKS, rewards=given)
     sample = asyncio.run(Independent(1).sample(context))
     assert [turn.rewards["role"] for turn in sample.turns] == rewards

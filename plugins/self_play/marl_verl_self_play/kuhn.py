@@ -6,11 +6,8 @@ Three cards J < Q < K, one for each player; both put in 1 chip. A history is the
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import permutations, product
-
-from marl_verl.errors import MarlError
 
 CARDS = ("J", "Q", "K")
 DEALS: tuple[tuple[str, str], ...] = tuple((one, two) for one, two in permutations(CARDS, 2))
@@ -27,67 +24,45 @@ def legal_moves(history: str) -> tuple[str, str]:
     return ("fold", "call") if history.endswith("b") else ("check", "bet")
 
 
-def payoff(deal: tuple[str, str], history: str) -> int:
-    """Chips that the first player wins (the second loses them) in a finished game. MarlError if it is not finished."""
-    if history not in ENDS:
-        raise MarlError(f"Kuhn Poker: the game is not finished after '{history}'. A finished one is one of {ENDS}.")
-    if history == "bp":
-        return 1
-    if history == "pbp":
-        return -1
+def payoff(deal: Sequence[str], history: str) -> int:
+    """Chips that the first player wins (the second loses them) in a finished game."""
+    if history.endswith("bp"):
+        return 1 if history == "bp" else -1
     stake = 2 if history.endswith("bb") else 1
     return stake if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -stake
 
 
 def equilibrium(alpha: float = 0.0) -> dict[str, float]:
-    """A Nash equilibrium: all have alpha = P(the first player bets a J), from 0 to 1/3. MarlError for another alpha."""
-    if not 0 <= alpha <= 1 / 3:
-        raise MarlError(f"alpha must be from 0 to 1/3, got {alpha}")
+    """A Nash equilibrium: all have alpha = P(the first player bets a J), from 0 to 1/3."""
     first = {"J": alpha, "Q": 0.0, "K": 3 * alpha, "Jpb": 0.0, "Qpb": alpha + 1 / 3, "Kpb": 1.0}
     return {**first, "Jp": 1 / 3, "Qp": 0.0, "Kp": 1.0, "Jb": 0.0, "Qb": 1 / 3, "Kb": 1.0}
 
 
 def value(strategy: Strategy) -> float:
-    """Expected chips of the first player if both play by `strategy`, over the six deals. -1/18 in equilibrium.
-
-    Raises:
-        MarlError: an information set has no probability from 0 to 1.
-    """
-    for name in (*INFORMATION_SETS[0], *INFORMATION_SETS[1]):
-        if name not in strategy or not 0 <= strategy[name] <= 1:
-            found = strategy.get(name)
-            raise MarlError(f"strategy['{name}'] must be the probability of a bet or call, 0 to 1, got {found}")
-    return _value(strategy)
+    """Expected chips of the first player if both play by `strategy`, over the six deals. -1/18 in equilibrium."""
+    return sum(_from(strategy, deal, "") for deal in DEALS) / len(DEALS)
 
 
 def best_response(strategy: Strategy, player: int) -> tuple[float, dict[str, float]]:
     """(expected chips of `player`, the pure strategy that gets them), the best against `strategy` of the other player.
 
-    All 2^6 pure strategies are tried. MarlError as in `value`.
+    All 2^6 pure strategies are tried.
 
     Args:
         player: 0 for the first player, 1 for the second.
     """
-    value(strategy)  # checks it
-    best, chosen = -math.inf, {}
-    for moves in product((0.0, 1.0), repeat=len(INFORMATION_SETS[player])):
-        pure = dict(zip(INFORMATION_SETS[player], moves, strict=True))
-        found = _value({**strategy, **pure}) * (1 if player == 0 else -1)
-        if found > best:
-            best, chosen = found, pure
-    return best, chosen
+    names, sign = INFORMATION_SETS[player], (1, -1)[player]
+    strategies = (dict(zip(names, moves, strict=True)) for moves in product((0.0, 1.0), repeat=len(names)))
+    values = ((sign * value({**strategy, **pure}), pure) for pure in strategies)
+    return max(values, key=lambda pair: pair[0])
 
 
 def exploitability(strategy: Strategy) -> float:
     """Mean of what the two best responses win against `strategy`, in chips per game; 0 only in equilibrium.
 
-    (max_1 u_1(s_1, strategy) + max_2 u_2(strategy, s_2)) / 2, half of NashConv. MarlError as in `value`.
+    (max_1 u_1(s_1, strategy) + max_2 u_2(strategy, s_2)) / 2, half of NashConv.
     """
     return (best_response(strategy, 0)[0] + best_response(strategy, 1)[0]) / 2
-
-
-def _value(strategy: Strategy) -> float:
-    return sum(_from(strategy, deal, "") for deal in DEALS) / len(DEALS)
 
 
 def _from(strategy: Strategy, deal: tuple[str, str], history: str) -> float:

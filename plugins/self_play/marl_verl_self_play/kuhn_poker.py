@@ -38,7 +38,10 @@ class KuhnPoker(TaskSet):
         deals: list[tuple[str, str]] = []
         while len(deals) < count:
             deals += rng.sample(DEALS, len(DEALS))
-        return [_task(f"kuhn-poker {split} {seed}-{number}", deal) for number, deal in enumerate(deals[:count])]
+        names = [f"kuhn-poker {split} {seed}-{number}" for number in range(count)]
+        return [
+            Task(name, RULES, {"cards": list(deal), "deal": name}) for name, deal in zip(names, deals, strict=False)
+        ]
 
     def vocabulary(self) -> list[str]:
         """For tiny models: the words of brief observations, and all moves."""
@@ -84,22 +87,21 @@ class KuhnPokerGame(Workflow):
     drawn_seats: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
-        one, two = task.data["cards"]
+        cards = task.data["cards"]
         swapped = self.drawn_seats and zlib.crc32(task.id.encode()) % 2
         seats = PLAYERS[::-1] if swapped else PLAYERS
         history, illegal = "", 0
         while history not in ENDS:
             player = len(history) % 2
-            action = await team[seats[player]].act(observation((one, two)[player], history, self.brief))
+            action = await team[seats[player]].act(observation(cards[player], history, self.brief))
             bets = named_move(action.text, history)
             if bets is None:
-                first, second = legal_moves(history)
-                team.invalid(action, f"no single legal move: {first} or {second}")
+                team.invalid(action, f"no single legal move: {' or '.join(legal_moves(history))}")
                 illegal += 1
             history += "b" if bets else "p"
-        won = payoff((one, two), history)
-        rewards = dict(zip(seats, (float(won), float(-won)), strict=True))
-        return {"text": f"{one} {two}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
+        won = float(payoff(cards, history))
+        rewards = dict(zip(seats, (won, -won), strict=True))
+        return {"text": f"{' '.join(cards)}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
 
 
 @quick
@@ -108,19 +110,12 @@ def legal_move(task: Task, turn: Turn, episode: Episode) -> float:
     return float(turn.invalid is None)
 
 
-def _task(name: str, deal: tuple[str, str]) -> Task:
-    return Task(name, RULES, {"cards": list(deal), "deal": name})
-
-
 def observation(card: str, history: str, brief: bool) -> str:
     """What the player to move sees after a history; `brief` as of `KuhnPokerGame`."""
-    moves = [legal_moves(history[:at])[move == "b"] for at, move in enumerate(history)]
     if brief:
-        return " ".join((card, *moves))
-    first, second = legal_moves(history)
-    where = (
-        f"You are the {PLAYERS[len(history) % 2]} player. Your card: {card}. Moves so far: {_told(history) or 'none'}."
-    )
+        return " ".join((card, *_moves(history)))
+    player, (first, second) = PLAYERS[len(history) % 2], legal_moves(history)
+    where = f"You are the {player} player. Your card: {card}. Moves so far: {_told(history) or 'none'}."
     return f"{RULES}\n{where}\nAnswer with one legal move: {first} or {second}."
 
 
@@ -136,6 +131,9 @@ def named_move(text: str, history: str) -> bool | None:
     return second in named if len(named) == 1 else None
 
 
+def _moves(history: str) -> list[str]:
+    return [legal_moves(history[:at])[move == "b"] for at, move in enumerate(history)]
+
+
 def _told(history: str, seats: Sequence[str] = PLAYERS) -> str:
-    moves = (legal_moves(history[:at])[move == "b"] for at, move in enumerate(history))
-    return ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(moves))
+    return ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(_moves(history)))

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Team
-from marl_verl.errors import unknown
 from marl_verl.tasks import Split, held_out
 
 DEBATERS, JUDGE = ("pro", "con"), "judge"
@@ -37,12 +36,9 @@ class MajorityDebate(TaskSet):
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` numbered tasks."""
         rng = random.Random(f"majority-debate {split} {seed}")
-        tasks = []
-        for at in range(count):
-            data = {"letters": self._letters(rng, split), "claim": rng.choice(LETTERS)}
-            question = "Which letter occurs more often in a list of letters A and B?"
-            tasks.append(Task(f"majority-debate {split} {seed}-{at}", question, data))
-        return tasks
+        question = "Which letter occurs more often in a list of letters A and B?"
+        drawn = ({"letters": self._letters(rng, split), "claim": rng.choice(LETTERS)} for _ in range(count))
+        return [Task(f"majority-debate {split} {seed}-{at}", question, data) for at, data in enumerate(drawn)]
 
     def vocabulary(self) -> list[str]:
         """For tiny models: the words of brief observations, and positions."""
@@ -55,8 +51,6 @@ class MajorityDebate(TaskSet):
         the others are the first positions of the list. The judge sees a random part of the list and names the majority
         of the whole list; a share `good` of its verdicts is right.
         """
-        if agent not in (*DEBATERS, JUDGE):
-            raise unknown("agent of majority-debate", agent, (*DEBATERS, JUDGE))
         rng = random.Random(f"majority-debate demonstrations {agent} {seed}")
         pairs = []
         for _ in range(count):
@@ -66,14 +60,11 @@ class MajorityDebate(TaskSet):
                 right, true = rng.random() < good, majority(letters)
                 pairs.append((judge_sees(letters, shown, True), true if right else other(true)))
             else:
-                claim = rng.choice(LETTERS)
-                text = self._quotes(letters, claim, rng.random() < good)
-                pairs.append((debater_sees(letters, claim, set(), True, 0), text))
+                claim, right = rng.choice(LETTERS), rng.random() < good
+                claimed = [str(at + 1) for at, letter in enumerate(letters) if letter == claim] if right else []
+                quotes = (claimed or [str(at + 1) for at in range(self.length)])[: self.length // 2 + 1]
+                pairs.append((debater_sees(letters, claim, set(), True, 0), " ".join(quotes)))
         return pairs
-
-    def _quotes(self, letters: list[str], claim: str, right: bool) -> str:
-        own = [at for at, letter in enumerate(letters) if letter == claim] if right else []
-        return " ".join(str(at + 1) for at in (own or range(self.length))[: self.length // 2 + 1])
 
     def _letters(self, rng: random.Random, split: Split) -> list[str]:
         while True:

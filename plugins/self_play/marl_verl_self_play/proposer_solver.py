@@ -12,7 +12,6 @@ from annotated_types import Interval
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Action, Episode, Team, Turn
-from marl_verl.errors import unknown
 from marl_verl.tasks import Split, quick
 from marl_verl_self_play.arithmetic import PROBLEM, SIGNS, drawn, number, parsed, reserved, result
 
@@ -62,8 +61,6 @@ class ProposedArithmetic(TaskSet):
         A share `good` of the proposals begins with the digit of the task, the others with any. Of results of n
         operations, a share `good`^n is right, so longer problems are harder; the others are the first digit.
         """
-        if agent not in (PROPOSER, SOLVER):
-            raise unknown("agent of proposed-arithmetic", agent, (PROPOSER, SOLVER))
         rng = random.Random(f"proposed-arithmetic demonstrations {agent} {seed}")
         pairs = []
         for _ in range(count):
@@ -101,16 +98,15 @@ class ProposerSolver(Workflow):
     brief: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
-        given = task.data.get("problem")
-        count, parts = 1 if given else self.attempts, parsed(given or "")
-        if not given:
+        if problem := task.data.get("problem"):
+            count, parts = 1, parsed(problem)
+        else:
             proposal = await team[PROPOSER].act(proposer_sees(task.data, self.brief))
-            parts = parsed(proposal.text)
+            count, parts = self.attempts, parsed(proposal.text)
             if why := _wrong(parts, task.data):
                 team.invalid(proposal, why)
-                parts = None
-        if parts is None:
-            return {"text": "no problem", "problem": None, "correct": []}
+                return {"text": "no problem", "problem": None, "correct": []}
+        assert parts is not None
         problem, right = " ".join(parts), result(parts)
         seen = problem if self.brief else f"Compute {problem}. Answer with the number only."
         slots = [f"attempt{at}" for at in range(count)]

@@ -1,4 +1,4 @@
-"""Role-conditioned advantage estimation (RAE): a moving-average baseline for each game and role, kept between steps."""
+"""Role-conditioned advantage estimation (RAE): a moving-average baseline for each role, kept between steps."""
 
 from __future__ import annotations
 
@@ -44,21 +44,19 @@ class RoleConditioned(GroupEstimator):
     are a part of checkpoints. If the returns of an episode's roles add up to 0 and every role acts in every episode,
     the advantages of an episode add up to 0, too.
 
-    Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95, per game and role.
+    Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95; here all tasks are of one
+    game.
 
     Attributes:
         returns: computes the return of a turn.
         alpha: share of the old baseline that is kept, 0 to below 1.
         role: the columns that name a role.
-        game: a computed column (`marl.algorithm.options.columns`) that numbers the game of a row; "": all rows are of
-            one game.
     """
 
     name: ClassVar[str] = "role-conditioned"
     returns: Returns = Immediate()
     alpha: Annotated[float, Interval(ge=0, lt=1)] = 0.95
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
-    game: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", check_columns("role", self.role))
@@ -73,23 +71,21 @@ class RoleConditioned(GroupEstimator):
         return True
 
     def recall(self, table: RowTable, reward: FloatArray, memory: Memory) -> tuple[Mapping[str, FloatArray], Memory]:
-        """The column `BASELINE`; and the memory: role, after its game if there is one -> b."""
+        """The column `BASELINE`; and the memory: role -> b."""
         ret = self.returns.compute(table, reward)
         sample = self._samples(table)
         mean, (_, first) = group_mean(ret, sample), np.unique(sample, return_index=True)
         baselines, b = dict(memory), np.empty(len(first))
         for at in np.argsort(first, kind="stable"):  # samples by their first row: by task, session and first act
-            role = self._role(table, int(first[at]))
+            role = "/".join(str(table.value(column, int(first[at]))) for column in self.role)
             b[at] = self.alpha * baselines.get(role, 0.0) + (1 - self.alpha) * mean[at]
             baselines[role] = float(b[at])
         return {BASELINE: b[sample]}, baselines
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. Rows without the column `BASELINE` are those of a first step."""
-        if BASELINE not in table.numbers:
-            baseline = self.recall(table, reward, {})[0][BASELINE]
-        else:
-            baseline = table.column(BASELINE)
+        known = BASELINE in table.numbers
+        baseline = table.column(BASELINE) if known else self.recall(table, reward, {})[0][BASELINE]
         stages = self.returns.stages(table, reward)
         sample = self._samples(table)
         ret = group_mean(stages[-1][1], sample)[sample]
@@ -97,10 +93,5 @@ class RoleConditioned(GroupEstimator):
         return AdvantageResult(ret, reward, baseline, ones, group, sample, self.group, stages)
 
     def _samples(self, table: RowTable) -> IntArray:
-        """[n] ids of (role, game, episode)."""
-        games = [] if not self.game else [np.unique(table.column(self.game), return_inverse=True)[1].reshape(-1)]
-        return combine([group_ids(table, self.group), *games, table.uid.codes, table.session], len(table))
-
-    def _role(self, table: RowTable, row: int) -> str:
-        game = [f"{table.column(self.game)[row]:g}"] if self.game else []
-        return "/".join([*game, *(str(table.value(column, row)) for column in self.group)])
+        """[n] ids of (role, episode)."""
+        return combine([group_ids(table, self.group), table.uid.codes, table.session], len(table))

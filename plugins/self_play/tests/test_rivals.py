@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from marl_verl_self_play import arithmetic
 from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGame
 from marl_verl_self_play.proposer_solver import (
@@ -24,14 +22,7 @@ from marl_verl_self_play.proposer_solver import (
     uncertainty,
 )
 from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
-from marl_verl_testing import (
-    ScriptedContext,
-    ScriptedPolicy,
-    check_sampler,
-    check_task,
-    check_workflow,
-    shown,
-)
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from marl_verl_testing.rows import row
 
 from marl_verl import Episode, MarlError, Task, TaskSet, Workflow, plugins
@@ -50,11 +41,6 @@ RIVALS = {"proposer": "proposer", "solver": "solver"}
 def played(workflow: Workflow, task: Task, tasks: TaskSet, policy: ScriptedPolicy, **given: Any) -> Episode:
     (episode,) = asyncio.run(Independent(1).sample(ScriptedContext(workflow, task, policy, tasks, **given))).episodes
     return episode
-
-
-def attempts(*texts: str) -> Any:
-    """Attempt n says texts[n]."""
-    return lambda act: texts[int(act.slot.removeprefix("attempt"))]
 
 
 # Proposer and solver
@@ -82,7 +68,8 @@ def test_the_rewards_of_a_proposer(solved: float | None, learnable: float, uncer
 
 @pytest.mark.parametrize(("brief", "seen"), [(True, "3 + 4"), (False, "Compute 3 + 4. Answer with the number only.")])
 def test_one_of_four_attempts_is_right(brief: bool, seen: str) -> None:
-    policy = ScriptedPolicy({"proposer": "3+4", "solver": attempts("7", "8", "-7", "seven")})
+    attempts = {"attempt0": "7", "attempt1": "8", "attempt2": "-7", "attempt3": "seven"}
+    policy = ScriptedPolicy({"proposer": "3+4", "solver": lambda act: attempts[act.slot]})
     run = check_workflow(ProposerSolver(brief=brief), BEGINS, policy)
     assert run.answer == {"text": "3 + 4: 1 of 4 solved", "problem": "3 + 4", "correct": [True, False, False, False]}
     assert run.invalid == {("solver", "attempt3"): "not a whole number"}
@@ -100,11 +87,8 @@ def test_an_invalid_proposal_is_not_attempted(text: str, why: str) -> None:
     policy = ScriptedPolicy({"proposer": text, "solver": "7"})
     run = check_workflow(ProposerSolver(), BEGINS, policy, may_not_act=["solver"])
     assert (run.invalid, len(run.turns)) == ({("proposer", "0"): why}, 1)
-    episode = played(
-        *(ProposerSolver(), BEGINS, ProposedArithmetic(), policy),
-        rewards={"proposer": proposer_uncertainty},
-        sides=RIVALS,
-    )
+    rewards = {"proposer": proposer_uncertainty}
+    episode = played(ProposerSolver(), BEGINS, ProposedArithmetic(), policy, rewards=rewards, sides=RIVALS)
     assert (episode.outcomes, episode.success) == ({"proposer": 0.0, "solver": 0.0}, False)
     assert episode.turns[0].rewards["role"] == 0.0
 
@@ -121,12 +105,6 @@ def test_the_kit_accepts_the_task_of_proposers() -> None:
         assert {word for pair in pairs for word in " ".join(pair).split()} <= words
     for seen, text in tasks.demonstrations("solver", 50, 0, 1.0):
         assert int(text) == arithmetic.result(seen.split())
-    assert all(text == seen[0] for seen, text in tasks.demonstrations("solver", 50, 0, 0.0))
-    lengths: dict[int, list[bool]] = {3: [], 5: []}  # n operations go right with probability good^n
-    for seen, text in ProposedArithmetic(terms=3).demonstrations("solver", 4000, 0, 0.5):
-        if arithmetic.result(seen.split()) != int(seen[0]):
-            lengths[len(seen.split())].append(int(text) == arithmetic.result(seen.split()))
-    assert [sum(each) / len(each) for each in lengths.values()] == pytest.approx([0.5, 0.25], abs=0.04)
     assert all(text[0] == seen.split()[1] for seen, text in tasks.demonstrations("proposer", 50, 0, 1.0))
 
 
@@ -143,6 +121,8 @@ def test_the_judge_sees_what_was_quoted_and_decides() -> None:
     assert tasks.success(SHOWN, run.answer)
     assert tasks.score(SHOWN, {"verdict": "B"}) == {"pro": -1.0, "con": 1.0}
     assert not tasks.success(SHOWN, {"verdict": "B"})
+    episode = played(MajorityDebateGame(brief=True, quotes=2), SHOWN, tasks, policy, sides={"pro": "pro", "con": "con"})
+    assert {turn.agent: turn.team_reward for turn in episode.turns} == {"pro": 1.0, "con": -1.0, "judge": 0.0}
 
 
 @pytest.mark.parametrize("pro", ["5 5", "1 2 3"])
@@ -153,12 +133,6 @@ def test_debaters_cannot_forge_evidence_and_no_verdict_is_a_draw(pro: str) -> No
     assert run.invalid == {("pro", "0"): why, ("con", "0"): why, ("judge", "0"): "not one of A, B"}
     assert run.answer["text"] == "? ? ? ? ?: None"
     assert MajorityDebate().score(SHOWN, run.answer) == {"pro": 0.0, "con": 0.0}
-
-
-def test_outcomes_of_debaters_add_up_to_zero_and_the_judge_gets_their_mean() -> None:
-    policy = ScriptedPolicy({"pro": "1", "con": "2", "judge": "B"})
-    episode = played(MajorityDebateGame(), SHOWN, MajorityDebate(), policy, sides={"pro": "pro", "con": "con"})
-    assert {turn.agent: turn.team_reward for turn in episode.turns} == {"pro": -1.0, "con": 1.0, "judge": 0.0}
 
 
 # Samplers
@@ -236,31 +210,6 @@ def test_a_resumed_run_has_the_same_advantages_to_the_digit(tmp_path: Path) -> N
     assert json.loads((tmp_path / "advantage" / "memory.json").read_text())["advantage"] == "role-conditioned"
     assert advantages(after, SECOND) == advantages(whole, SECOND)
     assert after.values == whole.values
-
-
-@settings(max_examples=25)
-@given(
-    st.lists(
-        st.lists(st.tuples(st.floats(-5, 5), st.lists(st.integers(0, 2), max_size=4)), min_size=1, max_size=5),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_the_advantages_of_a_zero_sum_game_add_up_to_zero(steps: list[list[tuple[float, list[int]]]]) -> None:
-    """Three roles, each of which acts at least once; the advantage of a role is that of any of its turns."""
-    memory, roles = AdvantageMemory(RAE), ("a", "b", "c")
-    for step in steps:
-        games: Games = []
-        for value, more in step:
-            outcome = {"a": value, "b": value / 3, "c": -value - value / 3}
-            games.append([(role, outcome[role]) for role in (*roles, *(roles[i] for i in more))])
-        found, first = advantages(memory, games), 0
-        for turns in games:
-            own = {role: found[first + i] for i, (role, _) in enumerate(turns)}
-            assert sum(own.values()) == pytest.approx(0, abs=1e-12)
-            for i, (role, _) in enumerate(turns):
-                assert found[first + i] == own[role]
-            first += len(turns)
 
 
 def test_looking_ahead_and_rows_in_another_order_change_nothing() -> None:

@@ -8,6 +8,7 @@ token, line breaks in the chat template are tokens, and encoding a decoded text 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -89,15 +90,9 @@ def _wrapped(backend: Tokenizer, context: int, template: str, special: dict[str,
 
 def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None:
     """Raise MarlError unless the words are unique, without white space, and none looks like a special token."""
-    known: set[str] = set()
-    for word in vocabulary:
-        if not word or word.split() != [word] or word.startswith("<|"):
-            raise MarlError(f"vocabulary: {word!r} is not a plain word")
-        if word in special:
-            raise MarlError(f"vocabulary: {word!r} is a special token")
-        if word in known:
-            raise MarlError(f"vocabulary: {word!r} is a duplicate")
-        known.add(word)
+    for word, count in Counter(vocabulary).items():
+        if word.split() != [word] or word.startswith("<|") or word in special or count > 1:
+            raise MarlError(f"vocabulary: {word!r} is not a plain word, a special token, or a duplicate")
 
 
 def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
@@ -155,7 +150,7 @@ def warm_up(
     try:
         for step, (tokens, labels) in enumerate(batches(tokenizer, demonstrations, batch_size)):
             # linear warm-up, then cosine decay to `LAST`
-            share = LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * step / max(1, steps)))
+            share = LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * step / steps))
             optimiser.param_groups[0]["lr"] = learning_rate * (min(1.0, (step + 1) / RISING) * share)
             # Causal attention never reads right padding, so no attention mask is needed.
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
@@ -172,7 +167,7 @@ def warm_up(
     finally:
         torch.set_num_threads(threads)
         model.eval()
-    return sum(losses[-10:]) / max(1, len(losses[-10:]))
+    return sum(losses[-10:]) / len(losses[-10:])
 
 
 def batches(

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -29,7 +29,6 @@ from marl_verl.team import Named
 from marl_verl_tiny.shape import Progress, Shape
 
 RECIPE = 1  # increment with every change of tokenizers, factory or warm-up that changes weights
-HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # those of vLLM's attention on a CPU and on a GPU
 VOCABULARY = 512  # at most, for estimates
 SAMPLE = 64  # number of demonstrations in the content hash, so that a changed task has a new model
 
@@ -47,6 +46,7 @@ class TinyModel(Shape):
         good: share of correct demonstrations, 0 to 1; the others are careless.
         batch_size: demonstrations per update.
         learning_rate: maximum learning rate of the warm-up.
+        head_dim: width of a head, a size of vLLM's attention on a CPU and on a GPU.
     """
 
     task: str
@@ -57,16 +57,12 @@ class TinyModel(Shape):
     good: Annotated[float, Interval(ge=0, le=1)] = 0.35
     batch_size: options.Positive = 64
     learning_rate: Annotated[float, Interval(gt=0, le=1)] = 3e-3
+    head_dim: Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256] = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "agents", list(self.agents))
         object.__setattr__(self, "task_options", dict(self.task_options))
-        if not self.agents:
-            raise MarlError("a tiny model needs at least one agent to learn from")
-        if self.head_dim not in HEAD_SIZES:
-            sizes = ", ".join(map(str, HEAD_SIZES))
-            raise MarlError(f"head_dim={self.head_dim} is no size of vLLM's attention: set one of {sizes}")
 
     @classmethod
     def describe(
@@ -148,17 +144,16 @@ def ensure_all(
         MarlError: a description is invalid, e.g. an unknown agent or task.
         RuntimeError: a process died; the message has the last output.
     """
-    cache = cache_dir or default_cache()
+    cache, progress = cache_dir or default_cache(), progress or (lambda fraction: None)
     folders = [folder_of(spec, cache) for spec in specs]
     missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
     if missing:
         _make_all([*missing.values()], cache, progress)
-    if progress is not None:
-        progress(1.0)
+    progress(1.0)
     return folders
 
 
-def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress | None) -> None:
+def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> None:
     command = [sys.executable, "-m", "marl_verl_tiny.model", "--cache", str(cache)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     steps = [spec.steps + 1 for spec in specs]
@@ -177,13 +172,17 @@ def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress | None
             for line in maker.stdout:
                 if not line.startswith("fraction "):
                     message.append(line.rstrip())
-                elif progress is not None:
+                else:
                     _, number, fraction = line.split()
                     done[int(number)] = float(fraction) * steps[int(number)]
                     progress(sum(done) / sum(steps))
             code = maker.wait()
-        finally:
-            _end(maker)
+        finally:  # SIGTERM ends its forks too, which remove incomplete folders
+            maker.terminate()
+            with contextlib.suppress(TimeoutExpired):
+                maker.wait(timeout=5)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(maker.pid, signal.SIGKILL)
     if code == 2 and message:
         raise MarlError(message[-1])
     if code != 0:
@@ -192,19 +191,9 @@ def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress | None
         raise RuntimeError(f"making the tiny models of {agents} failed ({code}): {last}")
 
 
-def _end(maker: Popen[str]) -> None:
-    """End a process and its forks with SIGTERM, which removes incomplete folders, then with SIGKILL."""
-    maker.terminate()  # it ends its forks
-    with contextlib.suppress(TimeoutExpired):
-        maker.wait(timeout=5)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(maker.pid, signal.SIGKILL)
-
-
 def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
     """The model's folder in the cache; it need not exist. The name ends with a hash of all inputs of the weights."""
-    teacher = _teacher(spec)
-    described = asdict(spec)
+    teacher, described = _teacher(spec), asdict(spec)
     if spec.family == "qwen3":  # keeps the names of caches from before the key existed
         del described["family"]
     content = {
@@ -221,9 +210,8 @@ def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
 def _teacher(spec: TinyModel) -> Any:
     """Build the task set, which must have `vocabulary` and `demonstrations`."""
     task_set = plugins.load().get("tasks", spec.task)
-    for needed in ("vocabulary", "demonstrations"):
-        if not hasattr(task_set, needed):
-            raise MarlError(f"task '{spec.task}' has no {needed}(), which the warm-up of a tiny model needs")
+    if not hasattr(task_set, "demonstrations"):
+        raise MarlError(f"task '{spec.task}' has no demonstrations(), which the warm-up of a tiny model needs")
     return build(task_set, spec.task_options, "marl.task.options")
 
 
@@ -231,8 +219,7 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Create the model and write it with its tokenizer to `folder`."""
     from marl_verl_tiny import factory  # imports torch, which takes seconds; unused for a cached model
 
-    teacher = _teacher(spec)
-    words = spec.tokenizer()
+    teacher, words = _teacher(spec), spec.tokenizer()
     model = factory.make_model(spec, words, spec.seed)
     count = spec.steps * spec.batch_size
     share = -(-count // len(spec.agents))
@@ -263,8 +250,7 @@ def main() -> int:
         if not forks[-1]:
             code = 1
             try:
-                spec = build(TinyModel, options_of_model, "tiny")
-                ensure(spec, arguments.cache, functools.partial(_report, number))
+                ensure(build(TinyModel, options_of_model, "tiny"), arguments.cache, functools.partial(_report, number))
                 code = 0
             except MarlError as error:
                 print(error, flush=True)

@@ -38,15 +38,9 @@ class Packaged:
             try:
                 importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError as error:
-                problem = (
-                    f"model '{self.name}' is in package '{self.package}', and package '{package}' is not installed"
-                )
+                problem = f"model '{self.name}' needs package '{package}', which is not installed"
                 raise MarlError(f"{problem}: {INSTALL} {self.package} gguf") from error
-        file = Path(str(importlib.metadata.distribution(self.package).locate_file(self.file)))
-        if not file.is_file():
-            version = importlib.metadata.version(self.package)
-            raise MarlError(f"package '{self.package}' {version} has no file '{self.file}': {INSTALL} {self.package}")
-        return file
+        return Path(str(importlib.metadata.distribution(self.package).locate_file(self.file)))
 
     def fetch(self, folder: Path | None = None) -> Path:
         """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it.

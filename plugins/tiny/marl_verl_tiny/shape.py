@@ -28,7 +28,7 @@ class Shape:
         layers: number of layers.
         heads: number of attention heads.
         kv_heads: number of key and value heads; divides `heads`.
-        head_dim: width of a head; vLLM supports few sizes.
+        head_dim: width of a head.
         mlp: width of the feed-forward layer, a multiple of 8.
         context: maximum length of prompt and answer together, in tokens.
         family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same text has
@@ -45,10 +45,7 @@ class Shape:
     family: Literal["qwen3", "llama"] = "qwen3"
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "mlp", "head_dim"):
+        for name in ("hidden", "mlp"):
             if (size := getattr(self, name)) % LANES:
                 near = LANES * max(1, round(size / LANES))
                 raise MarlError(f"{name}={size} must be a multiple of {LANES}, e.g. {near}")
-        if self.heads % self.kv_heads:
-            near = self.kv_heads * max(1, round(self.heads / self.kv_heads))
-            raise MarlError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}, e.g. {near}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
@@ -14,34 +13,17 @@ from marl_verl_tiny.inventory_match import InventoryMatch
 from marl_verl_tiny.split_plan_path import SplitPlanPath
 from marl_verl_tiny.workflows import HolderAsker, InventoryMatchGame, ScoutMover
 
+from marl_verl import Workflow
 from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 
+DIGITS = Task("i", "digits", {"digits": ["4", "7", "1", "9"], "index": 2})
 SETS: list[tuple[TaskSet, tuple[str, str]]] = [
     (SplitPlanPath(), ("scout", "mover")),
     (Inventory(), ("holder", "asker")),
 ]
-
-
-@dataclass
-class Said:
-    """What an act gives back, as far as these workflows read it."""
-
-    text: str
-
-
-class Puppet:
-    """An agent whose answer is a function of its observation; it records its observations."""
-
-    def __init__(self, answer: Callable[[str], str]) -> None:
-        self.answer = answer
-        self.seen: list[str] = []
-
-    async def act(self, observation: str, slot: str | None = None) -> Said:
-        self.seen.append(observation)
-        return Said(self.answer(observation))
 
 
 def board(start: str, walls: list[str], goal: str, landmark: str = "d4") -> Task:
@@ -62,19 +44,13 @@ def test_held_out_tasks_are_never_trained_on(tasks, agents):
 
 
 @pytest.mark.parametrize(("tasks", "agents"), SETS)
-def test_every_word_shown_or_said_is_in_the_vocabulary(tasks, agents):
+def test_demonstrations_are_seeded_and_in_the_words_of_the_vocabulary(tasks, agents):
     words = set(tasks.vocabulary())
     assert len(words) == len(tasks.vocabulary())
     for agent in agents:
-        for pair in tasks.demonstrations(agent, 300, 0, 0.5):
-            assert set(" ".join(pair).split()) <= words
-
-
-@pytest.mark.parametrize(("tasks", "agents"), SETS)
-def test_demonstrations_are_seeded_and_never_from_held_out_tasks(tasks, agents):
-    for agent in agents:
-        pairs = tasks.demonstrations(agent, 100, 5, 0.4)
-        assert pairs == tasks.demonstrations(agent, 100, 5, 0.4) != tasks.demonstrations(agent, 100, 6, 0.4)
+        pairs = tasks.demonstrations(agent, 300, 5, 0.4)
+        assert pairs == tasks.demonstrations(agent, 300, 5, 0.4) != tasks.demonstrations(agent, 300, 6, 0.4)
+        assert {word for pair in pairs for word in " ".join(pair).split()} <= words
     with pytest.raises(MarlError, match="did you mean"):
         tasks.demonstrations(agents[0] + "s", 1, 0, 0.5)
 
@@ -86,83 +62,52 @@ def test_a_walk_scores_when_it_is_legal_and_stops_on_the_goal(answer, score):
     assert SplitPlanPath().score(board("a1", ["c1", "d1"], "a3"), answer) == score
 
 
-class Puppets(dict[str, Puppet]):
-    """A team, with what its workflow found to be of no use."""
-
-    def __init__(self, team: dict[str, Puppet]) -> None:
-        super().__init__(team)
-        self.useless: list[tuple[str, str]] = []
-
-    def invalid(self, action: Said, why: str) -> None:
-        self.useless.append((action.text, why))
-
-
-def play(workflow: ScoutMover | HolderAsker, task: Task, team: dict[str, Puppet]) -> str:
-    return asyncio.run(workflow.run(task, Puppets(team)))
-
-
-def useless(workflow: ScoutMover | HolderAsker, task: Task, team: dict[str, Puppet]) -> list[tuple[str, str]]:
-    puppets = Puppets(team)
-    asyncio.run(workflow.run(task, puppets))
-    return puppets.useless
-
-
 def test_actions_of_no_use_are_marked():
-    lost, there = Puppet(lambda seen: "z9"), Puppet(lambda seen: seen.split()[1])
     task = board("a1", ["a2"], "c1")
-    assert useless(ScoutMover(), task, {"scout": there, "mover": Puppet(lambda seen: "b1 c1")}) == []
-    found = useless(ScoutMover(), task, {"scout": lost, "mover": Puppet(lambda seen: "a2")})
-    assert [text for text, _ in found] == ["z9", "a2"]
-    (task,) = Inventory(length=2).generate("train", 1, 0)
-    held = Puppet(lambda seen: " ".join(task.data["digits"]))
-    assert useless(HolderAsker(), task, {"holder": held, "asker": Puppet(lambda seen: "7")}) == []
-    found = useless(HolderAsker(), task, {"holder": Puppet(lambda seen: "1"), "asker": Puppet(lambda seen: "no")})
-    assert found == [("1", "must be as many digits as the holder has"), ("no", "not a digit")]
+    assert not check_workflow(ScoutMover(), task, ScriptedPolicy({"scout": "c1", "mover": "b1 c1"})).invalid
+    lost = check_workflow(ScoutMover(), task, ScriptedPolicy({"scout": "z9", "mover": "a2"}))
+    assert [agent for agent, _ in lost.invalid] == ["scout", "mover"]
+    run = check_workflow(HolderAsker(), DIGITS, ScriptedPolicy({"holder": "1", "asker": "no"}))
+    assert list(run.invalid.values()) == ["must be as many digits as the holder has", "not a digit"]
 
 
-def walker(observation: str) -> str:
+def success(tasks: TaskSet, workflow: Workflow, **agents: Callable[[list[str]], str]) -> float:
+    """The mean score of a team whose answers are functions of the words of observations."""
+    policy = ScriptedPolicy({name: lambda act: agents[act.agent](shown(act).split()) for name in agents})
+    test = tasks.generate("test", 60, 0)
+    return sum(tasks.score(task, check_workflow(workflow, task, policy).answer) for task in test) / len(test)
+
+
+def walker(words: list[str]) -> str:
     """A mover that does all it can with what it sees."""
-    words = observation.split()
     walls, landmark = words[3:-2], words[-1]
-    if landmark == "none" or landmark in walls:
-        return ""
-    return " ".join(grid.walk(4, frozenset(walls), words[1], landmark))
+    return "" if landmark in walls else " ".join(grid.walk(4, frozenset(walls), words[1], landmark))
 
 
 def test_two_able_agents_solve_plan_path_and_one_cannot():
-    tasks, honest = SplitPlanPath(), Puppet(lambda seen: seen.split()[1])
-    careless = Puppet(lambda seen: seen.split()[3])
-    straight = Puppet(lambda seen: " ".join(grid.straight(4, seen.split()[1], seen.split()[-1])))
-    test = tasks.generate("test", 200, 0)
+    def goes(scout: int, mover: Callable[[list[str]], str]) -> float:
+        return success(SplitPlanPath(), ScoutMover(), scout=lambda words: words[scout], mover=mover)
 
-    def success(scout: Puppet, mover: Puppet) -> float:
-        team = {"scout": scout, "mover": mover}
-        return sum(tasks.score(task, play(ScoutMover(), task, team)) for task in test) / len(test)
-
-    assert success(honest, Puppet(walker)) == 1.0
-    assert success(careless, Puppet(walker)) == 0.0
-    assert success(honest, straight) == 0.0
+    assert goes(1, walker) == 1.0
+    assert goes(3, walker) == 0.0  # the landmark instead of the goal
+    assert goes(1, lambda words: " ".join(grid.straight(4, words[1], words[-1]))) == 0.0
 
 
 def test_two_able_agents_solve_inventory_and_one_cannot():
-    tasks, honest = Inventory(), Puppet(lambda seen: seen[len("digits ") :])
-    asker = Puppet(lambda seen: seen.split()[1 + ORDINALS.index(seen.split()[-1])])
-    careless = Puppet(lambda seen: " ".join([seen.split()[1]] * 4))
-    first = Puppet(lambda seen: seen.split()[1])
-    test = tasks.generate("test", 300, 0)
+    def asker(words: list[str]) -> str:
+        return words[1 + ORDINALS.index(words[-1])]
 
-    def success(holder: Puppet, reader: Puppet) -> float:
-        team = {"holder": holder, "asker": reader}
-        return sum(tasks.score(task, play(HolderAsker(), task, team)) for task in test) / len(test)
+    def goes(holder: Callable[[list[str]], str], asker: Callable[[list[str]], str]) -> float:
+        return success(Inventory(), HolderAsker(), holder=holder, asker=asker)
 
-    assert success(honest, asker) == 1.0
-    assert success(careless, asker) == success(honest, first) < 0.45
+    assert goes(lambda words: " ".join(words[1:]), asker) == 1.0
+    careless = goes(lambda words: " ".join([words[1]] * 4), asker)
+    assert careless == goes(lambda words: " ".join(words[1:]), lambda words: words[1]) < 0.45
 
 
 # Team against team: two teams answer the same question of the inventory game, and the better one wins
 
 
-DIGITS = Task("i", "digits", {"digits": ["4", "7", "1", "9"], "index": 2})
 SIDES = {f"{side}-{role}": side for side in ("red", "blue") for role in ("holder", "asker")}
 
 

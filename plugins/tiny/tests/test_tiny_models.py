@@ -62,9 +62,8 @@ def test_a_word_is_a_token_and_text_comes_back(words):
 def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
     for text in ("message 3 1 4 1 index third", " two  spaces\n", "Grüße, 世界", "<s> is special"):
         assert pieces.decode(pieces.encode(text, add_special_tokens=False)) == text
-    usual = pieces.encode("message", add_special_tokens=False)
     letters = pieces.convert_tokens_to_ids(list("message"))
-    assert len(usual) < len(letters)
+    assert len(pieces.encode("message", add_special_tokens=False)) < len(letters)
     assert pieces.decode(letters) == "message"  # as it may have been sampled: encoding the text anew would change it
     assert not set(BPE_ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
 
@@ -102,14 +101,10 @@ def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
 
 @pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", BPE_END)])
 def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
-    progress: list[float] = []
-    folder = tiny.ensure(spec, tmp_path, progress.append)
-    assert progress[-1] == 1.0
+    folder = tiny.ensure(spec, tmp_path)
     model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert type(model).__name__ == f"{network}ForCausalLM"
     assert model.dtype == torch.float32
-    assert model.config.head_dim == 32  # the smallest that vLLM has on a CPU
-    assert model.config.max_position_embeddings == 256
     assert model.generation_config.eos_token_id == words.eos_token_id == words.convert_tokens_to_ids(end)
     prompt = words.apply_chat_template(
         chat("digits 3 1 4 1"), add_generation_prompt=True, return_tensors="pt", return_dict=False

@@ -17,6 +17,7 @@ Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Wri
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,26 +33,20 @@ WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Band:
-    """1 from `low` to `high`, and linear to 0 at `none_below` and `none_above`.
-
-    Attributes:
-        none_above: None without an upper limit.
-    """
+    """1 from `low` to `high`, and linear to 0 at `none_below` and `none_above`."""
 
     none_below: float
     low: float
-    high: float | None = None
-    none_above: float | None = None
+    high: float = math.inf
+    none_above: float = math.inf
 
     def of(self, value: float) -> float | None:
         """Score of a value, 0 to 1; None beyond a limit."""
-        if value < self.none_below or (self.none_above is not None and value > self.none_above):
+        if not self.none_below <= value <= self.none_above:
             return None
         if value < self.low:
             return (value - self.none_below) / (self.low - self.none_below)
-        if self.high is None or self.none_above is None or value <= self.high:
-            return 1.0
-        return max(0.0, 1 - (value - self.high) / (self.none_above - self.high))
+        return 1.0 if value <= self.high else 1 - (value - self.high) / (self.none_above - self.high)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ ONE, TWO = "one", "two"
 WRITER = "writer"  # a team of one: it writes both parts in one answer
 BREAK = re.compile(r"^\s*-{3,}\s*$", re.MULTILINE)
 
+BOTH = "Do two things, and write a line with nothing but --- between the results."
+
 Kind = Literal["tldr", "arxiv"]
 
 ASKED: Mapping[str, Mapping[str, str]] = {
@@ -113,10 +115,10 @@ class TwoWriters(Workflow):
                     one = acted[ONE].text if ONE in acted else ""
                     acted[agent] = await team[agent].act(self.sees(task, agent, parts, one))
             if agents == (WRITER,):
-                one, divided_by_dashes, two = divided(acted[WRITER].text)
-                parts = {ONE: one, TWO: two}
-                if not divided_by_dashes:
+                texts = [text.strip() for text in BREAK.split(acted[WRITER].text, maxsplit=1)]
+                if len(texts) == 1:
                     team.invalid(acted[WRITER], "no line of dashes between two parts")
+                parts = dict(zip((ONE, TWO), [*texts, ""], strict=False))
             else:
                 parts = {agent: action.text for agent, action in acted.items()}
             team.propose(parts)
@@ -128,14 +130,7 @@ class TwoWriters(Workflow):
         `one`: part one of the same turn, if it is written.
         """
         asked = ASKED[self.kind]
-        if agent == WRITER:
-            lines = [
-                "Do two things, and write a line with nothing but --- between the results.",
-                f"First: {asked[ONE]}",
-                f"Second: {asked[TWO]}",
-            ]
-        else:
-            lines = [asked[agent]]
+        lines = [BOTH, f"First: {asked[ONE]}", f"Second: {asked[TWO]}"] if agent == WRITER else [asked[agent]]
         lines += ["", task.prompt.strip()]
         if one:
             lines += ["", f"Part one, by another writer: {one}", "Build on it, and expand it."]
@@ -143,14 +138,6 @@ class TwoWriters(Workflow):
             lines += ["", "What was written before:", f"Part one: {parts[ONE]}", f"Part two: {parts[TWO]}"]
             lines += ["", "Write it anew, and better."]
         return "\n".join(lines)
-
-
-def divided(text: str) -> tuple[str, bool, str]:
-    """(part one, whether there is a line of dashes, part two) of a single writer's text."""
-    line = BREAK.search(text)
-    if line is None:
-        return text.strip(), False, ""
-    return text[: line.start()].strip(), True, text[line.end() :].strip()
 
 
 @quick

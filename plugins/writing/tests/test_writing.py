@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
-from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, levels
+from marl_verl_writing.levels import ARXIV, BANDS, TLDR, levels
 from marl_verl_writing.two_writers import JointWriting, TwoWriters, length, tldr_length
 from marl_verl_writing.word_writing import WordWriters, WordWriting
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlWarning
 
@@ -44,11 +42,6 @@ def test_the_authors_rewards(kind: str, case: dict[str, Any]) -> None:
     shown = {level: expected[level] for level in ("structure", "length", "vocabulary", "style")}
     assert {**dict.fromkeys(shown, 0.0), **rewards} == pytest.approx(shown, rel=1e-9, abs=1e-12)
     assert sum(rewards.values()) == pytest.approx(expected["total"], rel=1e-9, abs=1e-12)
-
-
-@given(one=st.text(max_size=300), two=st.text(max_size=300), kind=st.sampled_from(sorted(BANDS)))
-def test_every_text_has_a_reward_in_range(one: str, two: str, kind: str) -> None:
-    assert 0 <= sum(levels(one, two, BANDS[kind]).values()) <= BEST
 
 
 def test_the_task_set_scores_by_its_bands() -> None:
@@ -94,15 +87,11 @@ def test_rows_of_the_public_sets(tmp_path: Path) -> None:
     assert [task.prompt for task in tasks] == [f"SUBREDDIT: r/{n}\n\nPOST: {words(n)}" for n in (3, 4)]
     path.write_text(json.dumps({"article": "long", "abstract": " We\n show . "}))
     assert [task.prompt for task in JointWriting(test="arxiv").read(path, "test")] == ["We show ."]
-    path.write_text(json.dumps({"abstract_text": 3.5}) + "\n" + json.dumps({"article": "x"}))
-    with pytest.raises(MarlError, match=r"row 2 has no field 'abstract_text' or 'abstract': valid: article"):
-        JointWriting(test="arxiv").read(path, "test")
 
 
 def test_word_writing_for_tiny_models() -> None:
     tasks = WordWriting()
-    train, test = tasks.generate("train", 300, 0), tasks.generate("test", 30, 0)
-    assert not {task.id for task in train} & {task.id for task in test}
+    (task,) = tasks.generate("train", 1, 0)
     vocabulary_of = set(tasks.vocabulary())
     good = {}
     for agent in ("one", "two"):
@@ -110,16 +99,8 @@ def test_word_writing_for_tiny_models() -> None:
         assert all(set(f"{seen} {said}".split()) <= vocabulary_of for seen, said in pairs)
         good[agent] = dict(tasks.demonstrations(agent, 9000, 0, 1.0))
     policy = ScriptedPolicy({agent: (lambda act: good[act.agent][shown(act)]) for agent in good})
-    run = check_workflow(WordWriters(), train[0], policy)
-    assert tasks.score(train[0], run.answer) > 2.5
-    assert tasks.score(train[0], {"one": "dogs", "two": "dogs"}) == 0.0
-    assert tasks.public_score(train[0], run.answer) == 1.0
-    with pytest.raises(MarlError, match="unknown agent of word-writing 'three'"):
-        tasks.demonstrations("three", 1, 0, 1.0)
-
-
-def test_the_kit_checks_the_tiny_tasks() -> None:
-    def answers(task: Task) -> list[Any]:
-        return [{"one": task.prompt, "two": f"however {task.prompt} deep"}, {"one": "", "two": "dogs"}]
-
-    check_task(WordWriting(), answers, scores=(0.0, 3.0))
+    run = check_workflow(WordWriters(), task, policy)
+    assert tasks.score(task, run.answer) > 2.5
+    assert tasks.score(task, {"one": "dogs", "two": "dogs"}) == 0.0
+    answers = [{"one": task.prompt, "two": f"however {task.prompt} deep"}, {"one": "", "two": "dogs"}]
+    check_task(tasks, lambda task: answers, scores=(0.0, 3.0))
