@@ -60,7 +60,7 @@ class PettingZooGame:
     """A game in progress. MarlError if the environment does not have this number of players."""
 
     def __init__(self, env: str, arguments: Mapping[str, Any], seed: int, seats: int | None = None) -> None:
-        self._name, self._random = env, OwnRandom(seed)
+        self._random = OwnRandom(seed)
         with self._random.used():
             self._env, self._parallel = _made(env, arguments)
             first = self._env.reset(seed=seed)
@@ -73,35 +73,30 @@ class PettingZooGame:
     def to_move(self) -> Mapping[int, str]:
         if self._parallel:
             return {self._players.index(player): as_text(self._seen[player]) for player in self._env.agents}
-        while self._env.agents and self._ended(self._env.agent_selection):
+        while self._env.agents:
+            player = self._env.agent_selection
+            if not (self._env.terminations[player] or self._env.truncations[player]):
+                return {self._players.index(player): as_text(self._env.observe(player))}
             self._step(None)
-        if not self._env.agents:
-            return {}
-        player = self._env.agent_selection
-        return {self._players.index(player): as_text(self._env.observe(player))}
+        return {}
 
     def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
         refused: dict[int, str] = {}
         actions = {self._players[seat]: self._action(seat, text, refused) for seat, text in moves.items()}
-        if not self._parallel:
-            self._step(*actions.values())
-            return refused
-        with self._random.used():
-            self._seen, rewards, *_ = self._env.step(actions)
-        for player, reward in rewards.items():
-            self._rewards[player] += float(reward)
+        self._step(actions if self._parallel else next(iter(actions.values())))
         return refused
 
     def outcomes(self) -> list[float]:
         return [self._rewards[player] for player in self._players]
 
-    def _ended(self, player: str) -> bool:
-        return bool(self._env.terminations[player] or self._env.truncations[player])
-
     def _step(self, action: Any) -> None:
         with self._random.used():
-            self._env.step(action)
-        for player, reward in self._env.rewards.items():  # of this step, for all players
+            result = self._env.step(action)
+        if self._parallel:
+            self._seen, rewards, *_ = result
+        else:
+            rewards = self._env.rewards  # of this step, for all players
+        for player, reward in rewards.items():
             self._rewards[player] += float(reward)
 
     def _action(self, seat: int, text: str, refused: dict[int, str]) -> Any:
@@ -124,20 +119,21 @@ class PettingZooGame:
 
     def _mask(self, player: str) -> Any:
         seen = self._seen[player] if self._parallel else self._env.observe(player)
-        info = self._env.infos[player] if not self._parallel else {}
-        return seen["action_mask"] if isinstance(seen, Mapping) and "action_mask" in seen else info.get("action_mask")
+        if isinstance(seen, Mapping) and "action_mask" in seen:
+            return seen["action_mask"]
+        return None if self._parallel else self._env.infos[player].get("action_mask")
 
 
 def as_text(observation: Any) -> str:
     """An observation as text: a text as it is, anything else as JSON, and the legal actions by number."""
     if isinstance(observation, str):
         return observation
-    if isinstance(observation, Mapping) and "action_mask" in observation:
+    if not isinstance(observation, Mapping):
+        return json.dumps(_plain(observation))
+    if "action_mask" in observation:
         legal = np.flatnonzero(observation["action_mask"]).tolist()
         return f"{as_text(observation['observation'])}\nLegal actions: {', '.join(map(str, legal))}"
-    if isinstance(observation, Mapping):
-        return json.dumps({name: _plain(value) for name, value in observation.items()})
-    return json.dumps(_plain(observation))
+    return json.dumps({name: _plain(value) for name, value in observation.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -148,20 +144,14 @@ def _plain(value: Any) -> Any:
 def _made(name: str, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
     """(a new environment, whether it is a parallel one). MarlError with the reason if there is none, or if its actions
     are neither numbers nor texts."""
-    problem = f"pettingzoo '{name}' cannot be used"
+    problem = f"pettingzoo '{name}' cannot be used with marl.task.options.arguments {dict(arguments)}"
     required("pettingzoo")
     try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        raise MarlError(f"{problem}: {error}. Give a module, such as pettingzoo.classic.tictactoe_v3.") from error
-    parallel = not hasattr(module, "env")
-    make = getattr(module, "parallel_env" if parallel else "env", None)
-    if make is None:
-        raise MarlError(f"{problem}: the module has neither `env` nor `parallel_env`")
-    try:
-        env = make(**arguments)
+        module: Any = importlib.import_module(name)
+        parallel = not hasattr(module, "env")
+        env = (module.parallel_env if parallel else module.env)(**arguments)
     except Exception as error:
-        raise MarlError(f"{problem} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+        raise MarlError(f"{problem}: {error}") from error
     for player in env.possible_agents:
         kind = type(env.action_space(player)).__name__
         if kind not in ("Discrete", "Text"):

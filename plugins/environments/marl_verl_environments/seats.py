@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -69,9 +70,9 @@ class SeatedTasks(TaskSet):
                 tasks[name] = Task(name, name, {**data, "seed": drawn})
         return list(tasks.values())
 
+    @abstractmethod
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (observation, move) pairs of random games."""
-        raise NotImplementedError
 
     def vocabulary(self) -> list[str]:
         """For tiny models: the words of random games."""
@@ -87,9 +88,10 @@ class SeatedTasks(TaskSet):
                 problem = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(outcomes)}"
                 raise MarlError(f"{problem}: name the side of each seat")
             seats = {
-                name: [outcomes[seat] for seat, side in enumerate(self.sides) if side == name] for name in self.sides
+                side: [outcome for name, outcome in zip(self.sides, outcomes, strict=True) if name == side]
+                for side in self.sides
             }
-            return {side: sum(outcomes) / len(outcomes) for side, outcomes in seats.items()}
+            return {side: sum(own) / len(own) for side, own in seats.items()}
         return sum(outcomes) / len(outcomes) if self.side is None else outcomes[self.side]
 
 
@@ -107,9 +109,9 @@ class Seated(Workflow):
     seats: Sequence[str] = ()
     moves: Positive = 200
 
+    @abstractmethod
     def start(self, task: Task, seats: int) -> Game:
         """Start the game of a task."""
-        raise NotImplementedError
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         seats = list(self.seats or team.agents)

@@ -14,12 +14,13 @@ from marl_verl.errors import MarlError, unknown
 from marl_verl_environments.packages import required
 from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks
 
-LANGUAGE_MODEL = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
-"""Games whose moves are judged or answered by a language model of a web service."""
-BROKEN = ("Bandit", "CharacterConclave", "Checkers", "FifteenPuzzle", "ScorableGames", "Tak")
-"""Games that raise an exception in textarena 0.7.4, at the start or when they are won; Bandit rewards regret."""
-TWO_SEATS = ("Briscola", "Golf")
-"""Games of two or more players that raise an exception at the end with more than two in textarena 0.7.4."""
+_JUDGED = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
+_BROKEN = ("Bandit", "CharacterConclave", "Checkers", "FifteenPuzzle", "ScorableGames", "Tak")
+REFUSED = {
+    **dict.fromkeys(_JUDGED, "it asks a language model of a web service"),
+    **dict.fromkeys(_BROKEN, "it fails in textarena 0.7.4, at the start or when it is won, or rewards regret (Bandit)"),
+}
+"""Game -> why it cannot be used."""
 SEATS = (2, 1, 3, 4, 5, 6, 7)
 LONGEST = 100  # moves of a demonstrated game
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
@@ -78,8 +79,6 @@ class TextArenaGame:
         self._rewards: Mapping[int, Any] = {}
         with self._random.used(), redirect_stdout(io.StringIO()):  # some games print their search for a puzzle
             self._env = _made(env, arguments)
-            if _game_of(env) in TWO_SEATS and seats > 2:
-                raise MarlError(f"textarena '{env}' cannot be played by {seats} agents: it fails at the end")
             try:
                 self._env.reset(num_players=seats, seed=seed)
             except Exception as error:
@@ -123,23 +122,19 @@ class TextArenaGame:
         with self._random.used():
             player, text = self._env.get_observation()
         if player >= self._seats:
-            raise MarlError(
-                f"textarena '{self._name}' has a player {player}: the team needs more than {self._seats} seats"
-            )
+            raise MarlError(f"textarena '{self._name}' has a player {player}, and the team {self._seats} seats")
         return {player: text}
 
     def _watch(self) -> None:
         """Record what the game says of an illegal move: it tells the player only."""
-        state = self._env.state
-        refuse = state.set_invalid_move
+        refuse = self._env.state.set_invalid_move
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            self._refused = str(
-                kwargs.get("reason") or next((argument for argument in args if isinstance(argument, str)), "illegal")
-            )
+            texts = (value for value in (kwargs.get("reason"), *args) if value and isinstance(value, str))
+            self._refused = next(texts, "illegal")
             return refuse(*args, **kwargs)
 
-        state.set_invalid_move = recorded
+        self._env.state.set_invalid_move = recorded
 
 
 def suggested(text: str) -> tuple[list[str], list[str]]:
@@ -154,14 +149,10 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
         registry = required("textarena").envs.registration
         if name not in registry.ENV_REGISTRY:
             raise unknown("marl.task.options.env", name, registry.ENV_REGISTRY)
-        game = _game_of(name)
+        game = str(registry.ENV_REGISTRY[name].entry_point).split(".")[2]  # TicTacToe of TicTacToe-v0-train
         problem = f"textarena '{name}' cannot be used"
-        if name.endswith("-raw"):
-            raise MarlError(f"{problem}: its observations are no texts. Use '{name.removesuffix('-raw')}'.")
-        if game in LANGUAGE_MODEL:
-            raise MarlError(f"{problem}: it asks a language model of a web service")
-        if game in BROKEN:
-            raise MarlError(f"{problem}: it fails in textarena 0.7.4")
+        if game in REFUSED:
+            raise MarlError(f"{problem}: {REFUSED[game]}")
         try:
             return registry.make(name, **arguments)
         except LookupError as error:
@@ -169,11 +160,6 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
             raise MarlError(f"{problem}: it needs data of NLTK: {data}") from error
         except Exception as error:
             raise MarlError(f"{problem} with marl.task.options.arguments {dict(arguments)}: {error}") from error
-
-
-def _game_of(name: str) -> str:
-    """The game of an environment that is registered: TicTacToe of TicTacToe-v0-train."""
-    return str(required("textarena").envs.registration.ENV_REGISTRY[name].entry_point).split(".")[2]
 
 
 class _NobodyLeft(Exception):
@@ -197,12 +183,8 @@ class _Eliminated(list[int]):
 def _offline() -> Iterator[None]:
     """Downloads of NLTK's data, which TextArena starts in imports and constructors, do nothing in this block."""
     nltk = required("nltk")
-    before, nltk.download = nltk.download, _no_download
+    before, nltk.download = nltk.download, lambda *args, **kwargs: False
     try:
         yield
     finally:
         nltk.download = before
-
-
-def _no_download(*args: Any, **kwargs: Any) -> bool:
-    return False

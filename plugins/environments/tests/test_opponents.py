@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from string import ascii_lowercase
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 pytest.importorskip("textarena")
 
 from marl_verl_environments.pettingzoo import PettingZooTasks
-from marl_verl_environments.textarena import TextArenaGame, TextArenaTasks, _offline
+from marl_verl_environments.textarena import TextArenaGame, TextArenaTasks
 
 from marl_verl import Task
 from marl_verl.errors import MarlError
@@ -38,15 +35,7 @@ def mafia(seat: int, text: str) -> str:
         ("SecretMafia-v0", mafia, "a b c d e f", r"Your role: \w+"),
     ],
 )
-def test_legal_moves_end_a_game_with_an_outcome_for_each_side(
-    name: str, move: Any, sides: str, private: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name == "Codenames-v0":  # with words of our own instead of NLTK's
-        with _offline():
-            game_module: Any = importlib.import_module("textarena.envs.Codenames.env")
-        own = SimpleNamespace(words=lambda _: [f"w{letter}" for letter in ascii_lowercase])
-        monkeypatch.setattr(game_module, "words", own)
-        monkeypatch.setattr(game_module, "pos_tag", lambda words: [(word, "NN") for word in words])
+def test_legal_moves_end_a_game_with_an_outcome_for_each_side(name: str, move: Any, sides: str, private: str) -> None:
     tasks = TextArenaTasks(env=name, sides=tuple(sides.split()))
     game, seen = TextArenaGame(name, {}, 5, len(tasks.sides)), dict[int, str]()
     while now := game.to_move():
@@ -57,8 +46,8 @@ def test_legal_moves_end_a_game_with_an_outcome_for_each_side(
     assert set(found) == {-1, 1}
     score = tasks.score(TASK, {"outcomes": found})
     assert score == {side: found[tasks.sides.index(side)] for side in tasks.sides}  # seats of a side win together
-    if private:  # what a player sees of its own differs
-        assert len({tuple(re.findall(private, text, re.MULTILINE)) for text in seen.values()}) > 1
+    # what a player sees of its own differs
+    assert len({tuple(re.findall(private, text, re.MULTILINE)) for text in seen.values()}) > 1
 
 
 def test_sides_are_scored_by_their_seats() -> None:

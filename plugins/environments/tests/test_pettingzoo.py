@@ -38,15 +38,8 @@ def test_an_illegal_move_becomes_the_first_legal_one() -> None:
     assert run.answer["finished"]
 
 
-def parallel_rps(name: str) -> types.ModuleType:
-    """PettingZoo's rock, paper, scissors, of which only the parallel environment is offered."""
-    module = types.ModuleType(name)
-    module.parallel_env = rps_v2.parallel_env  # type: ignore[attr-defined]
-    return module
-
-
 def test_players_of_a_parallel_environment_move_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "parallel_rps", parallel_rps("parallel_rps"))
+    monkeypatch.setitem(sys.modules, "parallel_rps", types.SimpleNamespace(parallel_env=rps_v2.parallel_env))
     task = Task("t", "t", {"env": "parallel_rps", "arguments": {"max_cycles": 3}, "seed": 1})
     policy = ScriptedPolicy({"left": ["0", "0", "2"], "right": ["2", "2", "2"]})  # rock beats scissors, twice
     run = check_workflow(PettingZoo(), task, policy)
@@ -58,16 +51,12 @@ def test_players_of_a_parallel_environment_move_at_the_same_time(monkeypatch: py
 def test_the_kit_accepts_the_task_set_and_samplers_replay_a_game() -> None:
     tasks = PettingZooTasks(env=TICTACTOE, side=0)
 
-    def answers(task: Task) -> list[Any]:
-        return [{"outcomes": each, "seats": ["a", "b"], "finished": True} for each in ([1, -1], [0, 0], [-1, 1])]
-
-    check_task(tasks, answers, scores=(-1, 1))
+    answers = [{"outcomes": each, "seats": ["a", "b"], "finished": True} for each in ([1, -1], [0, 0], [-1, 1])]
+    check_task(tasks, lambda task: answers, scores=(-1, 1))
 
     def choose(act: Any, session: int, candidate: int) -> str:
         return str((act.turn * 3 + session + (candidate if isinstance(candidate, int) else 0)) % 9)
 
+    policy = ScriptedPolicy({"cross": choose, "nought": choose})
     for name in ("independent", "greedy-tree"):
-        sampler = plugins.load().get("samplers", name)()
-        check_sampler(
-            sampler, PettingZoo(moves=3), TASK, ScriptedPolicy({"cross": choose, "nought": choose}), tasks=tasks
-        )
+        check_sampler(plugins.load().get("samplers", name)(), PettingZoo(moves=3), TASK, policy, tasks=tasks)

@@ -85,10 +85,8 @@ def corpus(path: Path) -> Index:
         except (OSError, ValueError, KeyError) as error:
             raise MarlError(f"'{path}' is no index of marl_verl_search.index: {error}") from error
         return Index(loaded.corpus, loaded)
-    texts = []
-    for number, row in read_rows(path, "corpus"):
-        fields = Fields(row, f"corpus '{path}', row {number}")
-        texts.append(contents(fields.text("contents")) if "contents" in fields else _both(fields))
+    rows = (Fields(row, f"corpus '{path}', row {number}") for number, row in read_rows(path, "corpus"))
+    texts = [contents(row.text("contents")) if "contents" in row else _both(row) for row in rows]
     if not texts:
         raise MarlError(f"corpus '{path}' is empty")
     return Index(texts)

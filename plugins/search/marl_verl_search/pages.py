@@ -1,7 +1,6 @@
 """Pages that agents read, by a workflow's option `pages`:
 
     data/pages.jsonl                    a file of pages: JSON lines, a JSON list or parquet with `url` and `text`
-    data/sites                          a folder with copies of sites as `wget --mirror` writes them: HOST/PATH
     http://127.0.0.1:8001/read          a page server: GET with the parameter `url`; it answers with text or HTML
     web                                 the address itself, over http or https
 
@@ -37,10 +36,10 @@ TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xm
 
 
 def check_pages(source: str) -> None:
-    """MarlError if the option `pages` is no file, folder, address or `web`."""
+    """MarlError if the option `pages` is no file, address or `web`."""
     path = Path(source).expanduser()
-    if source != WEB and "://" not in source and not path.exists():
-        raise MarlError(f"pages: no file or folder '{path}'. Or write http://HOST/read, or web.")
+    if source != WEB and "://" not in source and not path.is_file():
+        raise MarlError(f"pages: no file '{path}'. Or write http://HOST/read, or web.")
 
 
 async def read_page(source: str, url: str, words: str, most: int) -> str:
@@ -51,11 +50,16 @@ async def read_page(source: str, url: str, words: str, most: int) -> str:
         LookupError: there is no such page.
         RuntimeError: the page server cannot be reached.
     """
+    key, links = key_of(url), list[tuple[str, str]]()
     if source == WEB or "://" in source:
         kind, text = await _loaded(url, None if source == WEB else source)
+        if "html" in kind:
+            text, links = await asyncio.to_thread(page_text, text, url)
     else:
-        kind, text = await asyncio.to_thread(_stored, Path(source).expanduser(), url)
-    text, links = await asyncio.to_thread(page_text, text, url) if "html" in kind else (text, [])
+        pages = await asyncio.to_thread(_file, Path(source).expanduser())
+        if key not in pages:
+            raise LookupError(f"there is no page {url}")
+        text = pages[key]
     passages = _passages(text)
     if not passages:
         raise ValueError(f"the page {url} has no text")
@@ -85,9 +89,6 @@ def _passages(text: str) -> list[str]:
     return passages
 
 
-# Files
-
-
 def key_of(url: str) -> str:
     """HOST/PATH?QUERY of an address: what addresses of the same page share. ValueError for another text."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -97,26 +98,9 @@ def key_of(url: str) -> str:
     return f"{parts.hostname}{unquote(parts.path).rstrip('/')}{unquote(query)}"
 
 
-def _stored(path: Path, url: str) -> tuple[str, str]:
-    """(content type, text) of a page in a file or folder. LookupError without it, ValueError if it is no text."""
-    key = key_of(url)
-    if not path.is_dir():
-        if key not in (pages := _file(path)):
-            raise LookupError(f"there is no page {url}")
-        return "text/plain", pages[key]
-    for name in (key, f"{key}.html", f"{key}/index.html"):
-        file = (path / name).resolve()
-        if file.is_relative_to(path.resolve()) and file.is_file():
-            with file.open("rb") as stream:
-                content = stream.read(MEGABYTES << 20)
-            html = file.suffix in (".html", ".htm") or content.lstrip()[:1] == b"<"
-            return "text/html" if html else "text/plain", _decoded(content, None, url)
-    raise LookupError(f"there is no page {url}")
-
-
 @functools.lru_cache(maxsize=2)
 def _file(path: Path) -> dict[str, str]:
-    """The pages of a file. MarlError for a row without `url` or `text`."""
+    """Key -> text of the pages of a file. MarlError for a row without `url` or `text`."""
     pages = {}
     for number, row in read_rows(path, "pages"):
         fields = Fields(row, f"pages '{path}', row {number}")
@@ -128,9 +112,6 @@ def _file(path: Path) -> dict[str, str]:
     return pages
 
 
-# The network
-
-
 async def _loaded(url: str, server: str | None) -> tuple[str, str]:
     """(content type, text) of a page of the web, or of a page server.
 
@@ -139,7 +120,6 @@ async def _loaded(url: str, server: str | None) -> tuple[str, str]:
         ValueError: it may not be loaded.
         RuntimeError: the server cannot be reached.
     """
-    key_of(url)
     try:
         async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS, trust_env=server is not None) as client:
             if server is not None:
@@ -187,7 +167,7 @@ def public(address: str) -> bool:
 
 
 async def _content(response: httpx.Response, url: str) -> tuple[str, str]:
-    """(content type, text), the first `MEGABYTES`. LookupError for an error's status, ValueError for another type."""
+    """(content type, text), the first `MEGABYTES`. LookupError for an error's status, ValueError if it is no text."""
     if response.is_error:
         raise LookupError(f"there is no page {url} (status {response.status_code})")
     kind = response.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
@@ -198,13 +178,6 @@ async def _content(response: httpx.Response, url: str) -> tuple[str, str]:
         content += chunk
         if len(content) >= MEGABYTES << 20:
             break
-    return kind, _decoded(bytes(content[: MEGABYTES << 20]), response.charset_encoding, url)
-
-
-def _decoded(content: bytes, encoding: str | None, url: str) -> str:
     if b"\0" in content:
         raise ValueError(f"the page {url} is no text")
-    try:
-        return content.decode(encoding or "utf-8", errors="replace")
-    except LookupError:  # an unknown encoding
-        return content.decode("utf-8", errors="replace")
+    return kind, content[: MEGABYTES << 20].decode(response.encoding or "utf-8", errors="replace")

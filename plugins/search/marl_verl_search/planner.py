@@ -10,17 +10,22 @@ import asyncio
 import re
 from typing import Any
 
+from marl_verl_sandbox import Limits, current
+
 from marl_verl import Task
 from marl_verl.episode import CallError, Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Positive
+from marl_verl.tasks import clipped
 from marl_verl_search.answers import tagged
 from marl_verl_search.pages import check_pages, read_page
-from marl_verl_search.program import run_program
 from marl_verl_search.source import Searching
 
 NOTHING = "(no answer)"
 """The report of a worker without one; also the placeholder of masked workers."""
+
+LONGEST = 2000
+"""Maximum characters of a program's output."""
 
 ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
 TOOL = re.compile(r'<(search|read|python)(?:\s+url="([^"<>]*)")?\s*>(.*?)</\1>', re.DOTALL | re.IGNORECASE)
@@ -64,44 +69,38 @@ class PlannerAndSearchers(Searching):
         if self.alone:
             asked = f"Question: {task.prompt}\n\n"
             return await self._searched(team, self.planner, asked, task, "answer", self.rounds * self.searches) or ""
-        return await self._planned(task, team)
-
-    async def _planned(self, task: Task, team: Team) -> str:
         workers = [name for name in team.agents if name != self.planner]
         if not workers:
             raise MarlError(f"the team has no worker besides '{self.planner}': add agents, or set alone to true")
-        how = (
-            f'To ask a worker ({", ".join(workers)}): <ask to="{workers[0]}">sub-question</ask>, one for each at most.'
-        )
+        names = ", ".join(workers)
+        how = f'To ask a worker ({names}): <ask to="{workers[0]}">sub-question</ask>, one for each at most.'
         seen = _said([], "", f"Question: {task.prompt}\n\n{how}\n{_FORM['answer']}")
         for left in range(self.rounds, -1, -1):
             action = await team[self.planner].act(seen)
-            answer = tagged(action.text, "answer")
-            if answer is not None:
+            if (answer := tagged(action.text, "answer")) is not None:
                 return answer
-            asked = {worker: question.strip() for worker, question in ASK.findall(action.text) if worker in workers}
-            if not asked or not left:
+            questions = {worker: question.strip() for worker, question in ASK.findall(action.text) if worker in workers}
+            if not questions or not left:
                 team.invalid(action, "neither an answer nor a sub-question" if left else "no answer")
                 break
             work = (
                 self._searched(team, worker, f"{question}\n\n", task, "report", self.searches)
-                for worker, question in asked.items()
+                for worker, question in questions.items()
             )
-            reports = zip(asked, await asyncio.gather(*work), strict=True)
+            reports = zip(questions, await asyncio.gather(*work), strict=True)
             results = "\n\n".join(f"{worker} reports: {report or NOTHING}" for worker, report in reports)
             seen = _said(seen, action.text, f"{results}\n\n{_left('rounds of questions', left - 1, 'answer')}")
         return ""
 
     async def _searched(self, team: Team, agent: str, asked: str, task: Task, end: str, searches: int) -> str | None:
         """An agent's report, or answer, after at most `searches` searches; None without one."""
-        tools = ["search", *(["read"] if self.pages else []), *(["python"] if self.python else [])]
+        tools = ["search"] + ["read"] * bool(self.pages) + ["python"] * self.python
         forms = "\n".join(_FORM[tool] for tool in tools)
         counted = "searches" if tools == ["search"] else "uses of tools"
         seen = _said([], "", f"{asked}{forms}\n{_FORM[end]}")
         for left in range(searches, -1, -1):
             action = await team[agent].act(seen)
-            answer = tagged(action.text, end)
-            if answer is not None:
+            if (answer := tagged(action.text, end)) is not None:
                 return answer
             uses = [use for use in TOOL.findall(action.text) if use[0].lower() in tools and (use[1] or use[2].strip())]
             if not uses or not left:
@@ -121,6 +120,17 @@ class PlannerAndSearchers(Searching):
         if tool.lower() == "python":
             return str(await team[agent].call(run_program, text.strip("\n")))
         return "\n\n".join(await team[agent].call(self.finder(task), text.strip(), self.paragraphs))
+
+
+async def run_program(program: str) -> str:
+    """What a program prints in the sandbox. ValueError with the error's last line if it fails or takes too long."""
+    limits = Limits()
+    code, output, errors = await asyncio.to_thread(current().run, program, "", limits)
+    if code is None:
+        raise ValueError(f"the program took longer than {limits.seconds:g} s")
+    if code:
+        raise ValueError((errors.strip().splitlines() or [f"exit code {code}"])[-1][-LONGEST:])
+    return clipped(output.strip(), LONGEST) or "(no output)"
 
 
 def _said(seen: list[dict[str, Any]], said: str, text: str) -> list[dict[str, Any]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from marl_verl.tasks import Fields, LeftOut, PublicSet, Split, Task, task_id
 
@@ -18,20 +17,15 @@ def golden(row: Fields) -> Task:
 def hotpotqa(row: Fields) -> Task:
     """`question`, `answer`, and `context`: pairs of title and sentences, or columns of both. Also 2WikiMultiHopQA's."""
     context = row.value("context")
-    if isinstance(context, Mapping):  # the hub's columns
-        columns = row.inner("context")
-        titles, sentences = columns.items("title", "titles"), columns.items("sentences", "content")
-        if len(titles) != len(sentences):
-            raise row.wrong(f"has {len(titles)} titles and {len(sentences)} lists of sentences", context, "context")
-        pairs: list[Any] = list(zip(titles, sentences, strict=True))
-    else:
-        pairs = row.items("context")
-    paragraphs = []
-    for pair in pairs:
-        right = isinstance(pair, Sequence) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], list)
-        if not right or not all(isinstance(sentence, str) for sentence in pair[1]):
-            raise row.wrong("must have pairs of a title and a list of sentences", pair, "context")
-        paragraphs.append({"title": pair[0], "text": "".join(_spaced(pair[1])).strip()})
+    try:
+        if isinstance(context, Mapping):  # the hub's columns
+            columns = row.inner("context")
+            pairs = zip(columns.items("title", "titles"), columns.items("sentences", "content"), strict=True)
+            paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in pairs]
+        else:
+            paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in row.items("context")]
+    except (TypeError, ValueError) as error:
+        raise row.wrong("must have pairs of a title and a list of sentences", context, "context") from error
     return _task(row, row.texts("answer"), paragraphs)
 
 
@@ -41,14 +35,9 @@ def musique(row: Fields) -> Task:
         raise LeftOut("unanswerable")
     paragraphs = []
     for number, paragraph in enumerate(row.items("paragraphs")):
-        if not isinstance(paragraph, Mapping):
-            raise row.wrong("must have objects", paragraph, "paragraphs")
         fields = Fields(paragraph, f"{row.where}, paragraph {number}")
         paragraphs.append({"title": fields.text("title"), "text": fields.text("paragraph_text")})
-    aliases = row.items("answer_aliases")
-    if not all(isinstance(alias, str) for alias in aliases):
-        raise row.wrong("must be a list of texts", aliases, "answer_aliases")
-    return _task(row, [row.text("answer"), *aliases], paragraphs)
+    return _task(row, [row.text("answer"), *row.items("answer_aliases")], paragraphs)
 
 
 def docmath(row: Fields) -> Task:
@@ -76,28 +65,20 @@ def webwalker(row: Fields) -> Task:
 
 def frames(row: Fields) -> Task:
     """`Prompt` and `Answer`."""
-    return _task(row, row.texts("Answer"), question="Prompt")
+    return _task(row, row.texts("Answer"))
 
 
-def _task(
-    row: Fields,
-    answers: list[str],
-    paragraphs: Paragraphs | None = None,
-    question: str = "question",
-    metric: str | None = None,
-) -> Task:
-    text = row.text(question)
-    data: dict[str, Any] = {"answers": list(dict.fromkeys(answers))}
-    if paragraphs is not None:
-        data["paragraphs"] = paragraphs
-    if metric is not None:
-        data["metric"] = metric
-    return Task(task_id("search", text), text, data)
+def _task(row: Fields, answers: list[str], paragraphs: Paragraphs | None = None, metric: str | None = None) -> Task:
+    text = row.text("question", "Prompt")
+    data = {"answers": list(dict.fromkeys(answers)), "paragraphs": paragraphs, "metric": metric}
+    return Task(task_id("search", text), text, {name: value for name, value in data.items() if value is not None})
 
 
-def _spaced(sentences: list[str]) -> list[str]:
+def _joined(sentences: list[str]) -> str:
     """Sentences with a space between them: HotpotQA's begin with one, 2WikiMultiHopQA's do not."""
-    return [text if not index or text[:1].isspace() else f" {text}" for index, text in enumerate(sentences)]
+    if isinstance(sentences, str):
+        raise TypeError("a text")
+    return "".join(text if text[:1].isspace() else f" {text}" for text in sentences).strip()
 
 
 DEV: Mapping[Split, str] = {"train": "train", "test": "validation"}

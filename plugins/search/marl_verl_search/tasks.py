@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import unknown
 from marl_verl.tasks import Fields, PublicTasks, Task
 from marl_verl_search.answers import exact_match, f1, gaia, normalised, number
 from marl_verl_search.sets import SETS
@@ -62,8 +62,5 @@ class SearchTasks(PublicTasks):
 
 def answers_of(task: Task) -> list[str]:
     """The right answers of a task. MarlError for another form of data."""
-    data = task.data
-    answers = data.get("answers", [data.get("answer"), *(data.get("aliases") or [])])
-    if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
-        raise MarlError(f"the data of task '{task.id}' must have a list of texts 'answers', it has {answers!r:.60}")
-    return answers
+    fields = Fields(task.data, f"the data of task '{task.id}'")
+    return fields.texts("answers", "answer") + (task.data.get("aliases") or [])

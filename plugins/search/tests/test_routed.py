@@ -43,10 +43,7 @@ def queries(act: Any) -> str:
 def test_the_verifier_routes_to_a_search_until_it_is_enough() -> None:
     policy = ScriptedPolicy({"verifier": enough, "searcher": queries, "answerer": ANSWER})
     run = check_workflow(SearchTeam(found=1), TASK, policy)
-    assert [act.agent for act, _ in run.turns] == [
-        *("verifier", "searcher", "verifier", "searcher", "verifier"),
-        "answerer",
-    ]
+    assert [act.agent for act, _ in run.turns] == ["verifier", "searcher"] * 2 + ["verifier", "answerer"]
     seen = shown(run.turns[-1][0])
     assert "<search>Red Mill painting</search>\n<information>The Red Mill: A painting" in seen
     assert "born in Amersfoort" in seen
@@ -96,8 +93,6 @@ def test_role_rewards_by_hand() -> None:
         ([YES], hit, [0.0]),
         ([NO, YES], hit, [1.0, 1.0, 1.0]),
         ([NO, YES], miss, [1.0, 0.0, 0.0]),
-        ([NO, NO], hit, [1.0, 1.0, 0.0, 1.0]),
-        ([NO, NO], miss, [1.0, 0.0, 1.0, 0.0]),
         ([NO, YES], none, [1.0, -0.1, 0.0]),
         (["yes"], hit, [-0.1]),
         ([NO, YES + NO], hit, [1.0, 1.0, -0.1]),
@@ -119,15 +114,13 @@ POLICY = ScriptedPolicy({"verifier": "<verify>no</verify>", "searcher": "<search
 
 
 class Handler(BaseHTTPRequestHandler):
-    replies: list[Any] = []
     seen: list[Any] = []
 
     def do_POST(self) -> None:
         self.seen.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-        reply = self.replies[min(len(self.seen), len(self.replies)) - 1]
-        self.send_response(500 if reply is None else 200)
+        self.send_response(500 if len(self.seen) == 1 else 200)  # it is asked again
         self.end_headers()
-        self.wfile.write(json.dumps(reply).encode() if reply is not None else b"")
+        self.wfile.write(json.dumps({"result": [DOCUMENTS]}).encode())
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -152,30 +145,21 @@ DOCUMENTS = [
 
 
 def test_a_retrieval_server(server: str) -> None:
-    Handler.replies = [{"result": [DOCUMENTS]}]
     assert asyncio.run(ask(server, "town", 3)) == ["Norrvik: A town.", "Sundby: A bridge.", "No title"]
-    assert Handler.seen == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})]
+    assert Handler.seen == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})] * 2
     run = check_workflow(SearchTeam(source=server, steps=2, found=1), QUESTION, POLICY)
     assert "<information>Norrvik: A town.</information>" in shown(run.turns[-1][0])
 
 
-def teller(told: dict[str, str]) -> Any:
-    return lambda act: told[shown(act)]
-
-
 def test_look_up_for_tiny_models() -> None:
     tasks = LookUpTasks()
-    train, test = tasks.generate("train", 300, 1), tasks.generate("test", 30, 1)
-    assert not {task.id for task in train} & {task.id for task in test}
-    words = set(tasks.vocabulary())
-    for agent in ("verifier", "searcher", "answerer"):
+    (task, *_) = check_task(tasks, lambda task: [task.data["answers"][0], "pink", ""])
+    words, right = set(tasks.vocabulary()), {}
+    for agent in tasks.agents:
         assert all(set(f"{seen} {said}".split()) <= words for seen, said in tasks.demonstrations(agent, 200, 0, 0.5))
-    right = {agent: dict(tasks.demonstrations(agent, 9000, 0, 1.0)) for agent in ("verifier", "searcher", "answerer")}
-    policy = ScriptedPolicy({agent: teller(told) for agent, told in right.items()})
-    run = check_workflow(TinySearchTeam(), train[0], policy)
+        right[agent] = dict(tasks.demonstrations(agent, 9000, 0, 1.0))
+    run = check_workflow(
+        TinySearchTeam(), task, ScriptedPolicy(dict.fromkeys(right, lambda act: right[act.agent][shown(act)]))
+    )
     assert [act.agent for act, _ in run.turns] == ["verifier", "searcher", "verifier", "answerer"]
-    assert tasks.score(train[0], run.answer) == 1.0
-
-
-def test_the_kit_checks_the_tiny_tasks() -> None:
-    check_task(LookUpTasks(), lambda task: [task.data["answers"][0], "pink", ""])
+    assert tasks.score(task, run.answer) == 1.0

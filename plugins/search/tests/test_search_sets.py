@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from marl_verl_search import index
-from marl_verl_search.answers import exact_match, f1, gaia, normalised
+from marl_verl_search.answers import gaia, normalised
 from marl_verl_search.index import Index, corpus
 from marl_verl_search.tasks import SearchTasks
 
@@ -19,19 +17,14 @@ from marl_verl import MarlError, Task
 
 ADA = [{"title": "Ada", "text": "Ada is. She was."}, {"title": "B", "text": "b"}]
 HOTPOT = {
-    "_id": "5a",
     "question": "Who?",
     "answer": "Ada",
-    "type": "bridge",
-    "supporting_facts": [["Ada", 0]],
     "context": [["Ada", ["Ada is.", " She was."]], ["B", ["b"]]],
 }
 HUB = {**HOTPOT, "context": {"title": ["Ada", "B"], "sentences": [["Ada is.", " She was."], ["b"]]}}
-WIKI2 = {**HOTPOT, "context": json.dumps([["Ada", ["Ada is.", "She was."]], ["B", ["b"]]]), "evidences": []}
+WIKI2 = {**HOTPOT, "context": json.dumps([["Ada", ["Ada is.", "She was."]], ["B", ["b"]]])}
 MUSIQUE = {
-    "id": "2hop__1_2",
     "question": "When?",
-    "question_decomposition": [],
     "answer": "1912",
     "answer_aliases": ["year 1912", "1912"],
     "answerable": True,
@@ -41,7 +34,6 @@ MUSIQUE = {
     ],
 }
 SEARCH_R1 = {
-    "id": "train_0",
     "question": "which ocean?",
     "golden_answers": ["Pacific", "the Pacific"],
     "data_source": "nq",
@@ -51,34 +43,20 @@ SEARCH_R1 = {
 GAIA = {
     "task_id": "c61d22de",
     "Question": "How many?",
-    "Level": "1",
     "Final answer": "1,204",
     "file_name": "",
-    "file_path": "",
-    "Annotator Metadata": {"Steps": "1. Count", "Number of steps": "1", "Tools": "Web browser", "Number of tools": "1"},
 }
 WALKER = {
     "question": "When and where?",
     "answer": "On 3 May 2025, in Norrvik.",
     "root_url": "https://conf.example.org/",
-    "info": {
-        "hop": "multi-source",
-        "domain": "conference",
-        "lang": "en",
-        "difficulty_level": "easy",
-        "source_website": ["https://conf.example.org/venue"],
-        "golden_path": ["root->venue"],
-    },
+    "info": {"hop": "multi-source", "lang": "en"},
 }
 FRAMES = {
     "Unnamed: 0": 0,
     "Prompt": "In which year was the older of the two bridges opened?",
     "Answer": "1887",
     "wikipedia_link_1": "https://en.wikipedia.org/wiki/Sundby",
-    "wikipedia_link_2": "https://en.wikipedia.org/wiki/Norrvik",
-    "wikipedia_link_11+": None,
-    "reasoning_types": "Numerical reasoning | Multiple constraints",
-    "wiki_links": "['https://en.wikipedia.org/wiki/Sundby', 'https://en.wikipedia.org/wiki/Norrvik']",
 }
 WEBSITE = "\n\nThe answer is on this website: https://conf.example.org/"
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -98,25 +76,16 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "paragraphs": [{"title": "Paragraph 0", "text": "one"}, {"title": "Paragraph 1", "text": "two"}],
         },
     ),
-    *(
-        (name, GAIA, {"answers": ["1,204"], "metric": "gaia"})
-        for name in ("gaia", *(f"gaia-level{n}" for n in (1, 2, 3)))
-    ),
+    *((name, GAIA, {"answers": ["1,204"], "metric": "gaia"}) for name in ("gaia", "gaia-level3")),
     ("webwalkerqa", WALKER, {"answers": ["On 3 May 2025, in Norrvik."], "metric": "f1"}),
-    (
-        "webwalkerqa",
-        {name.title(): value for name, value in WALKER.items()},
-        {"answers": [WALKER["answer"]], "metric": "f1"},
-    ),
     ("frames", FRAMES, {"answers": ["1887"]}),
 ]
 
 
 @pytest.mark.parametrize(("name", "row", "data"), ROWS)
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data: dict[str, Any], ending: str) -> None:
-    path = tmp_path / f"rows.{ending}"
-    path.write_text(json.dumps([row]) if ending == "json" else json.dumps(row))
+def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data: dict[str, Any]) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
     (task,) = SearchTasks(test=name).read(path, "test")
     question = next(row[column] for column in ("question", "Question", "Prompt") if column in row)
     assert task.prompt == question + (WEBSITE if name == "webwalkerqa" else "")
@@ -128,7 +97,7 @@ def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data:
     ("name", "row", "message"),
     [
         ("nq", {"question": "?"}, "row 1 has no field 'golden_answers' or 'answer'"),
-        ("hotpotqa", {**HUB, "context": {"title": ["a"], "sentences": []}}, "has 1 titles and 0 lists of sentences"),
+        ("hotpotqa", {**HUB, "context": {"title": ["a"], "sentences": []}}, "must have pairs of a title and a list"),
     ],
 )
 def test_a_row_of_another_form(tmp_path: Path, name: str, row: dict[str, Any], message: str) -> None:
@@ -172,18 +141,10 @@ def test_the_rule_of_gaia(truth: str, right: tuple[str, ...], wrong: tuple[str, 
     assert [gaia(answer, truth) for answer in wrong] == [0.0] * len(wrong)
 
 
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_laws_of_the_metrics(one: str, other: str) -> None:
-    assert f1(one, other) == f1(other, one)
-    assert exact_match(one, other) <= f1(one, other) <= 1.0
-    assert exact_match(one, one) == float(bool(one.strip()))
-
-
 def test_bm25_is_its_formula() -> None:
     texts = ["red mill red", "red lake", "a city far away"]
     searched = Index(texts)
     assert searched.search("mill", 3) == texts[:1]
-    assert searched.search("red", 3) == texts[:2]
     assert searched.search("LAKE, red!", 3) == [texts[1], texts[0]]
     assert searched.search("red", 1) == texts[:1]
     # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2 (k1 1.5, b 0.75)
