@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (26_180, 18_000),
     "raises per 1,000 lines of the core": (15.5, 12),
-    "lines of distributions": (21_070, 17_000),
-    "lines of tests": (36_850, 32_000),
+    "lines of distributions": (20_820, 17_000),
+    "lines of tests": (36_460, 32_000),
     "exported names": (110, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
