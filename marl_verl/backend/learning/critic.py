@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,6 @@ from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 
 Ids = tuple[int, ...]
-Together = Callable[[Mapping[str, Callable[[], Any]]], dict[str, Any]]
 
 
 class Critic(TrainingWorkers):
@@ -147,8 +146,8 @@ class Critics:
         config: DictConfig,
         team: TeamConfig,
         store: RowStore,
-        make: Callable[[str, DictConfig], Critic],
-        together: Together = at_once,
+        make: Callable[..., Critic],
+        together: Any = at_once,
     ) -> None:
         self.runtimes = {str(name): make(str(name), config) for name in config.get("critics") or ()}
         for critic in self.runtimes.values():
@@ -176,7 +175,7 @@ class Critics:
             self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
 
         self._together({name: partial(expect, name) for name in parts})
-        return np.array([self._known[key][1] if key in self._known else math.nan for key in batch.keys])
+        return np.array([self._known.get(key, ((), math.nan))[1] for key in batch.keys])
 
     def update(self, batch: Rows, targets: NDArray[np.float64] | None) -> dict[str, float]:
         """Update every critic from a batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.
@@ -200,11 +199,10 @@ class Critics:
 
     def _parts(self, batch: Rows) -> dict[str, list[int]]:
         """Critic -> indices of its rows in a batch; critics without rows are left out."""
-        real = [(row, tag["policy"]) for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
         parts: dict[str, list[int]] = {}
-        for name, runtime in self.runtimes.items():
-            mine = {runtime.policy} if runtime.scope == "policy" else self._learning
-            parts[name] = [row for row, policy in real if policy in mine]
+        for name, critic in self.runtimes.items():
+            mine = {critic.policy} if critic.scope == "policy" else self._learning
+            parts[name] = [row for row, tag in enumerate(batch.tags) if tag["policy"] in mine]
         return {name: rows for name, rows in parts.items() if rows}
 
 

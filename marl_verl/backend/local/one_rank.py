@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from unittest import mock
 
 from marl_verl.config.hardware import has_accelerator
@@ -81,8 +82,5 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-@contextmanager
-def environment() -> Iterator[None]:
-    """The environment variables that verl's workers read when they are constructed; the previous ones afterwards."""
-    with mock.patch.dict(os.environ, VARIABLES):
-        yield
+environment = partial(mock.patch.dict, os.environ, VARIABLES)
+"""The environment variables that verl's workers read when they are constructed; the previous ones afterwards."""

@@ -8,8 +8,8 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
@@ -40,12 +40,11 @@ logger = logging.getLogger(__name__)
 LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
 
 
-@dataclass
-class Sampled:
+class Sampled(NamedTuple):
     """A task's report, its rows, none of a validation, and their table."""
 
     report: Report
-    rows: list[Row] = field(default_factory=list)
+    rows: Sequence[Row] = ()
     table: RowTable | None = None
 
 
@@ -128,16 +127,15 @@ class RolloutWorker:
 
     async def play(self, task: TaskRow, step: int, validate: bool) -> Sampled:
         """Play one task. Always ends with a report, even if marl-verl itself fails."""
-        sampled = Sampled(Report(uid=str(task["uid"]), task=str(task["task"])))
-        report = sampled.report
+        report = Report(uid=str(task["uid"]), task=str(task["task"]))
         try:
-            await self._play(task, step, validate, sampled)
+            return await self._play(task, step, validate, report)
         except self.caught as error:
             logger.exception("sampling task %s failed", report.task)
             report.error = type(error).__name__
             with suppress(Exception):  # the driver waits for the report, also if the message raises
                 report.error += f": {error}"
-        return sampled
+            return Sampled(report)
 
     def done(self, tasks: Sequence[Sampled]) -> Done:
         """Write the tensors of the rows of finished tasks."""
@@ -149,15 +147,13 @@ class RolloutWorker:
         table = concat(tables) if tables else None
         return Done([task.report for task in tasks], Rows([row.key for row in rows], [row.tag for row in rows]), table)
 
-    async def _play(self, row: TaskRow, step: int, validate: bool, sampled: Sampled) -> None:
-        task, report, uid = Task(**json.loads(row["task"])), sampled.report, sampled.report.uid
+    async def _play(self, row: TaskRow, step: int, validate: bool, report: Report) -> Sampled:
+        task, uid = Task(**json.loads(row["task"])), report.uid
         report.task, report.set = task.id, task.data.get(SET)
         # in training each policy and agent has sampling parameters of its own
         held_out = self._greedy if validate and not row.get("sampled", False) else None
-        if not validate:
-            sampler = self.samplers["sampler"]
-        else:
-            sampler = self.samplers["validation"] if held_out is None else Independent(episodes=1)
+        sampler = self.samplers["validation" if validate else "sampler"]
+        sampler = sampler if held_out is None else Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out, self.gates)
         sample = await sampler.sample(context)
         if not validate:
@@ -169,14 +165,15 @@ class RolloutWorker:
         stored = sample if row["keep"] else Sample(failures=sample.failures)
         tokens = bool(self.config.marl.run.journal_tokens)
         report.lines = sample_lines(stored, uid, task.id, tokens, used_run_options())
-        if not validate:
-            for metric in self.algorithm.metrics:
-                report.metrics.update(metric.of_sample(sample))
-            sampled.rows = turn_rows(sample.turns, step, self.parts.trained)
-            if sample.turns:
-                sampled.table = RowTable.of(sample.turns, self.components, self.parts.trained)
-            if self.joint is not None:
-                add_joint_observations(sampled.rows, sample.episodes, self.joint)
+        if validate:
+            return Sampled(report)
+        for metric in self.algorithm.metrics:
+            report.metrics.update(metric.of_sample(sample))
+        rows = turn_rows(sample.turns, step, self.parts.trained)
+        if self.joint is not None:
+            add_joint_observations(rows, sample.episodes, self.joint)
+        table = RowTable.of(sample.turns, self.components, self.parts.trained) if sample.turns else None
+        return Sampled(report, rows, table)
 
     async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from marl_verl.config.placement import Pool
 
@@ -68,7 +68,7 @@ class Devices:
                 # no CPUs: a bundle has only enough for its workers
                 options = {"num_cpus": 0, "num_gpus": 1 / pool.max_colocate_count, "scheduling_strategy": where}
                 held.append(Held(actor.options(**options).remote(), resource))
-        return Slots(held)
+        return Slots(held, len(held))
 
 
 class Slot:
@@ -98,15 +98,11 @@ class Held:
         return self.actor.place.remote(self.resource)
 
 
-@dataclass(frozen=True)
-class Slots:
+class Slots(NamedTuple):
     """Replaces verl's worker group for a policy that is not trained."""
 
     workers: Sequence[Held]
-
-    @property
-    def world_size(self) -> int:
-        return len(self.workers)
+    world_size: int
 
 
 def rendezvous_ports() -> list[int]:
