@@ -268,6 +268,7 @@ PARAMETERS = {
     },
     "verl.workers.engine_workers:ActorRolloutRefWorker": {
         "__init__": ["self", "config", "role", "distillation_config", "kwargs"],
+        "set_loss_fn": ["self", "loss_fn"],
         "update_weights": ["self", "global_steps", "mode"],
     },
     "verl.workers.engine_workers:TrainingWorker": {"__init__": ["self", "config"], "reset": ["self"]},
