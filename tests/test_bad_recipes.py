@@ -95,7 +95,6 @@ def test_an_override_is_refused_at_once(line: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("marl.run.name=''", "'marl.run.name' must be the name of a folder, without '/', got ''"),
         ("marl.run.dir=/dev/null/runs", "cannot be created"),
         ("hardware=gpu", "the policies need 1 (one) + 1 (two) = 2 GPUs, but this machine has 0"),
     ],

@@ -48,7 +48,7 @@ class Chat:
         self.folds = not self._takes_system()
         self.roles = Roles(self._apply, whose)
         written = self._probe(TALK)
-        self.controls = ControlTokens(tokenizer, written)
+        self.controls = ControlTokens(tokenizer, written or str(tokenizer.chat_template))
         between = written.partition(TALK[0]["content"])[2].partition(TALK[1]["content"])[0]
         self.imitable = bool(between) and not self.controls.pattern.search(between)
         self._encode = functools.lru_cache(maxsize=4096)(self._encode_json)

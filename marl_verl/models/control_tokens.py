@@ -37,9 +37,8 @@ class ControlTokens:
         # tokens that are compared with the normalised text
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._normalise: Callable[[str], str] = getattr(normalizer, "normalize_str", str)
-        self._normalised = _any_of(
-            self._normalise(text).strip("▁") for id, text in self.ids.items() if normalizer and added[id].normalized
-        )
+        texts = [self._normalise(text).strip("▁") for id, text in self.ids.items() if added[id].normalized]
+        self._normalised = _any_of(texts) if texts and normalizer is not None else None
 
     def texts(self, ids: Iterable[int]) -> list[str]:
         """The control tokens among token ids."""
@@ -54,8 +53,10 @@ class ControlTokens:
         if not isinstance(value, str):
             return value
         for _ in range(PASSES):
-            value = self.pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", value)
-        if self._normalised.search(self._normalise(value)):  # in other letters, such as those of NFKC
+            value, breaks = self.pattern.subn(lambda match: f"{match[0][0]} {match[0][1:]}", value)
+            if not breaks:
+                break
+        if self._normalised and self._normalised.search(self._normalise(value)):  # in other letters, such as NFKC's
             value = re.sub(r"(\S)(?=\S)", r"\1 ", value)
         return value
 

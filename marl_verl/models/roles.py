@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marl_verl.errors import MarlError, MarlWarning, nearest
+from marl_verl.errors import MarlError, nearest
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -23,13 +22,9 @@ class Roles:
     def __init__(self, apply: Callable[[Sequence[Mapping[str, Any]], Sequence[Any] | None], str], whose: str) -> None:
         self._apply, self._whose = apply, whose
         self._checked = set[Any]()
-        self._warned = False
 
     def check(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> None:
-        """MarlError if the template would leave out a message or a tool call.
-
-        A text beside tool calls that it leaves out is a MarlWarning, once: many do.
-        """
+        """MarlError if the template would leave out a message or a tool call. Many leave out a text beside calls."""
         shape = (bool(tools), *((message["role"], *_names(message, 0)) for message in messages))
         if shape in self._checked:
             return
@@ -58,13 +53,7 @@ class Roles:
                     hidden.setdefault(n, []).append(part)
         except MarlError:  # it says why when it renders their own texts
             return []
-        beside = [n for n, parts in hidden.items() if parts == [0] and len(names[n]) > 1]
-        if beside and not self._warned:
-            self._warned = True
-            why = f"the chat template leaves out the text beside tool calls of role '{messages[beside[0]]['role']}'"
-            remedy = "To keep it, set model.custom_chat_template to one that renders it"
-            warnings.warn(f"{self._whose}: {why}. {remedy}.", MarlWarning, stacklevel=2)
-        return [n for n in hidden if n not in beside]
+        return [n for n, parts in hidden.items() if parts != [0] or len(names[n]) == 1]
 
 
 def _names(message: Mapping[str, Any], n: int) -> list[str]:

@@ -160,11 +160,6 @@ def _tokens(part: DictConfig, longest: int) -> float:
     return float(actor.ppo_micro_batch_size_per_gpu * longest / actor.ulysses_sequence_parallel_size)
 
 
-def trainable(room: float) -> tuple[float, float]:
-    """Parameters of the largest models that a GPU can train, whole and with an adapter, in float32."""
-    return 0.75 * room / 16, 0.75 * room / 4  # the rest is for activations and logits
-
-
 def gpu_bytes() -> float | None:
     """The memory of this machine's smallest GPU, from NVIDIA's driver; None without one."""
     sizes = [size.removesuffix(" MiB") for size in (gpu["memory.total"] for gpu in gpus())]

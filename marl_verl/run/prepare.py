@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import itertools
 import json
 import os
@@ -45,8 +44,11 @@ from marl_verl.run.run_dir import STARTS, machine, packages
 from marl_verl.run.trackers import check_trackers
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
-from marl_verl.tasks.task_files import write_tasks
+from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
+
+DATA: dict[Split, Path] = {split: Path("data") / f"{split}.jsonl" for split in SPLITS}
+"""The files of tasks in a run directory."""
 
 
 @dataclass
@@ -95,11 +97,11 @@ def _plugin_paths(config: DictConfig) -> list[Path]:
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
     """Read and check the config of an earlier run, to resume it from its newest complete checkpoint.
 
-    The run's copies of plugin files are used; given plugin files must have the same content.
+    The run's copies of training tasks and plugin files are used; given plugin files must have the same content.
 
     Raises:
-        MarlError: there is no run or no intact checkpoint; team, algorithm, plugins or tasks have changed; the run has
-            all its steps; or an override is invalid.
+        MarlError: there is no run or no intact checkpoint; team, algorithm or plugins have changed; the run has all its
+            steps; or an override is invalid.
     """
     check_run(folder, COMPOSED, "config.yaml")
     saved = folders.newest(folder)
@@ -121,14 +123,13 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     OmegaConf.update(config, "marl.run.backend", config.marl.run.get("backend") or "verl", force_add=True)
     config.trainer.resume_mode = "auto"
     config.trainer.val_before_train = False  # the first run has done it
-    plan = _check(config, folder)
-    plan.resumed, plan.files = True, tuple(files)
+    plan = _check(config, folder, resumed=True)
+    plan.files = tuple(files)
     plan.arguments = ("--resume", str(folder), *overrides, *(f"--plugin={file}" for file in plugin_files))
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
     for past in plan.team.past.values():
         extension("policy", past.kind).check(folder, saved, {past.of})
-    _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(
             f"run '{folder}' is at step {team['step']} already, and trainer.total_training_steps="
@@ -146,19 +147,6 @@ def _changed_since(plan: Plan, began_with: Sequence[Path]) -> Iterator[str]:
                 f"plugin file '{path}' (content {now.version}) has changed since the run began. The run continues with "
                 f"its copy '{plan.folder / one_file.COPIES / name}' (content {copies[name].version}). "
                 f"To use the changed file, start a new run: marl-verl train {plan.config.marl.run.recipe}"
-            )
-
-
-def _check_same_tasks(plan: Plan) -> None:
-    """Raise MarlError if the training tasks have changed: the saved position in the data would be invalid."""
-    before = plan.folder / "data" / "train.jsonl"
-    with tempfile.TemporaryDirectory() as folder:
-        now = Path(folder) / "train.jsonl"
-        write_tasks(plan.tasks["train"], now)
-        if before.is_file() and not filecmp.cmp(before, now, shallow=False):
-            raise MarlError(
-                f"the training tasks differ from those in '{before}': the task file or the task set has changed. "
-                "Restore it to resume this run, or start a new run."
             )
 
 
@@ -200,18 +188,20 @@ def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]
     return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
 
 
-def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
+def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: bool = False) -> Plan:
     team, algorithm, samplers, workflow, task_set = check_settings(config)
     marl = marl_section(config)
     made = made_models(config, team, marl)
     remote = checks.remote_tasks(task_set, marl["task"]) if dry_run else {}
     few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and task_set.slow else {}
+    kept: set[Split] = {"train"} if resumed else set()  # the saved position in the data is that in the run's tasks
     tasks: dict[Split, list[Task]] = {
         split: checks.load_tasks(task_set, marl["task"], split, marl["run"]["seed"], few.get(split))
         for split in SPLITS
-        if split not in remote
+        if split not in {*remote, *kept}
     }
     notes = [*drop_overlong(config, team, tasks, made)]
+    tasks = {split: read_tasks(folder / DATA[split]) for split in kept} | tasks
     notes += [f"{split} tasks are {why}: a dry run loads and checks none" for split, why in remote.items()]
     if not remote:
         checks.check_tasks(tasks, config)
@@ -243,18 +233,16 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False) -> Plan:
     for need in needs:
         need.check()
     critic = made_critic(config, team)
-    return Plan(config, resolved, team, tasks, made, critic, folder, notes=tuple(notes), needs=needs)
+    return Plan(config, resolved, team, tasks, made, critic, folder, resumed, notes=tuple(notes), needs=needs)
 
 
 def _new_folder(config: DictConfig, stem: str) -> Path:
-    """The run directory of a new run. MarlError for a name that is no name of a folder, or is taken."""
+    """The run directory of a new run. MarlError for a name that is taken."""
     parent, name = Path(str(config.marl.run.dir)).expanduser(), config.marl.run.name
     if name is None:
         numbered = (parent / f"{stem}-{number}" for number in itertools.count(1))
         return next(folder for folder in numbered if not os.path.lexists(folder))
     folder = parent / str(name)
-    if str(name) in ("", "..") or Path(str(name)).name != str(name) or not str(folder).isprintable():
-        raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
     if os.path.lexists(folder):
         raise MarlError(f"run directory '{folder}' exists: choose another marl.run.name, or continue it with --resume")
     return folder
@@ -308,11 +296,10 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
 def _write(plan: Plan, composed: str) -> None:
     """Write the files of a run directory to a temporary folder, then move them to their place."""
     folder = plan.folder.resolve()
-    data = {split: Path("data") / f"{split}.jsonl" for split in ("train", "test")}
     OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
     if plan.config.trainer.experiment_name is None:
         plan.config.trainer.experiment_name = folder.name
-    plan.config.data.train_files, plan.config.data.val_files = str(folder / data["train"]), str(folder / data["test"])
+    plan.config.data.train_files, plan.config.data.val_files = str(folder / DATA["train"]), str(folder / DATA["test"])
     if plan.config.data.get("val_batch_size") is None:
         plan.config.data.val_batch_size = len(plan.tasks["test"])
     resolved = resolve(plan.config, read_team(marl_section(plan.config)))
@@ -320,7 +307,7 @@ def _write(plan: Plan, composed: str) -> None:
         new = Path(parent) / folder.name
         new.mkdir(mode=0o700)
         for split, tasks in plan.tasks.items():
-            write_tasks(tasks, new / data[split])
+            write_tasks(tasks, new / DATA[split])
         (new / COMPOSED).write_text(composed, encoding="utf-8")
         OmegaConf.save(resolved, new / "config.yaml")
         used = json.dumps(plugins.load().describe(content=True), indent=1)

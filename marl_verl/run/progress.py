@@ -294,13 +294,10 @@ class RunEvents:
         elif kind == "phase":
             self.timing["phases"][event["name"]] = seconds
         elif kind == "started":
-            self.timing["policies"] = event["seconds"]
             self.timing["phases"]["policies started"] = seconds
         elif kind == "step":
             self.timing.setdefault("seconds_to_first_step", seconds)
-        elif kind == "validation" and "seconds_to_first_step" not in self.timing:
-            self.timing["validated"] = seconds
-        if kind in ("phase", "started", "step", "validation"):
+        if kind in ("phase", "started", "step"):
             new = self.folder / ".timing.json"
             new.write_text(json.dumps(self.timing))
             new.replace(self.folder / "timing.json")

@@ -50,14 +50,14 @@ def rehearse_split(
 
     MarlError if no task can be judged, or if there are references and none of them is right: every attempt would fail.
     """
-    tried, moves, refused = tasks[:TRIED], None, list[Unjudged]()
+    tried, refused = tasks[:TRIED], list[Unjudged]()
     for task in tried:
         try:
             moves = rehearse(workflow, task, team, task_set, parts)
             break
         except Unjudged as error:
             refused.append(error)
-    if moves is None:
+    else:
         raise MarlError(f"none of the first {len(tried)} tasks can be judged: {refused[0]}") from refused[0]
     references = [(task, answer) for task in tried if (answer := task_set.reference(task)) is not None]
     if references and not any(asyncio.run(judged(task_set, *pair))[1] for pair in references):

@@ -27,7 +27,6 @@ from marl_verl.tasks.fields import KEY, Fields, unread, with_fields
 from marl_verl.tasks.task import SET, SPLITS, Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
 
-MAPS = f"{KEY} maps other columns, such as {{answer: reward_model.ground_truth}}"
 Rows = Iterable[tuple[int, dict[str, Any]]]
 
 
@@ -98,9 +97,6 @@ class PublicTasks(TaskSet):
             for name in self._names(split):
                 if name not in self.sets:
                     raise unknown("public set", name, self.sets)
-            part = self._rows(split)
-            if part is not None and (len(part) != 2 or part[0] < 0 or (part[1] is not None and part[0] >= part[1])):
-                raise MarlError(f"{split}_rows must be [first, end] with 0 <= first < end, got {list(part)}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` random tasks of the hub's set, in its order; of several sets up to `count` each.
@@ -165,13 +161,9 @@ class PublicTasks(TaskSet):
                 several = f"marl.task.options.{split} names {len(names)} sets, whose rows differ"
                 raise MarlError(f"{label}: {several}. Name one, or write tasks with id, prompt and data.")
             return self._tasks(read_rows(path, "task file"), split, label, next(iter(names), None), warn=True)
-        try:
-            tasks = read_tasks(path)
-            for task in tasks:
-                self.check(task)
-        except MarlError as error:
-            known = f"for rows of a public set, set marl.task.options.{split} to one of {', '.join(self.sets)}"
-            raise MarlError(f"{error} ({label}: {MAPS}; {known})") from error
+        tasks = read_tasks(path)
+        for task in tasks:
+            self.check(task)
         return self._part(tasks, split, label, Counter())
 
     def check(self, task: Task) -> None:

@@ -234,7 +234,5 @@ def _content(folder: Path) -> tuple[int, str]:
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 part = file.get_slice(name)
                 count[part.get_dtype()] += math.prod(part.get_shape())
-    if not count:
-        raise MarlError(f"no weights in '{folder}'")
     most, _ = count.most_common(1)[0]
     return count.total(), DTYPES.get(most, most.lower())

@@ -16,7 +16,6 @@ from marl_verl_tiny.model import default_cache
 from marl_verl.config.checks import DISK_BYTES
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.run.cleanup import abandoned
-from marl_verl.run.estimate import trainable
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 GIB = 1 << 30
@@ -66,7 +65,8 @@ def gpus() -> Iterator[Finding]:
             message += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
             yield warning(check, message, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
         else:
-            whole, adapter = (size / 1e9 for size in trainable(int(total) << 20))
+            room = 0.75 * (int(total) << 20) / 1e9  # the rest is for activations and logits; a parameter has 4 bytes
+            whole, adapter = room / 16, room / 4
             models = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
             yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {models}")
 
