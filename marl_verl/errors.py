@@ -1,5 +1,6 @@
 """User errors: the message names what is wrong and what to do about it."""
 
+import contextlib
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +40,16 @@ def check(problems: Callable[P, Iterator[str]]) -> Callable[P, None]:
             raise MarlError(problem)
 
     return checked
+
+
+@contextlib.contextmanager
+def user_error(label: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label`, a colon, the message in one line."""
+    kinds = kinds or (MarlError,)
+    try:
+        yield
+    except kinds as error:
+        raise MarlError(f"{label}: {' '.join(str(error).split())}") from error
 
 
 def shown(value: object, width: int = 60) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 
 
 @functools.cache
@@ -68,10 +68,8 @@ def check_run_options(run: Mapping[str, Any]) -> None:
     """MarlError if a distribution refuses the value of its option of `marl.run`."""
     for name in names("run"):
         if (value := run.get(name)) is not None:
-            try:
+            with user_error(f"'marl.run.{name}'"):
                 extension("run", name).check(value)
-            except MarlError as error:
-                raise MarlError(f"'marl.run.{name}': {error}") from error
 
 
 def use_run_options(run: Mapping[str, Any]) -> None:

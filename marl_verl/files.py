@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 
 SAFE_PATH = "PYTHONSAFEPATH"
 """With this variable Python does not search the working directory, nor that of a script."""
@@ -92,20 +92,14 @@ def read_bounded(stream: IO[bytes], source: str, most: int = MOST) -> bytes:
 
 def read_text(path: Path, most: int = MOST) -> str:
     """The content of a UTF-8 file. MarlError if it cannot be read."""
-    try:
+    with user_error(f"'{path}' cannot be read", OSError, UnicodeDecodeError):
         return read_bytes(path, most).decode()
-    except OSError as error:
-        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MarlError(f"'{path}' cannot be read: {error}") from error
 
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file. MarlError if it cannot be read, or is damaged."""
-    try:
+    with user_error(f"'{path}' is damaged", ValueError, RecursionError):
         return json.loads(read_text(path, MOST_DOCUMENT))
-    except (ValueError, RecursionError) as error:
-        raise MarlError(f"'{path}' is damaged: {error}") from error
 
 
 def too_large(source: str, most: int) -> MarlError:

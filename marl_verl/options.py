@@ -29,7 +29,7 @@ from typing import (
 
 from annotated_types import Ge, Interval
 
-from marl_verl.errors import MarlError, nearest, shown, unknown
+from marl_verl.errors import MarlError, nearest, shown, unknown, user_error
 
 __all__ = ["Count", "NonNegative", "Positive", "build"]
 
@@ -130,12 +130,11 @@ def changed(value: T, options: Mapping[str, Any] | None, where: str, find: Find 
 
 def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find | None) -> Any:
     """`base` is a class, or an object whose options change."""
-    if not isinstance(options, Mapping | None):
-        raise MarlError(f"'{where}' must be a mapping of options, got {shown(options)}")
+    check_type(options, Mapping | None, where)
     chosen = dict(options or {})
     cls: Any = base if isinstance(base, type) else type(base)
     cls = cls.for_options(chosen) if issubclass(cls, Options) else cls
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    fields = [field.name for field in dataclasses.fields(cls) if field.init]
     hints = get_type_hints(cls, include_extras=True)
     values = {}
     for name, value in chosen.items():
@@ -144,13 +143,8 @@ def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find 
             hint = f"write '{where}.{nested[0]}'" if nested else nearest(str(name), fields)
             raise MarlError(f"unknown key '{where}.{name}': {hint}")
         values[name] = _read(value, hints[name], getattr(base, name, None), f"{where}.{name}", find)
-    for name, field in fields.items() if isinstance(base, type) else ():
-        if name not in chosen and field.default is field.default_factory is dataclasses.MISSING:
-            raise MarlError(f"'{where}.{name}' is missing. Give it a value.")
-    try:
+    with user_error(where, MarlError, ValueError, TypeError):  # for a missing option, and raised by `__post_init__`
         return cls(**values) if isinstance(base, type) else dataclasses.replace(base, **values)
-    except (MarlError, ValueError, TypeError) as error:  # raised by `__post_init__`
-        raise MarlError(f"{where}: {error}") from error
 
 
 def check_options(part: Part) -> None:
@@ -229,13 +223,9 @@ def _part(value: Any, kind: type[Part], old: Any, where: str, find: Find | None)
     """A part from its name, or from a mapping of options and `name`."""
     if isinstance(value, kind):
         return value
-    if not isinstance(value, str | Mapping):
-        raise MarlError(f"'{where}' must be the name of a part, or a mapping of its options, got {shown(value)}")
+    check_type(value, str | Mapping, where)
     options = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = options.pop("name", None)
-    check_type(name, str | None, f"{where}.name")
-    if name is None and old is None:
-        raise MarlError(f"'{where}.name' is missing. Give the name of a part.")
     if old is not None and name in (None, old.name, old.path):
         return _build(old, options, where, find)
     return _build(find(kind, str(name), where) if find else kind, options, where, find)

@@ -114,13 +114,6 @@ class PolicyConfig:
         """Whether no model of this run acts: an external endpoint or a script."""
         return self.endpoint is not None or self.script is not None
 
-    @property
-    def lora_rank(self) -> int:
-        """Rank of the adapter that the policy's own keys set; 0 without one."""
-        model = self.override.get("model")
-        rank = model.get("lora_rank") if isinstance(model, Mapping) else 0
-        return rank if isinstance(rank, int) else 0
-
 
 @dataclass(frozen=True)
 class TeamConfig:
@@ -269,7 +262,8 @@ def _policy(name: str, values: Any) -> PolicyConfig:
             raise MarlError(f"{problem}: remove it")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen:
-        for key, value in (("model.lora_rank", policy.lora_rank), ("base", policy.base), ("loss", policy.loss)):
+        rank = (override.get("model") or {}).get("lora_rank")
+        for key, value in (("model.lora_rank", rank), ("base", policy.base), ("loss", policy.loss)):
             if value:
                 raise MarlError(f"policy '{name}' is frozen, but has {where}.{key}={value}, for training: remove it")
     return policy

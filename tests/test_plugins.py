@@ -57,7 +57,7 @@ def test_an_installed_distribution_is_found_with_its_provenance(install: Install
     install(PUZZLES)
     found = plugins.discover()
     entry = found.entry("tasks", "rubik")
-    assert (entry.distribution, entry.version, entry.source.plugin) == ("puzzles", "1.2", "puzzles")
+    assert (entry.source.distribution, entry.source.version, entry.source.plugin) == ("puzzles", "1.2", "puzzles")
     assert "puzzles==1.2:puzzles" in found.fingerprint()
     assert "rubik" in found.names("tasks")
     record = next(r for r in found.describe() if r["plugin"] == "puzzles")

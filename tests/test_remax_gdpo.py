@@ -27,7 +27,7 @@ from marl_verl.config.reward_function import FunctionScored
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError
-from marl_verl.plugins.one_file import reward_file
+from marl_verl.plugins.one_file import read_file
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Sampling
 
@@ -185,7 +185,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCORE)
-    plugins.use_files([reward_file(tmp_path / "mine.py")])
+    plugins.use_files([read_file("reward/mine.py", tmp_path / "mine.py")])
     try:
         tasks = FunctionScored(function="mine.py:compute_score")
         keys = ("format_reward", "accuracy_reward")

@@ -15,6 +15,7 @@ from marl_verl import plugins
 from marl_verl.algo.sampling.context import judged
 from marl_verl.cli.main import main
 from marl_verl.config.reward_function import FunctionScored, use_reward_function
+from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.run import prepare
@@ -73,7 +74,7 @@ def test_rows_of_verl_give_the_arguments() -> None:
     data = {"data_source": "gsm8k", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
     assert asyncio.run(judged(tasks, Task("t", "p", data), "7")) == (1.0, True)
     assert tasks._fn.__globals__["seen"][-1] == ("gsm8k", "7", "7", {"index": 3})
-    with pytest.raises(NotImplementedError, match=r"set marl\.task\.train_file"):
+    with pytest.raises(MarlError, match=r"set marl\.task\.train_file"):
         tasks.generate("train", 1, 0)
 
 

@@ -168,7 +168,7 @@ def test_a_team_is_added_by_its_keys(tmp_path: Path, place: Path) -> None:
     )
     plan = planned(script, *team.split(), f"marl.plugins=[{tmp_path / 'my_team.py'}]")
     assert plan.team.agents["verifier"].policy == "b"
-    assert plan.team.policies["b"].lora_rank == 4
+    assert plan.team.policies["b"].override["model"] == {"lora_rank": 4}
     assert re.search(r"policy  a: .* ppo-clip,(.|\n)*policy  b: .* gspo \(policy_loss\.loss_mode\),", describe(plan))
     assert plan.team.algorithm.name == "grpo-trajectory-mean"
     assert plan.config.marl.sampler.options.episodes == 5

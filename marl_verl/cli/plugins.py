@@ -6,6 +6,7 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.errors import unknown
 from marl_verl.inspect.texts import aligned, indented
 from marl_verl.plugins import one_file
 from marl_verl.plugins.registry import KINDS
@@ -28,11 +29,12 @@ def run(args: argparse.Namespace) -> int:
     records = [record for record in known.describe() if args.name in (None, record["plugin"])]
     parts = []
     if args.name is not None:
-        from marl_verl.plugins.details import details, unknown_name  # here: the list does not import the parts
+        from marl_verl.plugins.details import details  # here: the list does not import the parts
 
         parts = details(known, args.name)
         if not records and not parts:
-            raise unknown_name(known, args.name)
+            valid = {name for kind in KINDS for name in known.names(kind)}
+            raise unknown("part or plugin", args.name, valid | {source.plugin for source in known.loaded})
     if args.json:
         show(json.dumps(records if args.name is None else parts, indent=2, default=str))
     else:

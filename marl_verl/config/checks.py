@@ -60,11 +60,8 @@ def load_tasks(
             hint = "" if "did you mean" in message else " The README of the recipe says how to make its data."
             raise MarlError(f"marl.task.{split}_file: {message}{hint}")
         return task_set.read(path, split)
-    try:
-        size = int(options[f"{split}_size"])
-        return task_set.generate(split, size if most is None else min(size, most), seed)
-    except NotImplementedError as error:
-        raise MarlError(str(error)) from error
+    size = int(options[f"{split}_size"])
+    return task_set.generate(split, size if most is None else min(size, most), seed)
 
 
 def remote_tasks(task_set: TaskSet, options: dict[str, Any]) -> dict[Split, str]:

@@ -21,8 +21,8 @@ from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.config.schema import Marl
 from marl_verl.config.stored import marl_section
 from marl_verl.config.verl_keys import check_verl, with_added
-from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.extensions import missing_extras, names, pip_line
+from marl_verl.errors import MarlError, nearest, shown, user_error
+from marl_verl.extensions import names
 from marl_verl.options import build, check_type
 
 MEMBERS = ("marl.agents.", "marl.policies.")
@@ -80,10 +80,8 @@ def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool =
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)
             continue
-        try:
+        with user_error(f"'{change.input_line}' cannot be set", OmegaConfBaseException):
             OmegaConf.update(config, key, change.value(), force_add=True)
-        except OmegaConfBaseException as error:
-            raise MarlError(f"'{change.input_line}' cannot be set: {' '.join(str(error).split())}") from error
     _check(config, trained)
     return config
 
@@ -94,8 +92,6 @@ def _check(config: DictConfig, trained: bool = True) -> None:
     check_type(content.get("marl"), Mapping, "marl")
     section = marl_section(config)
     if isinstance(run := section.get("run"), dict):
-        for missing in run.keys() & missing_extras():
-            raise MarlError(f"unknown key 'marl.run.{missing}': {pip_line(missing)}")
         section = {**section, "run": {key: value for key, value in run.items() if key not in names("run")}}
     build(Marl, section, "marl")
     check_verl(config, content, defaults_of(config), trained)

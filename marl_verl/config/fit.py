@@ -25,7 +25,7 @@ from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.calls import breakpoints
 from marl_verl.episode.effects import NOT_REPLAYABLE
-from marl_verl.errors import MarlError, check
+from marl_verl.errors import MarlError, check, user_error
 from marl_verl.options import Part
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
@@ -118,10 +118,8 @@ def check_replays(
 @breakpoints(None)
 def check_advantage(synthetic: SyntheticTeam) -> None:
     """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
-    try:
+    with user_error(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team"):
         synthetic.algorithm.compute(synthetic.table(synthetic.turns(0)))
-    except MarlError as error:
-        raise MarlError(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team: {error}") from error
 
 
 @dataclass(frozen=True)

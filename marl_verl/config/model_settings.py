@@ -69,9 +69,6 @@ def model_folder(path: str) -> Path:
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """The instruction sets of this machine's CPU; empty where /proc/cpuinfo does not list them."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return frozenset()
-    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    file = Path("/proc/cpuinfo")
+    flags = re.search(r"^flags\s*:(.*)$", file.read_text(encoding="utf-8") if file.exists() else "", re.MULTILINE)
     return frozenset(flags[1].split()) if flags else frozenset()

@@ -13,7 +13,7 @@ from marl_verl.algo.advantage import compare
 from marl_verl.algo.algorithms import Algorithm, Loss, Metric, gdpo, gigpo, remax
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.base import ColumnFunction
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
 from marl_verl.plugins.registry import KINDS
@@ -99,10 +99,8 @@ def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]
 
 def imported(path: str, where: str) -> Any:
     """The object at "package.module:attribute". MarlError if it cannot be imported."""
-    try:
+    with user_error(f"'{where}': cannot import '{path}'", ImportError, AttributeError, ValueError):
         return pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise MarlError(f"'{where}': cannot import '{path}': {error}") from error
 
 
 def algorithm_of(team: TeamConfig) -> Algorithm:
@@ -116,13 +114,10 @@ def loss_named(name: str) -> Loss:
     """Return a registered loss. MarlError for an unknown name, and a target that is no `Loss` and no loss function."""
     known = plugins.load()
     target, entry = known.get("losses", name), known.entry("losses", name)
-    if isinstance(target, Loss):
-        if entry.settings:
-            keys = ", ".join(entry.settings)
-            raise MarlError(f"loss '{name}' of {entry.source} is a Loss registered with {keys}: set them in the Loss")
+    if isinstance(target, Loss) and not entry.settings:
         return target
     if not callable(target):
-        raise MarlError(f"loss '{name}' must be a Loss, got {target!r:.80}")
+        raise MarlError(f"loss '{name}' must be a Loss without further settings, or a function, got {target!r:.80}")
     return Loss.of(target, name, entry.settings)
 
 
@@ -143,10 +138,8 @@ def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Samp
         kind, options, where = part("samplers", name, Sampler), marl[section].get("options"), f"marl.{section}.options"
         if section == "validation" and marl[section]["sampler"] is None:
             options = {"episodes": 1, **(options or {})}
-        try:
+        with user_error(f"sampler '{name}'"):
             samplers[section] = build(kind, options, where)
-        except MarlError as error:
-            raise MarlError(f"{error} (of sampler '{name}')") from error
     return samplers
 
 

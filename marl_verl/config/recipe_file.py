@@ -5,21 +5,19 @@ from pathlib import Path
 
 import yaml
 
-from marl_verl.errors import MarlError, missing, shown
+from marl_verl.errors import MarlError, missing, shown, user_error
 
 HERE = Path(__file__).parent
 
 
 def check_recipe(recipe: Path) -> None:
     """MarlError for a file that is no recipe, or that would replace or be replaced by a config that it extends."""
-    try:
+    with user_error(f"recipe {shown(str(recipe))} cannot be read", OSError, yaml.YAMLError, ValueError):
         if not recipe.is_file():
             raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
         if recipe.suffix != ".yaml":
             raise MarlError(f"recipe '{recipe}' must be a .yaml file")
         content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, ValueError) as error:
-        raise MarlError(f"recipe {shown(str(recipe))} cannot be read: {' '.join(str(error).split())}") from error
     defaults = content.get("defaults") if isinstance(content, dict) else None
     names = defaults if isinstance(defaults, list) else []
     if "marl_trainer" not in names or "_self_" not in names[names.index("marl_trainer") :]:

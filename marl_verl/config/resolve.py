@@ -20,7 +20,7 @@ from marl_verl.config.parts import algorithm_of, loss_named
 from marl_verl.config.placement import Pool, check_shared_base, pools_of, use_shared_base
 from marl_verl.config.policy_models import local_model, made_model
 from marl_verl.config.schema import CRITIC_KEYS, CriticKeys
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.models.sources import ModelToMake, located
 from marl_verl.options import build
 from marl_verl.team import TeamConfig, source_of
@@ -33,7 +33,7 @@ verl's fused kernels need a language model's output layer."""
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     """The resolved config for the trainer. MarlError where it cannot be resolved, or is incompatible with a loss."""
-    try:
+    with user_error("config cannot be resolved", OmegaConfBaseException):
         # loss -> (a copy of the config with its settings, in which each policy's section is resolved; the section)
         copies: dict[str, tuple[DictConfig, Any]] = {}
         policies: dict[str, dict[str, Any]] = {}
@@ -58,8 +58,6 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
                 whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
             whole.algorithm.rollout_correction = policies[first]["algorithm"]["rollout_correction"]
         return OmegaConf.create({**_resolved(whole), "policies": policies, "critics": critics})
-    except OmegaConfBaseException as error:
-        raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
@@ -98,8 +96,7 @@ def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, nam
             part.rollout.load_format = "auto"  # weights are never synced to its servers
     else:
         if part.model.lora_rank:
-            whole.actor_rollout_ref = with_lora(part)
-            part = whole.actor_rollout_ref
+            use_adapter(part)
         if policy.base is not None:
             use_shared_base(part, name, team.sharing)
         if pool.shared and on_gpu(whole):  # offload to CPU between this policy's updates, unless the policy sets it
@@ -128,20 +125,15 @@ def merged(section: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
-    """The settings; with an adapter (W + (alpha / r) B A) a copy adjusted for servers and checkpoints."""
-    if not actor_rollout_ref.model.lora_rank:
-        return actor_rollout_ref
-    own = copy.deepcopy(actor_rollout_ref)
-    OmegaConf.set_struct(own, False)
-    if "dummy" in str(own.rollout.load_format):
-        own.rollout.load_format = "auto"  # the servers load the base model themselves, only the adapter is synced
+def use_adapter(actor_rollout_ref: DictConfig) -> None:
+    """Adjust the settings of servers and checkpoints for an adapter (W + (alpha / r) B A)."""
+    if "dummy" in str(actor_rollout_ref.rollout.load_format):  # only the adapter is synced: servers load the base model
+        actor_rollout_ref.rollout.load_format = "auto"
     # the base is on disk already. verl's `hf_model` of an adapter has parameter names that match no model:
     # transformers would load random weights from it without an error
-    saved = own.actor.checkpoint
+    saved = actor_rollout_ref.actor.checkpoint
     saved.save_contents = [part for part in saved.save_contents if part in ("model", "optimizer", "extra")]
     saved.save_lora_only = True
-    return own
 
 
 def critic_configs(
@@ -167,9 +159,8 @@ def critic_configs(
 def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
     """The scope of the run's critics (the algorithm's). MarlError for an invalid or unused `marl.critic`."""
     section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
-    scope = build(
-        CriticKeys, {key: section[key] for key in ("scope", "max_prompt_length") if key in section}, "marl.critic"
-    ).scope
+    own: dict[str, Any] = {key: section[key] for key in ("scope", "max_prompt_length") if key in section}
+    scope = build(CriticKeys, own, "marl.critic").scope
     keys = [key for key, value in section.items() if value is not None]
     if (wish is None and keys) or scope not in (None, wish):
         has = f"needs a critic of scope '{wish}'" if wish else "uses no critic"
@@ -196,10 +187,6 @@ def _section(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in section.items()}
 
 
-def _override_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if key not in CRITIC_KEYS}
-
-
 def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
     """verl's resolved critic config: the user's settings over the policy's over verl's defaults."""
     whole = copy.deepcopy(config)
@@ -210,7 +197,7 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     base.fsdp = OmegaConf.merge(base.fsdp, actor["fsdp_config"])
     model = {key: value for key, value in policy["model"].items() if key not in NOT_INHERITED and key in base.model}
     base.model = OmegaConf.merge(base.model, model)
-    override = _override_of(_section(config))
+    override = {key: value for key, value in _section(config).items() if key not in CRITIC_KEYS}
     if (override.get("model") or {}).get("path"):  # not the tokenizer and config of the policy's model
         base.model.tokenizer_path = base.model.hf_config_path = None
         override["model"] = {**override["model"], "path": located(override["model"]["path"])}

@@ -24,7 +24,7 @@ from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.options import build
 from marl_verl.plugins import one_file
-from marl_verl.plugins.one_file import REWARDS, load_file, reward_file
+from marl_verl.plugins.one_file import REWARDS, load_file, read_file
 from marl_verl.tasks.base import DetailedScore, TaskSet
 from marl_verl.tasks.task import Split, Task
 
@@ -53,22 +53,19 @@ class FunctionScored(TaskSet):
 
     def __post_init__(self) -> None:
         self._fn, self._batch = function(self.function, self.kwargs)
-        known = plugins.load()
-        base = TaskSet if self.task is None else known.get("tasks", self.task)
-        self._base = build(base, self.options, "marl.task.options")
+        base = TaskSet if self.task is None else plugins.load().get("tasks", self.task)
+        self._base: TaskSet = build(base, self.options, "marl.task.options")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         if self.task is None:
-            raise NotImplementedError(f"{KEY} scores tasks and generates none: set marl.task.{split}_file")
-        generated: list[Task] = self._base.generate(split, count, seed)
-        return generated
+            raise MarlError(f"{KEY} scores tasks and generates none: set marl.task.{split}_file")
+        return self._base.generate(split, count, seed)
 
     def loads(self, split: Split) -> str | None:
-        return str(loaded) if (loaded := self._base.loads(split)) is not None else None
+        return self._base.loads(split)
 
     def read(self, path: Path, split: Split) -> list[Task]:
-        read: list[Task] = self._base.read(path, split)
-        return read
+        return self._base.read(path, split)
 
     def measures(self, task: Task, answer: Any) -> Any:
         return self._base.measures(task, answer)
@@ -133,7 +130,8 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[one_file.Plugi
     if not path.endswith(".py") or not name.isidentifier():
         raise MarlError(f"'{KEY}' must be FILE.py:FUNCTION such as my_reward.py:{DEFAULT}, got {shown(task.reward)}")
     paths = [place / Path(path).expanduser() for place in (folder, Path.cwd())]
-    file = reward_file(next((path for path in paths if path.is_file()), paths[-1]))
+    source = next((path for path in paths if path.is_file()), paths[-1])
+    file = read_file(f"{REWARDS}{source.name}", source)
     own = None if OmegaConf.is_missing(task, "name") or task.name is None else str(task.name)
     options: Any = OmegaConf.to_container(task.options) if task.options else {}
     if own == VERL_ROWS:

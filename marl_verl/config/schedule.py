@@ -18,7 +18,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import loss_named
 from marl_verl.config.schema import Curriculum, Filter, Schedule
-from marl_verl.errors import MarlError, check, unknown
+from marl_verl.errors import check, unknown, user_error
 from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
@@ -95,11 +95,9 @@ def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
     # groups of several sizes, also of one row
     tasks = [synthetic.turns(number, episodes) for number, episodes in enumerate((None, 2, 1))]
     prefix = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {WHERE}.mode=async"
-    try:
+    with user_error(prefix):
         together = compute(table([turn for turns in tasks for turn in turns])).advantage
         apart = np.concatenate([compute(table(turns)).advantage for turns in tasks])
-    except MarlError as error:
-        raise MarlError(f"{prefix}: {error}") from error
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
         problem = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
         yield f"{prefix}: {problem}, but with async a row's advantage is computed when its own task is finished"

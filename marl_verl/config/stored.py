@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.errors import MarlError, check, missing
+from marl_verl.errors import MarlError, check, missing, user_error
 from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
 
@@ -21,13 +21,11 @@ COMPOSED = "composed.yaml"
 
 def read_config(path: Path) -> DictConfig:
     """Read a config that a run has stored. MarlError if it cannot be read, or is no config."""
-    try:
+    with user_error(f"'{path}' cannot be read", OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError):
         text = read_text(path, MOST_DOCUMENT)
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=FAST)):  # OmegaConf copies each
             raise MarlError(f"'{path}' is not the config of a run: it has YAML aliases")
         config = OmegaConf.create(yaml.load(text, Loader=FAST))
-    except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise MarlError(f"'{path}' is not the config of a run")
     return config
@@ -35,10 +33,8 @@ def read_config(path: Path) -> DictConfig:
 
 def marl_section(config: DictConfig) -> dict[str, Any]:
     """The `marl` section, resolved, as plain containers. MarlError if it cannot be resolved."""
-    try:
+    with user_error("the marl section cannot be resolved", OmegaConfBaseException):
         return OmegaConf.to_container(config.marl, resolve=True)  # type: ignore[return-value]
-    except OmegaConfBaseException as error:
-        raise MarlError(f"the marl section cannot be resolved: {' '.join(str(error).split())}") from error
 
 
 def team_of(config: DictConfig) -> TeamConfig:

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.recipe_file import verl_configs
 from marl_verl.config.schema import CRITIC_KEYS, Above, Least, Part, Share
-from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.extensions import missing_extras, pip_line
 from marl_verl.options import NonNegative, Positive, check_type
 from marl_verl.team import own_keys
@@ -322,10 +322,8 @@ def changed(
 
 def _resolved(config: DictConfig, key: str) -> Any:
     """The value of an interpolation. MarlError where it leads nowhere."""
-    try:
+    with user_error(f"'{key}' cannot be resolved", OmegaConfBaseException):
         value = OmegaConf.select(config, key)
-    except OmegaConfBaseException as error:
-        raise MarlError(f"'{key}' cannot be resolved: {' '.join(str(error).split())}") from error
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 

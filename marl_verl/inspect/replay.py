@@ -67,7 +67,7 @@ def _versions(file: EpisodeFile) -> str:
     versions = {"marl-verl": (header.marl_verl, __version__)}
     for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
         entry = known.entry(kind, part.name)
-        now = entry.version if entry.distribution == part.distribution else "not there"
+        now = entry.source.version if entry.source.distribution == part.distribution else "not there"
         versions[part.distribution] = part.version, now
     changed = [f"{name} was {then} and is {now} here" for name, (then, now) in versions.items() if then != now]
     return f" ({', '.join(changed)})" if changed else ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError
 from marl_verl.options import Part, config_of, in_words
 from marl_verl.plugins.lookup import Plugins
 from marl_verl.plugins.registry import KINDS, Entry
@@ -24,17 +24,11 @@ def details(known: Plugins, name: str) -> list[dict[str, Any]]:
     return [_record(known, entry) for kind in KINDS for entry in known.find(kind, name)]
 
 
-def unknown_name(known: Plugins, name: str) -> MarlError:
-    """The error for a name that is neither that of a part nor of a plugin."""
-    parts = {name for kind in KINDS for name in known.names(kind)}
-    return unknown("part or plugin", name, parts | {source.plugin for source in (*known.loaded, *known.broken)})
-
-
 def _record(known: Plugins, entry: Entry) -> dict[str, Any]:
-    record: dict[str, Any] = {"kind": KINDS[entry.kind], "name": entry.name}
-    record |= {"distribution": entry.distribution, "version": entry.version, "target": entry.shown, "error": ""}
+    source, record = entry.source, dict[str, Any](kind=KINDS[entry.kind], name=entry.name)
+    record |= {"distribution": source.distribution, "version": source.version, "target": entry.shown, "error": ""}
     try:
-        target = known.get(entry.kind, f"{entry.distribution}:{entry.name}")
+        target = known.get(entry.kind, f"{source.distribution}:{entry.name}")
         options = list(_options(target, entry.kind))
     except Exception as error:  # noqa: BLE001  code of a plugin, which must not hide the other parts
         return {**record, "error": str(error) if isinstance(error, MarlError) else repr(error)}

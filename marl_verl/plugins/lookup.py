@@ -41,7 +41,7 @@ class Plugins:
             raise self.unknown(kind, name)
         if len(entries) > 1:
             owners = " and by ".join(str(entry.source) for entry in entries)
-            choices = " or ".join(f"'{entry.distribution}:{entry.name}'" for entry in entries)
+            choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in entries)
             raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
         return entries[0]
 
@@ -49,7 +49,7 @@ class Plugins:
         """The entries of a name, or "distribution:name": at most one per distribution."""
         distribution, colon, plain = name.rpartition(":")
         entries = [entry for entry in self.entries(kind) if entry.name == plain]
-        return [entry for entry in entries if not colon or entry.distribution == distribution]
+        return [entry for entry in entries if not colon or entry.source.distribution == distribution]
 
     def names(self, kind: str) -> list[str]:
         """The registered names of a kind, sorted."""
@@ -92,7 +92,9 @@ class Plugins:
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
         if extras:
             reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
-        valid = [*more, *self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
+        valid = [*more, *self.names(kind)]
+        if ":" in name:
+            valid += [f"{entry.source.distribution}:{entry.name}" for entry in self.entries(kind)]
         return MarlError("; ".join([str(unknown(KINDS[kind], name, valid)), *reasons]))
 
 

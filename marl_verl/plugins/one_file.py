@@ -43,16 +43,13 @@ class PluginFile:
     text: str
 
     @property
-    def content(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
+    def source(self) -> Source:
+        content = hashlib.sha256(self.text.encode()).hexdigest()
+        return Source(Path(self.name).stem, self.name, content[:12], self.path, content)
 
     @property
     def version(self) -> str:
-        return self.content[:12]
-
-    @property
-    def source(self) -> Source:
-        return Source(Path(self.name).stem, self.name, self.version, self.path, self.content)
+        return self.source.version
 
 
 def file_names(paths: Iterable[Path]) -> dict[str, Path]:
@@ -69,15 +66,10 @@ def file_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
     """Read plugin files, each once. MarlError: no such file (with the nearest), not .py, not readable, not UTF-8."""
-    return [_read(name, path) for name, path in file_names(paths).items()]
+    return [read_file(name, path) for name, path in file_names(paths).items()]
 
 
-def reward_file(path: Path) -> PluginFile:
-    """Read a file with a reward function. MarlError as `read_files`."""
-    return _read(f"{REWARDS}{path.name}", path)
-
-
-def _read(name: str, path: Path) -> PluginFile:
+def read_file(name: str, path: Path) -> PluginFile:
     if path.suffix != ".py":
         raise MarlError(f"plugin file '{path}' does not end in .py. Give a Python file with a `marl_register` hook.")
     if not path.is_file():
@@ -90,7 +82,7 @@ def files_of_run(run: Path, files: Sequence[Path] = ()) -> list[PluginFile]:
     check_run_directory(run)
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-    copies = {name: _read(name, path) for name, path in paths.items()}
+    copies = {name: read_file(name, path) for name, path in paths.items()}
     for file in read_files(files):
         copy = copies.setdefault(file.name, file)
         if copy.text != file.text:

@@ -74,14 +74,6 @@ class Entry:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a loss function
 
     @property
-    def distribution(self) -> str:
-        return self.source.distribution
-
-    @property
-    def version(self) -> str:
-        return self.source.version
-
-    @property
     def shown(self) -> str:
         """The target as "package.module:attribute" where it has such a name, else its repr."""
         if isinstance(self.target, str):

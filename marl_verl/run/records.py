@@ -46,8 +46,9 @@ def _agent(agent: AgentConfig, team: TeamConfig) -> dict[str, Any]:
 
 
 def _part(kind: str, named: Named) -> dict[str, Any]:
-    entry = plugins.load().entry(kind, named.name)
-    return {"name": named.name, "options": named.options, "distribution": entry.distribution, "version": entry.version}
+    source = plugins.load().entry(kind, named.name).source
+    origin = {"distribution": source.distribution, "version": source.version}
+    return {"name": named.name, "options": named.options, **origin}
 
 
 class Records:

@@ -38,7 +38,7 @@ class TaskSet(Options):
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Generate `count` tasks of a split, deterministic in the seed; no task of "test" may be in "train"."""
-        raise NotImplementedError(f"{type(self).__name__} cannot generate tasks: set marl.task.{split}_file")
+        raise MarlError(f"{type(self).__name__} cannot generate tasks: set marl.task.{split}_file")
 
     def loads(self, split: Split) -> str | None:
         """What `generate` downloads, in words; None if it downloads nothing. A dry run names it and loads nothing."""
