@@ -1,7 +1,5 @@
 """Settings of all tests, also those of the plugins."""
 
-import contextlib
-import copy
 import functools
 import gc
 import os
@@ -21,8 +19,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hypothesis import settings
-from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
-from omegaconf.base import Metadata, Node
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
@@ -84,10 +81,10 @@ def _enough_memory() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _parsed_once() -> Iterator[None]:
-    """OmegaConf parses a text once: each config that a test composes reads all of verl's config files, which have
-    hundreds of interpolations."""
-    parsed: dict[str, Any] = {}
+def _composed_once() -> Iterator[None]:
+    """Hydra composes a recipe once for each choice of groups, and applies other overrides to a copy. Texts of all of
+    verl's config files and their hundreds of interpolations are parsed once. `test_config.py` compares with Hydra."""
+    texts: dict[str, Any] = {}
 
     def load(stream: Any, Loader: Any) -> Any:
         text = stream
@@ -95,54 +92,31 @@ def _parsed_once() -> Iterator[None]:
             start = stream.tell()
             text = stream.read()
             stream.seek(start)  # an error names the file
-        if text not in parsed:
-            parsed[text] = yaml.load(stream, Loader=Loader)
-        return parsed[text]  # OmegaConf copies it
+        if text not in texts:
+            texts[text] = yaml.load(stream, Loader=Loader)
+        return texts[text]  # OmegaConf copies it
 
     composed: dict[Any, bytes] = {}
     hydra = compose._hydra
 
-    def read(folder: Path, name: str, groups: list[str]) -> DictConfig:
-        """A recipe over the config that most extend, which Hydra composes once for each choice of groups."""
-        text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
-        recipe = OmegaConf.create(text)
-        if recipe.pop("defaults", None) != ["marl_trainer", "_self_"] or "# @" in text:
-            return hydra(folder, name, groups)
-        config = once(compose.HERE, "marl_trainer", groups)
-        OmegaConf.set_struct(config, False)
-        config.merge_with(recipe)
-        OmegaConf.set_struct(config, True)
-        return config
-
     def once(folder: Path, name: str, overrides: list[str]) -> DictConfig:
-        """Compose a recipe once for each choice of groups, and apply the other overrides as Hydra does."""
         values = [line for line in overrides if "." in line.partition("=")[0]]
         groups = [line for line in overrides if line not in values]
         recipe = folder / f"{name}.yaml"
         key = (recipe, recipe.is_file() and recipe.read_bytes(), *compose.search_path(), *groups)
         try:
             if key not in composed:
-                composed[key] = pickle.dumps((hydra if folder == compose.HERE else read)(folder, name, groups))
+                composed[key] = pickle.dumps(hydra(folder, name, groups))
             config: DictConfig = pickle.loads(composed[key])  # a tenth of the time of a deep copy
             ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, AttributeError, OSError):
             return hydra(folder, name, overrides)  # with Hydra's message
         return config
 
-    plain_copy = DictConfig.__deepcopy__
-
-    def quick_copy(config: DictConfig, memo: dict[int, Any]) -> DictConfig:
-        if config._get_parent() is None:
-            with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):
-                twin: DictConfig = pickle.loads(pickle.dumps(config))
-                memo[id(config)] = twin
-                return twin
-        return plain_copy(config, memo)
-
+    once.hydra = hydra  # type: ignore[attr-defined]
     interpolation = functools.cache(omegaconf.base.parse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "_hydra", once)
-        patch.setattr(DictConfig, "__deepcopy__", quick_copy)
         patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
         for module in (omegaconf.base, omegaconf._utils):
             patch.setattr(module, "parse", interpolation)
@@ -170,41 +144,6 @@ def _tasks_once() -> Iterator[None]:
         yield
 
 
-PLAIN = (str, int, float, bool, type(None))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _wrapped_quickly() -> Iterator[None]:
-    """OmegaConf checks each value of a config in a dozen functions: half of the time of a plan."""
-    wrap = omegaconf.omegaconf._node_wrap
-
-    def quick(parent: Any, is_optional: bool, value: Any, key: Any, ref_type: Any = Any) -> Any:
-        if ref_type is not Any:
-            return wrap(parent, is_optional, value, key, ref_type)
-        if type(value) is dict and all(type(name) is str for name in value):
-            node: Any = DictConfig({}, key, parent)
-            node.__dict__["_content"] = {name: quick(node, True, part, name) for name, part in value.items()}
-        elif type(value) is list:
-            node = ListConfig([], key, parent)
-            node.__dict__["_content"] = [quick(node, True, part, place) for place, part in enumerate(value)]
-        elif type(value) in PLAIN and not (isinstance(value, str) and ("${" in value or value == "???")):
-            node = AnyNode.__new__(AnyNode)
-            node.__dict__.update(
-                _metadata=Metadata(Any, None, True, key), _parent=parent, _flags_cache=None, _val=value
-            )
-        elif isinstance(value, Node):
-            node = copy.deepcopy(value)
-            node._set_key(key)
-            node._set_parent(parent)
-        else:
-            node = wrap(parent, is_optional, value, key, ref_type)
-        return node
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(omegaconf.omegaconf, "_node_wrap", quick)
-        yield
-
-
 @pytest.fixture(scope="module")
 def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the RECIPE of a test's module."""
@@ -224,6 +163,18 @@ def _no_plugin_files_left() -> Iterator[None]:
     """A plan leaves its plugin files in use."""
     yield
     plugins.use_files([])
+
+
+@pytest.fixture(scope="module")
+def verl_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A model's folder, in a process that is one rank of verl on a CPU (tests/verl_actor.py)."""
+    pytest.importorskip("verl")
+    from tests.verl_actor import cpu_verl, make_model
+
+    folder = tmp_path_factory.mktemp("verl") / "model"
+    make_model(folder)
+    with cpu_verl():
+        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import shutil
@@ -82,15 +81,6 @@ class Page:
         given, element = json.dumps(value), f"document.querySelector({json.dumps(selector)})"
         events = "for (const name of ['input', 'change']) e.dispatchEvent(new Event(name, {bubbles: true}))"
         self.value(f"(() => {{ const e = {element}; e.value = {given}; {events}; }})()")
-
-    def press(self, key: str, code: int = 0) -> None:
-        text = {"text": "\r"} if key == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            extra = text if kind == "keyDown" else {}
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **extra)
-
-    def picture(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ class Reply:
     body: Any
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: dict(AT_ONCE))
-    seconds: float = 0.0
 
 
 def completion(text: str | None, tokens: int | None = 3, reason: str = "stop") -> Reply:
@@ -91,7 +89,6 @@ def serving(answer: Callable[[dict[str, Any]], Reply], models: Reply) -> Iterato
 
         def _reply(self, reply: Reply) -> None:
             server.headers.append({name.lower(): value for name, value in self.headers.items()})
-            time.sleep(reply.seconds)
             text = reply.body if isinstance(reply.body, str) else json.dumps(reply.body)
             kind = "text/html" if text.startswith("<") else "application/json"
             self.send_response(reply.status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from marl_verl_testing.real import Finished
@@ -34,3 +35,17 @@ def gaps(folder: Path | str, acts: Acts) -> torch.Tensor:
 
     model = AutoModelForCausalLM.from_pretrained(folder)
     return torch.cat([(log_probs(model, prompt, ids) - torch.tensor(served)).abs() for prompt, ids, served in acts])
+
+
+def answers(folder: Path, acts: list[dict[str, Any]]) -> list[str]:
+    """What a model says greedily to the observations of acts."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    texts, options = [], {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+    for act in acts:
+        ids = tokenizer.apply_chat_template(act["observation"], **options)
+        with torch.no_grad():
+            sampled = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        texts.append(tokenizer.decode(sampled, skip_special_tokens=True))
+    return texts

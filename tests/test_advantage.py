@@ -27,16 +27,6 @@ def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
     return method.compute(RowTable.from_rows(rows)).advantage
 
 
-def solver_judge() -> Rows:
-    """Two sessions of one task; the solver is right in the first, the judge in the second."""
-    return [
-        row("q", 0, 0, 0, "solver", role=1.0),
-        row("q", 0, 1, 0, "judge", role=0.0),
-        row("q", 1, 0, 0, "solver", role=0.0),
-        row("q", 1, 1, 0, "judge", role=1.0),
-    ]
-
-
 @st.composite
 def batches(draw: st.DrawFn, agents: int = 3, turns: int = 3) -> Rows:
     """Episodes of uneven length, as a sampler leaves them: sessions and turns may be missing."""
@@ -61,33 +51,6 @@ variants = st.sampled_from(VARIANTS)
 
 
 # Where the two algorithms differ, by hand
-
-
-@pytest.mark.slow
-def test_stock_verl_gives_the_solver_the_wrong_sign() -> None:
-    """verl-notes, trap 1: stock V1 GRPO compares only the last output of a session, and gives it to all rows."""
-    import torch
-    from verl.protocol import DataProto
-    from verl.trainer.ppo.core_algos import AdvantageEstimator
-    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
-
-    rows = solver_judge()
-    scores = torch.zeros(len(rows), 3)
-    scores[:, -1] = torch.tensor([r["rewards"]["role"] for r in rows])
-    data = DataProto.from_dict(
-        tensors={"token_level_rewards": scores, "response_mask": torch.ones(len(rows), 3)},
-        non_tensors={"uid": np.array([r["uid"] for r in rows], dtype=object)},
-    )
-    keys = [f"{r['uid']}_{r['session']}_{r['index']}" for r in rows]
-    stock = compute_advantage_for_multi_trajectories(data, keys, AdvantageEstimator.GRPO).batch["advantages"][:, 0]
-
-    ours = advantage(AT_GRPO, rows)
-    solver = [i for i, r in enumerate(rows) if r["agent"] == "solver"]
-    half = np.sqrt(0.5)
-    np.testing.assert_allclose(ours[solver], [half, -half], atol=1e-5)
-    np.testing.assert_allclose(
-        stock.numpy()[solver], [-half, half], atol=1e-5
-    )  # the fault: the right solver is pushed down
 
 
 @given(batches(), variants, st.data())

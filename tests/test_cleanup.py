@@ -131,15 +131,6 @@ def _abandoned(**changes: Any) -> RunResources:
     return found
 
 
-def test_what_a_dead_run_left_is_removed(temporary: Path) -> None:
-    memory = Path("/dev/shm") / f"marl-test-{os.getpid()}"
-    memory.write_bytes(b"0")
-    found = _abandoned(shared_memory=[str(memory)])
-    assert cleanup_abandoned() == [found.scratch]
-    assert not memory.exists()
-    assert list(temporary.iterdir()) == []
-
-
 @pytest.mark.parametrize("who", ["command", "trainer"])
 def test_a_run_is_not_abandoned_while_one_of_them_lives(temporary: Path, who: str) -> None:
     _abandoned(**{who: Process.of(os.getpid())})
@@ -239,23 +230,6 @@ def test_a_process_that_does_not_end_when_asked_is_killed(temporary: Path) -> No
     process.stdout.readline()
     begun.cleanup()
     assert not _runs(process.pid)
-
-
-def test_shared_memory_of_a_process_is_removed_with_it(temporary: Path) -> None:
-    """As after a kill: Python's own tracker does not know of it."""
-    path = Path("/dev/shm") / f"marl-test-{os.getpid()}"
-    path.write_bytes(bytes(64))
-    code = (
-        f"import mmap; file = open({str(path)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 64); print(flush=True); {NAP}"
-    )
-    begun = RunResources.begin("mine")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, RUN_VARIABLE: "mine"}, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    begun.cleanup()
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("kind", ["sem.mp-", "verl_weights_"])

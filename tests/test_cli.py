@@ -31,8 +31,6 @@ from marl_verl.run.prepare import make_run_directory
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import locked
 from marl_verl.run.terminal import termination_as_interrupt
-from marl_verl.tasks.task import Task
-from marl_verl.tasks.task_files import write_tasks
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -112,15 +110,6 @@ def test_too_little_disk(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(total=1 << 40, free=100 << 20))
         assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
-
-
-def test_task_files(refused: Refused) -> None:
-    tasks = [Task(f"t{n}", "p", {"digits": list("1234"), "index": 1}) for n in range(40)]
-    write_tasks(tasks, Path("train.jsonl"))
-    Path("empty.jsonl").write_text("")
-    both = ["marl.task.train_file=train.jsonl", "marl.task.test_file=train.jsonl"]
-    assert "40 tasks are in both splits, e.g. 't0'" in refused("train", str(RECIPE), *both)
-    assert "task file 'empty.jsonl' is empty" in refused("train", str(RECIPE), "marl.task.train_file=empty.jsonl")
 
 
 # the run directory
@@ -208,19 +197,7 @@ class _Planted:
 
 
 @pytest.mark.parametrize("dump", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
-@pytest.mark.parametrize(
-    "file",
-    [
-        *("random.pt", "policies/asker/model_world_size_1_rank_0.pt"),
-        *(
-            pytest.param(file, marks=pytest.mark.long)
-            for file in (
-                *("data.pt", "schedule.pt", "policies/holder/optim_world_size_1_rank_0.pt"),
-                "critics/team/extra_state_world_size_1_rank_0.pt",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize("file", ["random.pt", "policies/asker/model_world_size_1_rank_0.pt"])
 def test_a_checkpoint_with_code_is_not_loaded(
     run: Path, refused: Refused, file: str, dump: Callable[[object, Path], object]
 ) -> None:
@@ -299,36 +276,34 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert len(output.splitlines()) > 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_sigterm_ends_every_part_of_a_command_as_ctrl_c(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from marl_verl.cli import main, train
 
     def preparing(options: object) -> int:
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(10)
         return 0
 
     def before(*_: object) -> None:
         """Without the handler of the command, it would sleep and succeed."""
 
-    previous = signal.signal(number, before)
+    previous = signal.signal(signal.SIGTERM, before)
     monkeypatch.setattr(train, "run", preparing)
     try:
         assert main.main(["train", "recipe.yaml"]) == 130
-        assert signal.getsignal(number) is before
+        assert signal.getsignal(signal.SIGTERM) is before
     finally:
-        signal.signal(number, previous)
+        signal.signal(signal.SIGTERM, previous)
     assert capsys.readouterr().err == "marl-verl: interrupted\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP])
-def test_a_signal_that_is_ignored_remains_ignored(number: signal.Signals) -> None:
+def test_a_signal_that_is_ignored_remains_ignored() -> None:
     """As under nohup: a run goes on when its terminal is closed."""
-    previous = signal.signal(number, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with termination_as_interrupt():
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGHUP)
     finally:
-        signal.signal(number, previous)
+        signal.signal(signal.SIGHUP, previous)

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,10 +57,6 @@ def test_no_cluster_at_the_address_is_reported_at_once() -> None:
         connect(f"127.0.0.1:{port}")
 
 
-def _free(name: str, namespace: str) -> None:
-    raise ValueError(f"Failed to look up actor with name '{name}'")
-
-
 def test_two_runs_do_not_share_a_cluster(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would share one TransferQueue, in which their rows have the same keys."""
     named: list[tuple[str, str]] = []
@@ -70,15 +65,3 @@ def test_two_runs_do_not_share_a_cluster(head: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(MarlError, match=r"another run uses the Ray cluster at '.*Wait until that run has ended"):
         connect(head)
     assert named == [("TransferQueueController", "transfer_queue")]
-
-
-def test_a_cluster_is_joined_at_the_address_that_was_found(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr("ray.init", lambda **options: given.update(options))
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
-    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: head)
-    monkeypatch.setattr("ray.get_actor", _free)
-    connect("auto", runtime_env={})
-    _, _, port = head.rpartition(":")
-    assert given["address"].rpartition(":")[2] == port
-    assert given["runtime_env"] == {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl.config import compose as composing
 from marl_verl.config.backend import choose_backend
 from marl_verl.config.compose import attention, compose, with_overrides
 from marl_verl.config.parts import algorithm_of, named_samplers
@@ -146,3 +147,17 @@ def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.Monke
     assert settings == ["flash_attention_2", "eager"]
     config = compose(QUICKSTART / "inventory.yaml", [precision.replace("bf16", "fp32")], hardware="gpu")
     assert OmegaConf.select(config, f"actor_rollout_ref.{key}") == "sdpa"
+
+
+@pytest.mark.parametrize("recipe", ["quickstart/inventory", "mars2/cpu", "teams/lora"])
+def test_what_tests_compose_once_is_what_hydra_composes(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """conftest.py has the shortcut."""
+    path = QUICKSTART.parent / f"{recipe}.yaml"
+    (policy, *_) = OmegaConf.load(path).marl.policies
+    lines = [f"marl.policies.{policy}.frozen=true", "+marl.agents.extra={policy: one}", "~marl.sampler.options"]
+    lines += ["actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2", "trainer.total_training_steps=7"]
+    for overrides in ([], lines):
+        quick, shortcut = compose(path, overrides, hardware="cpu"), composing._hydra
+        with monkeypatch.context() as patch:
+            patch.setattr(composing, "_hydra", shortcut.hydra)  # type: ignore[attr-defined]
+            assert compose(path, overrides, hardware="cpu") == quick

@@ -75,23 +75,6 @@ TEMPLATES = {
         "(m.content.split('</think>')|last) }}" + calls("<｜tool▁call▁begin｜>", "") + "{{ '<｜end▁of▁sentence｜>' }}"
         "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}",
     ),
-    "glm": (  # no token ends a turn
-        ["[gMASK]", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"],
-        ["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "<tool_response>"],
-        "{{ '[gMASK]' }}"
-        + TOOLS
-        + "{% for m in messages %}{{ '<|' ~ ('observation' if m.role == 'tool' else m.role) ~ "
-        "'|>\n' }}{% if m.role == 'assistant' %}{{ '<think></think>\n' }}{% endif %}{{ m.content }}"
-        + calls("<tool_call>", "</tool_call>")
-        + "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
-    ),
-    "phi": (  # roles are added tokens whose text only the rendering has
-        ["<|end|>"],
-        ["<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"],
-        TOOLS + "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content }}" + calls(" ", " ") + "{{ '<|end|>' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
-    ),
 }
 MADE = {"name": "add", "arguments": '{"a": {"b": ["c"]}}'}
 TALK = [

@@ -104,18 +104,6 @@ def scope(composed: DictConfig, *overrides: str) -> str | None:
 
 
 @pytest.mark.slow
-def test_ippo_has_a_critic_for_each_policy_that_learns(composed: DictConfig) -> None:
-    critics = resolved(composed).critics
-    assert {name: (each.policy, each.scope) for name, each in critics.items()} == {
-        "one": ("one", "policy"),
-        "two": ("two", "policy"),
-    }
-    assert critics.one.critic.model.path == "/models/one"
-    assert critics.two.critic.model.path == "/models/two"
-    assert list(resolved(composed, "marl.policies.one.frozen=true").critics) == ["two"]
-
-
-@pytest.mark.slow
 def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> None:
     critics = resolved(composed, "marl.algorithm.name=mappo").critics
     assert list(critics) == ["team"]

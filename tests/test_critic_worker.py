@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from marl_verl.backend.learning.workers import CriticWorker
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.resolve import resolve
 from marl_verl.team import read_team
-from tests.verl_actor import cpu_verl, make_model
 
 pytestmark = pytest.mark.slow
 
@@ -100,33 +99,25 @@ def expected(model: Any, observations: Sequence[tuple[int, ...]]) -> torch.Tenso
     return torch.stack([model(torch.tensor([ids])).logits[0, -1, 0] for ids in observations])
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with cpu_verl():
-        folder = tmp_path_factory.mktemp("critic") / "model"
-        make_model(folder)
-        yield folder
-
-
-def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: DictConfig, model: Path) -> None:
-    critic = RealCritic.of(composed, model, ranks=3)
+def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: DictConfig, verl_model: Path) -> None:
+    critic = RealCritic.of(composed, verl_model, ranks=3)
     values = critic.values(OBSERVATIONS)
     np.testing.assert_allclose(values, expected(critic.plain(), OBSERVATIONS).detach(), atol=1e-5)
     assert len(set(values.round(4))) == 4
     assert critic.rows == [6]  # and one to fill three ranks
 
 
-def test_a_new_head_expects_nothing(composed: DictConfig, model: Path) -> None:
-    assert not RealCritic.of(composed, model).first_head.any()
+def test_a_new_head_expects_nothing(composed: DictConfig, verl_model: Path) -> None:
+    assert not RealCritic.of(composed, verl_model).first_head.any()
 
 
 @pytest.mark.parametrize(("clip", "mode"), [(0.1, "token-mean"), (100.0, "seq-mean-token-sum")])
 def test_an_update_is_the_gradient_of_the_clipped_value_loss(
-    composed: DictConfig, model: Path, clip: float, mode: str
+    composed: DictConfig, verl_model: Path, clip: float, mode: str
 ) -> None:
     """L = mean over rows of 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2), padding not counted."""
     settings = f"marl.critic.cliprange_value={clip}", f"marl.critic.loss_agg_mode={mode}"
-    critic = RealCritic.of(composed, model, *settings, ranks=3)  # six rows: one is padding
+    critic = RealCritic.of(composed, verl_model, *settings, ranks=3)  # six rows: one is padding
     before, plain = critic.weights(), critic.plain()
     now = expected(plain, OBSERVATIONS)
     old = now.detach() + torch.tensor([0.0, 0.5, -0.5, 0.05, -2.0])
@@ -145,9 +136,9 @@ def test_an_update_is_the_gradient_of_the_clipped_value_loss(
     assert metrics["explained_variance"] == pytest.approx(1 - error.var() / TARGETS.var(), rel=1e-5)
 
 
-def test_updates_a_batch_and_epochs(composed: DictConfig, model: Path) -> None:
+def test_updates_a_batch_and_epochs(composed: DictConfig, verl_model: Path) -> None:
     """Eight tasks in mini-batches of four are two updates, each of rows from the whole batch; twice over."""
-    critic = RealCritic.of(composed, model, "marl.critic.ppo_mini_batch_size=4", "marl.critic.ppo_epochs=2")
+    critic = RealCritic.of(composed, verl_model, "marl.critic.ppo_mini_batch_size=4", "marl.critic.ppo_epochs=2")
     seen: list[tuple[list[int], float]] = []
     engine = critic.workers.engine
     step = engine.train_batch

@@ -19,7 +19,7 @@ from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerConte
 from marl_verl.backend.rollout.endpoint import EndpointClient, reach
 from marl_verl.backend.verl.policy_servers import Runtime
 from marl_verl.config.policy_models import check_endpoint
-from marl_verl.episode import Act, Action, Run, Workflow
+from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import TaskSet
@@ -136,38 +136,7 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
 # What comes back
 
 
-def test_an_action_has_text_and_length_and_no_token() -> None:
-    with server(completion(" 4\n", tokens=11, reason="length")) as running:
-        action = answer(running.url)
-    assert (action.text, action.stop_reason, action.tokens, action.length) == (" 4\n", "length", 11, 11)
-    assert (action.prompt_ids, action.response_ids, action.log_probs, action.version) == ([], [], [], None)
-    assert action.seconds > 0
-
-
-def test_its_tokens_count_in_an_episodes_budget() -> None:
-    with server(every=completion("4", tokens=5)) as running:
-        found = sample(running.url, limits=Limits(tokens=6))
-        assert not found.failures
-        (failure,) = sample(running.url, limits=Limits(tokens=5)).failures
-    assert failure.reason == "token-budget"
-
-    async def again() -> int:
-        async with Run(Twice(), TASK, ["judge"], found.episodes[0].journal) as run:
-            assert await run.next() is None
-            return run.tokens
-
-    assert asyncio.run(again()) == 10  # recorded ones as well
-
-
 # What can go wrong with a request
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_busy_server_is_asked_again(status: int) -> None:
-    with server(refused(status, "busy"), refused(status, "busy"), completion("late")) as running:
-        assert answer(running.url).text == "late"
-        assert len(running.asked) == 3
-        assert running.asked[0] == running.asked[2]
 
 
 @pytest.mark.parametrize(
@@ -268,17 +237,3 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
 
 
 # Before a run starts
-
-
-@pytest.mark.parametrize(
-    ("reply", "message"),
-    [
-        (models("n", "qwen-small"), "no model 'qwen-smal': did you mean 'qwen-small'"),
-        (refused(401, "wrong key"), "HTTP 401: wrong key"),
-    ],
-)
-def test_a_failed_check_is_reported_at_the_start(reply: Reply, message: str) -> None:
-    with serving(lambda request: completion("4"), reply) as running:
-        with pytest.raises(MarlError, match=message) as error:
-            reach("judge", Endpoint(running.url, "qwen-smal"))
-        assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")

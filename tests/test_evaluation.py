@@ -17,7 +17,7 @@ from marl_verl.algo.sampling import Failure
 from marl_verl.backend.protocol import Done, Report, Rows, TurnCount
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
-from marl_verl.evaluation.request import Assignment, Request, assign
+from marl_verl.evaluation.request import Assignment, Request
 from marl_verl.evaluation.statistics import agent_metrics, counts, interval, pass_at_k, sampled_scores
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
@@ -112,8 +112,6 @@ class _Trainer:
         self.data = types.SimpleNamespace(held_out=["0", "1", "2"])
         self.stored: list[str] = []
         self.checked = 0
-        self.outcomes: list[dict[str, float]] = []
-        self.sets: list[str | None] = [None] * 3
         self.records, self.rollouts, self.step = self, self, 4
         self.asked: list[tuple[bool, int]] = []
 
@@ -139,9 +137,7 @@ class _Trainer:
             successes=good,
             failures=failed,
             lines=["an episode"] * len(good) * keep + ["a failure"] * len(failed),
-            outcomes=self.outcomes[task : task + 1],
             measures=[{"pass_rate": 0.25 * task}] * len(good),
-            set=self.sets[task],
             turns=[TurnCount("a", 3, 2.0 * task, False, False)] * len(good),
             scores=[float(score) for score in good],
             response_seconds=[0.5] * len(good),
@@ -207,20 +203,6 @@ MARL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def team() -> TeamConfig:
     return read_team(MARL)
-
-
-def test_two_agents_exchange_policies(team: TeamConfig) -> None:
-    assignments = assign(team, 40, [("solver", "verifier")])
-    assert {name: assignment.policy for name, assignment in assignments.items()} == {
-        "solver": "small",
-        "checker": "big",
-        "verifier": "big",
-        "judge": "fixed",
-        "critic": "far",
-    }
-    assert assign(team, 40, [("verifier", "solver")]) == assignments
-    two = assign(team, 40, [("solver", "verifier"), ("checker", "judge")])
-    assert [two[name].policy for name in ("solver", "checker", "verifier", "judge")] == ["small", "fixed", "big", "big"]
 
 
 # the config that comes of it

@@ -141,26 +141,6 @@ def test_it_gives_the_log_probs_of_training(
 
 
 @pytest.mark.slow
-def test_the_adapter_is_in_peft_s_format(run: Path, tmp_path: Path) -> None:
-    from peft import PeftModel
-    from safetensors import safe_open
-    from transformers import AutoModelForCausalLM
-
-    assert _export(run, "adapter", tmp_path / "out") == 0
-    settings = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
-    assert (settings["r"], settings["lora_alpha"], settings["task_type"]) == (4, 8, "CAUSAL_LM")
-    assert settings["base_model_name_or_path"] == str(run.parent / "model")
-    linear = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-    assert sorted(settings["target_modules"]) == linear
-    with safe_open(tmp_path / "out" / "adapter_model.safetensors", framework="pt") as file:
-        names = list(file.keys())
-    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
-    assert len(names) == 2 * 2 * len(linear)  # A and B, in two layers
-    assert not (tmp_path / "out" / "config.json").exists()
-    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(run.parent / "model"), tmp_path / "out")
-
-
-@pytest.mark.slow
 def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(run: Path, tmp_path: Path) -> None:
     path = run.parent / "model" / "config.json"
     config = path.read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -54,12 +53,6 @@ def test_its_two_ends(rows: Rows, gamma: float) -> None:
     np.testing.assert_array_equal(stages["returns: gae"], stages["TD error"])
 
 
-def test_agents_sessions_and_tasks_do_not_mix() -> None:
-    rows = [turn(0, 0, "a", 1.0, 0.0), turn(0, 1, "b", 2.0, 0.0), turn(1, 0, "a", 4.0, 0.0)]
-    rows.append({**turn(0, 2, "a", 8.0, 0.0), "uid": "other"})
-    assert gae(rows).tolist() == [1.0, 2.0, 4.0, 8.0]
-
-
 def test_the_critic_learns_the_return() -> None:
     """With lam = 1 the targets are the discounted returns, for any values of the critic; they are those of the rows."""
     rows = [turn(0, i, "a", reward, value) for i, (reward, value) in enumerate([(0.0, 3.0), (0.0, -1.0), (1.0, 5.0)])]
@@ -84,12 +77,6 @@ def test_targets_do_not_depend_on_how_advantages_are_scaled(data: st.DataObject)
     assert scaled.target is not None
     np.testing.assert_allclose(result.target, result.advantage + table.values, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(scaled.target, result.target)
-
-
-def test_a_perfect_critic_leaves_nothing_to_learn() -> None:
-    index = count()
-    rows = [turn(session, next(index), "a", float(session), float(session)) for session in range(4)]
-    assert algorithm("ippo").compute(RowTable.from_rows(rows)).advantage.tolist() == [0.0] * 4
 
 
 def test_each_agent_is_scaled_by_itself() -> None:

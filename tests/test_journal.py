@@ -25,16 +25,6 @@ def record(agent: str, turn: int, index: int, text: str = "said") -> ActRecord:
     return ActRecord(act(agent, turn, index), scripted_action(act(agent, turn, index), text))
 
 
-JOURNAL = Journal(
-    (
-        record("solver", 0, 0),
-        CallRecord("tools:search", as_json(["marl"]), value=as_json({"hits": 3})),
-        record("judge", 0, 1),
-        record("solver", 1, 2),
-    ),
-    seed=7,
-)
-
 words = st.text(max_size=8)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
@@ -65,15 +55,6 @@ def test_json_round_trip(effects: tuple[ActRecord | CallRecord, ...], seed: int)
     data = encode_journal(journal)
     assert decode_journal(json.loads(json.dumps(data))) == journal
     assert decode_journal(data) == journal
-
-
-def test_calls_are_found_by_function_arguments_and_number() -> None:
-    found = JOURNAL.call("tools:search", '["marl"]', 0)
-    assert found is not None
-    assert found.result() == {"hits": 3}
-    assert found.result() is not found.result()
-    assert JOURNAL.call("tools:search", '["marl"]', 1) is None
-    assert JOURNAL.call("tools:search", '["ppo"]', 0) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,10 @@ from marl_verl.episode import Act, Action, CallError, Journal, Run, Team, Workfl
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.errors import Limits
 from marl_verl.tasks.task import Task
+from tests.plain_workflows import Body, Plain
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": "12345", "judge": "123"})
-Body = Callable[[Task, Team], Awaitable[Any]]
-
-
-class Plain(Workflow):
-    body: Any
-
-    async def run(self, task: Task, team: Team) -> Any:
-        return await self.body(task, team)
 
 
 class Long(Workflow):
@@ -198,34 +191,6 @@ def test_a_call_cannot_end_the_process(tool: Callable[[], Any], seconds: float) 
     message = "SystemExit: usage: tool FILE|StopIteration: no more"
     assert re.fullmatch(f"12345 ({message})", run.answer)
     assert finished(work, run.journal).answer == run.answer
-
-
-def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
-    ended: list[str] = []
-
-    async def tool() -> None:
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.append("tool")
-
-    async def work(task: Task, team: Team) -> str:
-        await asyncio.gather(team["solver"].act("x"), team.call(tool), team.call(slow, 0.05), asyncio.sleep(1000))
-        return "end"
-
-    async def go() -> None:
-        context = ScriptedContext(
-            Plain(work), TASK, POLICY, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
-        )
-        sampling = asyncio.create_task(Independent(5).sample(context))
-        await asyncio.sleep(0.02)
-        sampling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sampling
-        assert len(asyncio.all_tasks()) == 1
-        assert ended == ["tool"] * 5
-
-    asyncio.run(go())
 
 
 async def waits_for_ever(task: Task, team: Team) -> str:

@@ -63,29 +63,6 @@ def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, drawn(view, width=40).splitlines())) <= 40
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["file", "dumb terminal"])
-def test_plain_lines_where_output_cannot_be_redrawn(terminal: bool) -> None:
-    out = io.StringIO()
-    options: dict[str, Any] = {"force_terminal": terminal, "color_system": None, "_environ": {"TERM": "dumb"}}
-    display = Display(Console(file=out, soft_wrap=True, highlight=False, **options))
-    for event in (
-        phase("starting Ray"),
-        phase("starting policies"),
-        validation(0, 0.125),
-        *(step(n, 0.5) for n in (1, 2, 10)),
-    ):
-        display.event(event)
-    display.event({"event": "doing", "activity": "while updating", "phases": ["updating"]})
-    display.event({"event": "awaited", "what": "server of asker", "ready": True})
-    assert out.getvalue().splitlines() == [
-        "starting Ray ...",
-        "starting policies ...",
-        "step    0  held-out success 12.5% greedy, 25.0% sampled (300 tasks)",
-        "step 1/10  team success 50.0%  reward: asker 0.25  holder 0.50  3.0 s/step  0:27 left",
-        "step 10/10  team success 50.0%  reward: asker 0.25  holder 0.50  3.0 s/step  0:00 left",
-    ]
-
-
 def test_a_closed_pipe_does_not_end_the_command() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.verl_actor import Actor, Row, cpu_verl, make_model
+from tests.verl_actor import Actor, Row
 
 pytestmark = pytest.mark.slow
 
@@ -32,18 +32,9 @@ Hand = Callable[[Tensors, Tensors, Sequence[Row], Tensors], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pytest.importorskip("verl")
-    with cpu_verl():
-        folder = tmp_path_factory.mktemp("loss") / "model"
-        make_model(folder)
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def learner(folder: Path) -> Callable[..., Actor]:
+def learner(verl_model: Path) -> Callable[..., Actor]:
     """One actor for all losses, with its first weights."""
-    actor = Actor(folder, "ppo-clip")
+    actor = Actor(verl_model, "ppo-clip")
     initial = actor.weights()
 
     def learns_with(loss: str, *overrides: str) -> Actor:
@@ -56,11 +47,11 @@ def learner(folder: Path) -> Callable[..., Actor]:
 
 
 @pytest.fixture
-def model(folder: Path) -> Any:
+def model(verl_model: Path) -> Any:
     """The actor's model, in plain transformers and float64."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder).double()
+    return AutoModelForCausalLM.from_pretrained(verl_model).double()
 
 
 def log_probs(model: Any, rows: Sequence[Row]) -> Tensors:
@@ -187,23 +178,21 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
             "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=7",
         ),
-        pytest.param(("algorithm.rollout_correction.bypass_mode=true",), marks=pytest.mark.long),
     ],
-    ids=["clip", "a micro-batch a row", "no old log-probs"],
+    ids=["clip", "a micro-batch a row"],
 )
-def test_reinforce_depends_on_neither_clip_nor_micro_batches_nor_old_log_probs(
-    overrides: tuple[str, ...], folder: Path, model: Any
+def test_reinforce_depends_on_neither_clip_nor_micro_batches(
+    overrides: tuple[str, ...], verl_model: Path, model: Any
 ) -> None:
-    actor = Actor(folder, "reinforce", *overrides)
+    actor = Actor(verl_model, "reinforce", *overrides)
     found, _ = actor.update(ROWS, sampled(model))
     assert close(found, gradient(model, hand_reinforce, weights_of(ROWS, 0))[0])
-    bypass = "bypass_mode" in overrides[0]
-    assert actor.calls == (["update_actor"] if bypass else ["compute_log_prob", "update_actor"])
+    assert actor.calls == ["compute_log_prob", "update_actor"]
 
 
-def test_padding_rows_change_nothing(folder: Path, model: Any) -> None:
+def test_padding_rows_change_nothing(verl_model: Path, model: Any) -> None:
     """Seven rows in two updates: rows 0 to 3, then 4, 5, 6 and a row of padding."""
-    actor = Actor(folder, "gspo-tis")
+    actor = Actor(verl_model, "gspo-tis")
     found, metrics = actor.update(ROWS, sampled(model), updates=2)
     padding = [key for key in actor.store.rows if key.startswith("pad")]
     assert [actor.store.rows[key]["rollout_is_weights"].tolist() for key in padding] == [[0.0]]
@@ -282,15 +271,12 @@ def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(loss: str, learner: A
     [
         ("actor_rollout_ref.actor.entropy_coeff=0", {"entropy"}),
         ("actor_rollout_ref.actor.entropy_coeff=0.01", {"entropy", "entropy_loss"}),
-        pytest.param(
-            "actor_rollout_ref.actor.calculate_entropy=true", {"entropy", "entropy_loss"}, marks=pytest.mark.long
-        ),
         ("algorithm.rollout_correction.bypass_mode=true", set()),
     ],
 )
 def test_the_update_computes_entropy_only_where_it_is_asked_for(
-    setting: str, names: set[str], folder: Path, model: Any
+    setting: str, names: set[str], verl_model: Path, model: Any
 ) -> None:
     """With gradient it takes more memory than everything else of the logits."""
-    _, metrics = Actor(folder, "ppo-clip", setting).update(ROWS, sampled(model))
+    _, metrics = Actor(verl_model, "ppo-clip", setting).update(ROWS, sampled(model))
     assert {name for name in metrics if name.startswith("entropy")} == names

@@ -78,11 +78,6 @@ def test_full_training_of_7b(needs: Any, gpus: int) -> None:
     assert (training.total <= 80 * GIB) == (gpus == 8)
 
 
-def test_a_frozen_policy_has_a_server_only(needs: Any) -> None:
-    found = needs("+marl.policies.one.frozen=true")
-    assert not [part for part in found["each GPU of one"].parts if " of one" in part]
-
-
 def test_policies_of_a_pool_are_in_each_others_way_unless_offloaded(needs: Any) -> None:
     pool = ("+marl.pools.all={gpus: 8}", "+marl.policies.one.pool=all", "+marl.policies.two.pool=all")
     parts = needs(*pool, "actor_rollout_ref.rollout.gpu_memory_utilization=0.4")["each GPU of all"].parts

@@ -226,21 +226,9 @@ def test_a_malformed_call_marks_the_action_as_invalid() -> None:
 
 
 def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:
-    asked: list[dict[str, Any]] = []
-
-    def serve(request: Any) -> Any:
-        asked.append(json.loads(request.content))
-        called = {"id": "theirs", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
-        message = {"role": "assistant", "content": None, "tool_calls": [called], "reasoning_content": "2 and 2"}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        return httpx2.Response(200, json=body)
-
-    httpx2 = pytest.importorskip("httpx2", reason="openai before version 3")
-    defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
-    policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), defaults, max_tokens=9)
-    http = openai.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(serve))
-    policy._client = policy._client.with_options(http_client=http)
+    called = {"id": "theirs", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [called], "reasoning_content": "2 and 2"}
+    policy, asked = endpoint({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
     act = Act("solver", "0", 0, 0, as_observation("q"), None, {"tools": [ADD], "temperature": 0.5})
     action = asyncio.run(sampling_context(policy, trained=False).act(act, 0))
     assert (asked[0]["tools"], asked[0]["temperature"], "response_format" in asked[0]) == ([ADD], 0.5, False)
@@ -257,17 +245,24 @@ def test_a_call_of_an_endpoint_that_may_be_cut_off_is_malformed(
 ) -> None:
     called = {"id": "theirs", "type": "function", "function": {"name": "add", "arguments": arguments}}
     choice = {"message": {"role": "assistant", "content": "so", "tool_calls": [called]}, "finish_reason": finish}
-    action = endpoint_answer({"choices": [{"index": 0, **choice}], "usage": {"completion_tokens": tokens}})
+    policy, _ = endpoint({"choices": [{"index": 0, **choice}], "usage": {"completion_tokens": tokens}})
+    act = Act("solver", "0", 0, 0, as_observation("q"), None, {"tools": [ADD]})
+    action = asyncio.run(policy.answer(list(act.observation), Echo.sampling, "r", act))
     assert (action.text, action.tool_calls) == ("so", [])
     assert why in str(action.malformed)
     assert action.stop_reason == ("length" if why == "cut off" else finish)
 
 
-def endpoint_answer(body: dict[str, Any]) -> Action:
+def endpoint(body: dict[str, Any]) -> tuple[EndpointClient, list[dict[str, Any]]]:
+    """A client whose server answers with a body, and the requests that the server gets."""
     httpx2 = pytest.importorskip("httpx2", reason="openai before version 3")
-    whole = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", **body}
+    whole, asked = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", **body}, list[dict[str, Any]]()
+
+    def serve(request: Any) -> Any:
+        asked.append(json.loads(request.content))
+        return httpx2.Response(200, json=whole)
+
     policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), Echo.sampling, max_tokens=9)
-    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=whole))
-    policy._client = policy._client.with_options(http_client=openai.DefaultAsyncHttpxClient(transport=transport))
-    act = Act("solver", "0", 0, 0, as_observation("q"), None, {"tools": [ADD]})
-    return asyncio.run(policy.answer(list(act.observation), Echo.sampling, "r", act))
+    http = openai.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(serve))
+    policy._client = policy._client.with_options(http_client=http)
+    return policy, asked

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,48 +66,6 @@ def test_large_models_are_updated_alone(
     monkeypatch.setattr(model_settings, "shapes", lambda folder: shapes)
     monkeypatch.setattr(model_settings, "cpu_run", lambda: device == "cpu")
     assert model_settings.uses_all_cores("/models/one") == expected
-
-
-def test_updates_one_after_another_and_at_once() -> None:
-    """Large models alone. What a step removes are its rows with tensors, and what updates added."""
-    from marl_verl.backend.learning.policy import LearningPolicy
-    from marl_verl.backend.policies import Policies
-    from marl_verl.backend.protocol import Rows
-    from marl_verl.backend.runtime import Runtime
-    from marl_verl.team import PolicyConfig
-
-    running: list[str] = []
-    beside: dict[str, set[str]] = {}
-    both = threading.Barrier(2)
-
-    class Learner(LearningPolicy):
-        def __init__(self, name: str) -> None:
-            Runtime.__init__(self, PolicyConfig(name))
-
-        def call(self, *_: Any, **__: Any) -> None: ...
-
-        def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:
-            running.append(self.name)
-            if self.name.startswith("small"):
-                both.wait(timeout=20)
-            beside[self.name] = {*running} - {self.name}
-            if self.name.startswith("small"):
-                both.wait(timeout=20)
-            running.remove(self.name)
-            return Rows([*batch.keys, f"padding {self.name}"], [*batch.tags, {}]), {"loss": float(len(batch))}
-
-    names = ["small one", "large one", "large two", "small two"]
-    runtimes = {name: Learner(name) for name in names} | {"judge": Runtime(PolicyConfig("judge"))}
-    critics: Any = SimpleNamespace(update=lambda batch, targets: {"critic/small one/vf_loss": 2.0})
-    team = Policies(runtimes, critics, alone={name for name in names if name.startswith("large")})
-    owners = [*names, *names, "judge", "small one"]
-    batch = Rows([f"t_0_{row}" for row in range(len(owners))], [{"policy": owner} for owner in owners])
-    metrics, used = team.update(batch, batch.part(range(9)), None)  # nothing can be learnt from the last row
-    assert metrics == {f"policy/{name}/loss": 2.0 for name in names} | {"critic/small one/vf_loss": 2.0}
-    assert sorted(used) == sorted([f"padding {name}" for name in names] + [key for key in batch.keys if key != "t_0_8"])
-    none: set[str] = set()
-    small = {"small one": {"small two"}, "small two": {"small one"}}
-    assert beside == {"large one": none, "large two": none, **small}
 
 
 # What a policy with an adapter needs of verl's settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,12 @@ from omegaconf import OmegaConf
 
 from marl_verl.config.engine import PACKED, kernel_problems
 from tests.test_losses import ROWS, log_probs
-from tests.verl_actor import TALK, Actor, cpu_verl, make_model
+from tests.verl_actor import TALK, Actor
 
 pytestmark = pytest.mark.slow
 MODEL = "actor_rollout_ref.model"
 MANY = (*ROWS, *TALK)  # the turns of a conversation are one path
 ONE_MICRO_BATCH = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pytest.importorskip("verl")
-    with cpu_verl():
-        folder = tmp_path_factory.mktemp("packed") / "model"
-        make_model(folder)
-        yield folder
 
 
 @pytest.mark.parametrize(
@@ -40,17 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ids=["packed", "packed, with trees", "packed and fused, with paths"],
 )
 def test_verls_update_of_packed_rows_is_that_of_padded_rows(
-    settings: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Sequence[str], verl_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
     forward = Qwen3ForCausalLM.forward
     monkeypatch.setattr(Qwen3ForCausalLM, "forward", forward)  # puts back what verl replaces for fused kernels
     with torch.no_grad():
-        sampled = log_probs(AutoModelForCausalLM.from_pretrained(folder).double(), MANY)
+        sampled = log_probs(AutoModelForCausalLM.from_pretrained(verl_model).double(), MANY)
     found = {}
     for name, chosen in (("padded", ()), ("packed", settings)):
-        actor = Actor(folder, "ppo-clip", *ONE_MICRO_BATCH, *chosen)
+        actor = Actor(verl_model, "ppo-clip", *ONE_MICRO_BATCH, *chosen)
         gradient, metrics = actor.update(MANY, sampled)
         assert actor.worker.masks() == (len(chosen) < 2 or "share" in chosen[1])
         old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows_of(actor), MANY, strict=True)]

@@ -9,32 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_testing.rows import row
 
 from marl_verl import hookimpl, plugins
-from marl_verl.algo.advantage import (
-    AGENT,
-    Advantage,
-    Baseline,
-    Discounted,
-    FloatArray,
-    IntArray,
-    LeaveOneOut,
-    Mean,
-    Population,
-    Returns,
-    RowTable,
-)
+from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray, LeaveOneOut, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.algorithms.gigpo import GroupInGroup
 from marl_verl.algo.credit import StepGroups
 from marl_verl.algo.credit.table import C3
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.plugins import Registry
-
-TABLE = RowTable.from_rows([row("q", session, 0, 0, "a", team=float(session)) for session in range(3)])
 
 
 @dataclass(frozen=True)
@@ -78,18 +62,6 @@ class Plugin:
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     assembled = plugins.assemble({"mine": Plugin()})
     monkeypatch.setattr(plugins, "load", lambda: assembled)
-
-
-def test_nested_options_change_the_parts_of_an_algorithm() -> None:
-    assert MINE.compute(TABLE).advantage.tolist() == [0.0, 4.0, 16.0]
-    other = algorithm_named("mine", {"rewards": {"factor": 1.0}, "advantage": {"baseline": "mean"}}, "options")
-    assert other.rewards == Doubled(1.0)
-    assert other.advantage == Advantage(Squared(), baseline=Mean(), norm_by_std=False, singleton="raw")
-    options = {"returns": {"name": "discounted", "gamma": 0.5}, "group": "agent", "std": "population"}
-    assert algorithm_named("grpo", {"advantage": options}, "o").advantage == Advantage(
-        Discounted(0.5), group=AGENT, std=Population(), singleton="raw"
-    )
-    assert algorithm_named("grpo", {"advantage": "group-in-group"}, "o").advantage == GroupInGroup()
 
 
 def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_paths() -> None:

@@ -31,7 +31,7 @@ from marl_verl.errors import MarlError
 from marl_verl.inspect.forest_text import forest_text
 from marl_verl.tasks.task import Task
 from tests.test_losses import HANDS, close, gradient, log_probs, weights_of
-from tests.verl_actor import TALK, Actor, Row, cpu_verl, make_model, put, tokens
+from tests.verl_actor import TALK, Actor, Row, put, tokens
 
 
 @st.composite
@@ -127,14 +127,6 @@ def test_an_update_has_the_same_rows_however_they_share(rows: list[Row], updates
     assert sorted(row for update in results[0] for row in update) == sorted(map(tokens, rows))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("prefixes") / "model"
-    make_model(folder)
-    with cpu_verl():
-        yield folder
-
-
 def local(config: Any, role: str) -> Any:
     from marl_verl.backend.local.worker import LocalWorkers
 
@@ -146,14 +138,14 @@ GIVEN = ("algorithm.rollout_correction.bypass_mode=true", "actor_rollout_ref.act
 
 
 @pytest.fixture(scope="module")
-def exact(folder: Path) -> Iterator[tuple[Actor, dict[str, torch.Tensor]]]:
+def exact(verl_model: Path) -> Iterator[tuple[Actor, dict[str, torch.Tensor]]]:
     """An actor that computes in float64, normalisation included, and its weights."""
     from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
     def normalised(self: Any, values: torch.Tensor) -> torch.Tensor:
         return self.weight * values * (values.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
 
-    actor = Actor(folder, "ppo-clip", *GIVEN, make=local)
+    actor = Actor(verl_model, "ppo-clip", *GIVEN, make=local)
     actor.worker.model.double()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Qwen3RMSNorm, "forward", normalised)
@@ -209,15 +201,15 @@ def test_every_loss_and_aggregation_has_the_gradient_of_separate_rows(exact: Any
 
 
 @pytest.mark.parametrize("loss", HANDS)
-def test_the_gradient_of_trees_is_that_of_the_equation(loss: str, folder: Path) -> None:
+def test_the_gradient_of_trees_is_that_of_the_equation(loss: str, verl_model: Path) -> None:
     """Old log-probs and importance weights, too, through the worker that Ray starts."""
     from transformers import AutoModelForCausalLM
 
     hand, times = HANDS[loss]
-    model = AutoModelForCausalLM.from_pretrained(folder).double()
+    model = AutoModelForCausalLM.from_pretrained(verl_model).double()
     with torch.no_grad():
         now = log_probs(model, TALK)
-    change, metrics = Actor(folder, loss, GIVEN[1]).update(TALK, now)
+    change, metrics = Actor(verl_model, loss, GIVEN[1]).update(TALK, now)
     assert metrics["tokens/computed"] < 0.6 * metrics["tokens/unmerged"]
     expected, _ = gradient(model, hand, weights_of(TALK, times), TALK)
     assert close(change, expected)
@@ -265,13 +257,13 @@ SHAPE |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "ma
     ("kind", "masks"), [("Llama", True), ("Qwen2", True), ("Mistral", False), ("Gemma3Text", False)]
 )
 def test_other_models_get_trees_or_paths_by_their_attention(
-    kind: str, masks: bool, folder: Path, tmp_path: Path
+    kind: str, masks: bool, verl_model: Path, tmp_path: Path
 ) -> None:
     """The last two have sliding windows."""
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(**SHAPE)
-    shutil.copytree(folder, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(verl_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")

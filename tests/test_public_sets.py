@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Task, task_id
 
@@ -95,14 +95,6 @@ def test_columns_are_read_as_fields_say(
     tasks = build(Quiz, {"train": "quiz", "fields": fields}, "o")
     (task,) = tasks.read(written(tmp_path / "t.jsonl", [row]), "train")
     assert (task.prompt, task.data) == (prompt, {"answer": answer})
-
-
-def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.jsonl", [SVAMP])
-    with pytest.warns(
-        MarlWarning, match=r"columns ID, Body, Equation are not read\. .*marl\.task\.options\.fields maps"
-    ):
-        build(Quiz, {"train": "quiz"}, "o").read(path, "train")
 
 
 @pytest.fixture

@@ -154,10 +154,7 @@ Calls = dict[str, Callable[[], Any]]
             "policy": lambda: policy.load(Path("policy")),
             "critic": lambda: critic.load(Path("critic")),
         },
-        lambda policy, batch, critic: {
-            "policy": lambda: policy.sync(1),
-            "critic": lambda: critic.values(SEEN),
-        },
+        lambda policy, batch, critic: {"policy": lambda: policy.sync(1), "critic": lambda: critic.values(SEEN)},
     ],
     ids=["update", "save", "load", "sync"],
 )

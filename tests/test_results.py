@@ -119,25 +119,6 @@ def test_two_equal_arms_are_seldom_called_different() -> None:
     assert wrong <= 0.05 * count
 
 
-def test_the_page_of_a_claim(tmp_path: Path) -> None:
-    for seed in (1, 0):
-        cells.store(CLAIM, cell("b", seed, 0.25), tmp_path)
-        cells.store(CLAIM, cell("a", seed, 0.5 + seed / 2), tmp_path)
-    cells.store(CLAIM, cell("a", 0, 0.25), tmp_path)  # replaces
-    lines = (tmp_path / "toy.json").read_text().splitlines()
-    assert [json.loads(line.rstrip(","))["arm"] for line in lines[1:-1]] == ["a", "a", "b", "b"]
-    shown = page.text([CLAIM], tmp_path)
-    assert "| | a | b |\n|---|---|---|\n| seeds | 2 | 2 |\n" in shown
-    assert "| success, greedy | 62.5% (-414.0% to 539.0%) | 25.0% (25.0% to 25.0%) |" in shown  # 12.70620 * 0.375
-    assert "marl-verl train b.yaml x=1 $settings   # b" in shown
-    assert 'settings="steps=2 marl.run.backend=local marl.run.seed=0"' in shown
-    page.write([CLAIM], tmp_path / "page.md", tmp_path)
-    assert (tmp_path / "page.md").read_text() == shown
-    assert "held-out success, greedy" in (tmp_path / "toy.svg").read_text()
-    assert "(#toy-it-works)" in shown
-    assert "Not measured yet." in page.text([CLAIM], tmp_path / "empty")
-
-
 def test_missing_cells_come_seed_by_seed(tmp_path: Path) -> None:
     cells.store(CLAIM, cell("b", 0, 0.5), tmp_path)
     assert [(arm.name, seed) for arm, seed in cells.missing(CLAIM, (0, 1), tmp_path)] == [("a", 0), ("a", 1), ("b", 1)]

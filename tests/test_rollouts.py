@@ -19,7 +19,7 @@ from marl_verl.episode import Action, Workflow
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig
-from tests.batches import algorithm, row
+from tests.batches import algorithm
 
 TASK = Task("t", "2 + 2", {})
 
@@ -80,14 +80,6 @@ def test_the_return_decides_on_which_rows_the_team_reward_counts(method: Any, te
     shuffled = method.placed(RowTable.from_rows(rows[::-1]))
     assert shuffled.rewards["team"].tolist() == team[::-1]
     assert RowTable.from_rows(shuffled.to_rows()).rewards["team"].tolist() == team[::-1]  # as a step is stored
-
-
-@pytest.mark.parametrize("name", ["path_sum", "discounted"])
-def test_without_a_discount_every_turn_gets_the_team_reward_once(name: str) -> None:
-    method = algorithm("magrpo", returns=name, mode="raw")
-    done = episode()
-    table = RowTable.from_rows([row_of(turn) for turn in done.turns])
-    assert method.compute(table).ret.tolist() == [1.0] * 5
 
 
 def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
@@ -189,15 +181,3 @@ def test_all_requests_of_a_session_name_it_so_that_they_stay_on_one_server() -> 
 
 
 # Metrics per agent
-
-
-def test_metrics_of_agents_that_share_a_policy_are_their_own() -> None:
-    rows = [
-        {**row("q", s, i, 0, a, team=float(s), role=float(i)), "policy": "shared", "length": 10 * (i + 1)}
-        for s in range(2)
-        for i, a in enumerate(["solver", "checker"])
-    ]
-    table = RowTable.from_rows(rows)
-    found = agent_statistics(table, algorithm("at-grpo").compute(table))
-    assert (found["solver"]["response_length"], found["checker"]["response_length"]) == (10.0, 20.0)
-    assert (found["solver"]["reward/role"], found["checker"]["reward/role"]) == (0.0, 1.0)

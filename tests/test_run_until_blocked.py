@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -13,20 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_testing import scripted_action, shown
 
-from marl_verl.episode import Act, Journal, ReplayMismatch, Run, Team, Workflow, WorkflowError
+from marl_verl.episode import Act, Journal, ReplayMismatch, Run, Team, WorkflowError
 from marl_verl.episode.errors import Limits
 from marl_verl.tasks.task import Task
+from tests.plain_workflows import Body, Plain
 
 TASK = Task("t1", "question")
 AGENTS = ("a", "b", "c")
-Body = Callable[[Task, Team], Awaitable[Any]]
-
-
-class Plain(Workflow):
-    body: Any
-
-    async def run(self, task: Task, team: Team) -> Any:
-        return await self.body(task, team)
 
 
 def started(fn: Body, journal: Journal | None = None, **options: Any) -> Run:
@@ -49,35 +42,6 @@ def names(acts: tuple[Act, ...] | None) -> list[str]:
 def answer(run: Run, agent: str, text: str = "done") -> None:
     act = next(act for act in run.waiting if act.agent == agent)
     run.resolve(act, scripted_action(act, text))
-
-
-async def two_lanes(task: Task, team: Team) -> str:
-    async def lane(agent: str) -> str:
-        first = await team[agent].act("first")
-        return (await team[agent].act(first.text)).text
-
-    return "+".join(await asyncio.gather(lane("a"), lane("b")))
-
-
-def test_a_repeated_check_returns_the_same_immediately() -> None:
-    async def go() -> None:
-        async with started(two_lanes) as run:
-            first = await run.run_until_blocked()
-            rounds = 0
-
-            async def count() -> None:
-                nonlocal rounds
-                while True:
-                    rounds += 1
-                    await asyncio.sleep(0)
-
-            counting = asyncio.create_task(count())
-            assert [await run.run_until_blocked() for _ in range(100)] == [first] * 100
-            assert rounds == 0
-            counting.cancel()
-            await asyncio.wait([counting])
-
-    play(go())
 
 
 @pytest.mark.parametrize("depth", [1, 4, 8])

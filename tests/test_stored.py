@@ -159,16 +159,6 @@ def test_an_answer_of_any_kind_is_stored(answer: Any, stored: Any) -> None:
 # In the run directory
 
 
-def test_a_continued_run_forgets_later_episodes(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    for step in (1, 2, 3):
-        run.journals(step, [head()])
-        run.episodes(step, [head()])
-    run.forget_after(2)
-    assert list(run.stored_journals()) == [1, 2]
-    assert sorted(path.name for path in (tmp_path / "episodes").iterdir()) == ["step_00001.jsonl", "step_00002.jsonl"]
-
-
 def test_a_continued_run_forgets_later_metrics_and_a_line_that_was_cut_off(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for step in (0, 1, 2, 2, 3):

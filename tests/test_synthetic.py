@@ -16,8 +16,6 @@ from marl_verl.algo.advantage import (
     AdvantageResult,
     Baseline,
     Estimator,
-    FloatArray,
-    IntArray,
     Returns,
     RowTable,
     Scale,
@@ -26,7 +24,7 @@ from marl_verl.algo.advantage import (
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.rewards import RewardMix
-from marl_verl.algo.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
+from marl_verl.algo.sampling import SESSION, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig, read_team
@@ -85,18 +83,6 @@ def test_different_rewards_of_one_joint_action_are_refused_before_the_start() ->
         check_advantage(synthetic("magrpo-sessions"))
 
 
-def test_rows_are_those_of_the_sampler_with_all_agents_and_components() -> None:
-    method = synthetic("sharp", Independent(2), moves=(("planner",), ("planner",)))
-    turns = method.turns(0)
-    assert [(turn.session, turn.agent) for turn in turns] == [
-        (session, agent) for session in range(2) for agent in ("planner", "planner", "worker")
-    ]
-    assert {turn.team_reward for turn in turns} != {turns[0].team_reward}
-    assert {name for turn in turns for name in turn.rewards} == {"role", "tool", "mc"}
-    assert turns == method.turns(0)
-    assert all(turn.node is not None and "team" in turn.rewards for turn in synthetic("at-grpo").turns(0))
-
-
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name not in ("gigpo", "magrpo-sessions")])
 def test_every_algorithm_is_tried_on_its_own_sampler(name: str) -> None:
     check_advantage(synthetic(name))
@@ -123,72 +109,35 @@ ROWS = [
 GIVEN: dict[str, Any] = {}  # what the parts below return
 
 
-@dataclass(frozen=True)
-class GivenMix(RewardMix):
-    def compute(self, table: RowTable) -> FloatArray:
-        return GIVEN["value"]
+def given(base: type, name: str) -> Any:
+    """A part that returns what GIVEN has."""
+    return dataclass(frozen=True)(type(f"Given{name}", (base,), {"compute": lambda self, *_: GIVEN["value"]}))()
 
 
-@dataclass(frozen=True)
-class GivenCredit(TableCredit):
-    def compute(self, table: RowTable) -> FloatArray:
-        return GIVEN["value"]
+PARTS = [
+    Algorithm(rewards=given(RewardMix, "Mix")),
+    Algorithm(credit=(given(TableCredit, "Credit"),)),
+    Advantage(returns=given(Returns, "Returns")),
+    Advantage(baseline=given(Baseline, "Baseline")),
+    Advantage(std=given(Scale, "Scale")),
+]
 
 
-@dataclass(frozen=True)
-class GivenReturns(Returns):
-    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        return GIVEN["value"]
-
-
-@dataclass(frozen=True)
-class GivenBaseline(Baseline):
-    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        return GIVEN["value"]
-
-
-@dataclass(frozen=True)
-class GivenScale(Scale):
-    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        return GIVEN["value"]
-
-
-@dataclass(frozen=True)
-class GivenEstimator(Estimator):
-    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        return GIVEN["value"]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Algorithm(rewards=GivenMix()),
-        lambda: Algorithm(credit=(GivenCredit(),)),
-        lambda: Advantage(returns=GivenReturns()),
-        lambda: Advantage(baseline=GivenBaseline()),
-        lambda: Advantage(std=GivenScale()),
-    ],
-)
+@pytest.mark.parametrize("part", PARTS, ids=("mix", "credit", "returns", "baseline", "scale"))
 @pytest.mark.parametrize("value", [None, 0, np.ones(2), np.ones((3, 1)), {}])
-def test_a_part_that_does_not_return_one_number_per_row(make: Callable[[], Any], value: Any) -> None:
+def test_a_part_that_does_not_return_one_number_per_row(part: Any, value: Any) -> None:
     GIVEN["value"] = value
-    part = make()
-    name = next(
-        type(each).__name__
-        for each in (part, *vars(part).values(), *getattr(part, "credit", ()))
-        if type(each).__name__.startswith("Given")
-    )
     with pytest.raises(
-        MarlError, match=rf"`{name}\.compute` of 'given-\w+' must return an array of [13] numbers, got "
+        MarlError, match=r"`Given\w+\.compute` of 'given-\w+' must return an array of [13] numbers, got "
     ):
         check_algorithm(part, ROWS)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("part", [Advantage(baseline=GivenBaseline()), Advantage(std=GivenScale())])
+@pytest.mark.parametrize("part", PARTS[3:], ids=("baseline", "scale"))
 def test_a_baseline_or_scale_that_is_not_finite_is_named(part: Advantage, value: float) -> None:
     """A scale of NaN would count as 1."""
-    GIVEN["value"] = [value] * 3 if isinstance(part.baseline, GivenBaseline) else [value]
+    GIVEN["value"] = [value] * 3 if part is PARTS[3] else [value]
     with pytest.raises(MarlError, match=rf"`Given\w+\.compute` of 'given-\w+' returned {value} as value 0"):
         Algorithm(advantage=part).compute(RowTable.from_rows(ROWS))
 
@@ -211,5 +160,5 @@ def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
 def test_an_estimator_that_returns_something_else(value: Callable[[], Any], message: str) -> None:
     GIVEN["value"] = value()
     with pytest.raises(MarlError, match=r"`GivenEstimator\.compute` of 'given-estimator'") as error:
-        check_algorithm(GivenEstimator(), ROWS)
+        check_algorithm(given(Estimator, "Estimator"), ROWS)
     error.match(message)

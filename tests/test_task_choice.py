@@ -65,17 +65,6 @@ def test_groups_are_those_that_the_algorithm_declares() -> None:
     assert (frozen.rows, frozen.tasks, frozen.dropped_groups) == ([], frozenset(), 1)
 
 
-def test_siblings_of_a_tree_are_a_group() -> None:
-    rows = [
-        row("s1t0", 0, 0, 0.0, node="0", parent=None),
-        row("s1t0", 0, 1, 1.0, node="1", parent=None),
-        row("s1t0", 0, 2, 0.5, node="1.0", parent="1"),
-        row("s1t0", 0, 3, 0.5, node="1.1", parent="1"),
-    ]
-    table = RowTable.from_rows(rows)
-    assert Signal.of(table, computed(table, group="siblings"), {"a"}).rows == [0, 1]
-
-
 @given(st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=4), min_size=1, max_size=6))
 def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: list[list[int]]) -> None:
     rows = [row(f"s1t{t}", s, 0, r / 3) for t, group in enumerate(rewards) for s, r in enumerate(group)]
@@ -239,13 +228,7 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
 # -- the dry run -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("above", "below", "teaching"),
-    [
-        (None, 0.8, {0, 1}),
-        (0.2, 0.8, {1}),
-    ],
-)
+@pytest.mark.parametrize(("above", "below", "teaching"), [(None, 0.8, {0, 1}), (0.2, 0.8, {1})])
 def test_groups_teach_within_a_range_of_mean_rewards(
     above: float | None, below: float | None, teaching: set[int]
 ) -> None:

@@ -12,14 +12,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from omegaconf import OmegaConf
 
-from marl_verl import plugins
 from marl_verl.algo.sampling.context import judged
-from marl_verl.config.compose import compose
-from marl_verl.config.reward_function import use_reward_function
 from marl_verl.errors import MarlError
-from marl_verl.options import build
 from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.tasks.verl_rows import EVALUATED, PROGRAMS, VerlRows
@@ -175,21 +170,3 @@ marl:
   agents: {solver: {policy: solver}}
   policies: {solver: {}}
 """
-
-
-@pytest.mark.slow
-def test_a_reward_function_scores_any_data_source(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
-        "    return {'score': float(solution_str == ground_truth), 'acc': 1}\n"
-    )
-    train, test = (write(tmp_path / name, {**ROW, "data_source": "my/data"}) for name in ("a.jsonl", "b.jsonl"))
-    (tmp_path / "team.yaml").write_text(RECIPE % (train, test))
-    config = compose(tmp_path / "team.yaml", ["marl.task.reward=mine.py"])
-    plugins.use_files(use_reward_function(config, tmp_path))
-    options: Any = OmegaConf.to_container(config.marl.task.options)
-    tasks = build(plugins.load().get("tasks", "function-scored"), options, "marl.task.options")
-    (task,) = tasks.generate("train", 1, 0)
-    assert task.data["data_source"] == "my/data"
-    assert asyncio.run(judged(tasks, task, "4")) == (1.0, True)
-    plugins.use_files([])

@@ -304,14 +304,13 @@ def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("team", ["team"])
-def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipes_script_is_right(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch)
     (tmp_path / "python3").write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n')
     (tmp_path / "python3").chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLED": str(tmp_path / "called")}
     small = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "data.max_prompt_length=24"]
-    subprocess.run([str(SCRIPT), *team.split(), *small], env={**env, "MODEL": "model", "DATA": "data"}, check=True)
+    subprocess.run([str(SCRIPT), "team", *small], env={**env, "MODEL": "model", "DATA": "data"}, check=True)
     flag, module, *overrides = (tmp_path / "called").read_text().split("\0")[:-1]
     assert (flag, module) == ("-m", "marl_verl.main_ppo")
     (place / "data").mkdir(exist_ok=True)
@@ -319,8 +318,7 @@ def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, mon
         rows = [json.loads(line) for line in (place / f"{split}.jsonl").read_text().splitlines()]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), place / "data" / f"{split}.parquet")
     plan = planned("", *overrides)
-    assert list(plan.team.agents) == (["solver", "verifier"] if team else ["solver"])
-    assert list(plan.team.policies) == list(plan.team.agents)
+    assert list(plan.team.agents) == list(plan.team.policies) == ["solver", "verifier"]
     assert plan.config.trainer.total_training_steps == 30
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.backend.opening import Host, one_line
+from marl_verl.backend.opening import Host
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
@@ -251,13 +251,3 @@ def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
 
 
 # -- error messages -----------------------------------------------------------------------------------------------
-
-
-def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -> None:
-    class Broken:
-        def __init__(self) -> None:
-            raise ValueError("no such model")
-
-    with pytest.raises(ray.exceptions.ActorDiedError) as caught:
-        ray.get(ray.remote(Broken).remote().__ray_ready__.remote())
-    assert one_line(caught.value) == "ActorDiedError: ValueError: no such model"

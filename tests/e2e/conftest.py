@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,42 +37,28 @@ def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: 
     return real.train(recipe, folder, "marl.run.backend=verl", *overrides, variables=variables)
 
 
-def until_signal(
-    number: signal.Signals, command: list[str], folder: Path, reached: Callable[[], bool], variables: dict[str, str]
+def until_interrupted(
+    command: list[str], folder: Path, reached: Callable[[], bool], variables: dict[str, str]
 ) -> Finished:
-    """Run a command until its run has `reached` something, and send the command a signal.
-
-    Until then, nothing of the run listens on the network. `left` is what the run leaves when the command has ended, or
-    60 seconds after a SIGKILL.
-    """
+    """Run a command until its run has `reached` something, and press Ctrl-C. Until then, nothing of the run listens on
+    the network. `left` is what the run leaves when the command has ended."""
     before, output = left_behind(), folder.with_suffix(".log")
-    until = time.monotonic() + LIMIT
-    with (
-        output.open("wb") as log,
-        subprocess.Popen(
-            command,
-            cwd=folder.parent,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        ) as process,
-    ):
-        try:
-            while not reached():
-                assert process.poll() is None, output.read_text() + log_of(folder)
-                assert time.monotonic() < until, output.read_text() + log_of(folder)
-                time.sleep(0.05)
-            assert len(left_running()) > 5
-            assert not exposed()
-            process.send_signal(number)
-            code = process.wait(timeout=120)
-        finally:
-            process.kill()
-    until = time.monotonic() + (60 if number == signal.SIGKILL else 0)
-    while (left := [*left_running(), *(left_behind() - before)]) and time.monotonic() < until:
-        time.sleep(0.2)
-    return Finished(folder, code, output.read_text(), left)
+    until, environment = time.monotonic() + LIMIT, {**os.environ, **variables}
+    with output.open("wb") as log:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        process = subprocess.Popen(command, cwd=folder.parent, env=environment, **streams)
+    try:
+        while not reached():
+            assert process.poll() is None, output.read_text() + log_of(folder)
+            assert time.monotonic() < until, output.read_text() + log_of(folder)
+            time.sleep(0.05)
+        assert len(left_running()) > 5
+        assert not exposed()
+        process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=120)
+    finally:
+        process.kill()
+    return Finished(folder, code, output.read_text(), [*left_running(), *(left_behind() - before)])
 
 
 def log_of(folder: Path) -> str:
@@ -253,16 +239,8 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
     site = tmp_path_factory.mktemp("site")
     (site / "five.yaml").write_text(RECIPE)
     folder = tmp_path_factory.mktemp("runs") / "five"
-    words = ("isolation", str(site / "five.yaml"), str(folder))
-    return with_plugin("five", signal.SIGINT, words, site, folder, (folder / "seen.json").is_file)
-
-
-def with_plugin(
-    name: str, number: signal.Signals, words: Sequence[str], site: Path, folder: Path, reached: Callable[[], bool]
-) -> WithPlugin:
-    """Run a module of tests/e2e with a module of tests as a plugin, until a signal."""
-    site.mkdir(exist_ok=True)
-    add_distribution(site, name, {name: f"tests.{name}"})
-    path, (module, *arguments) = python_path(site, ROOT), words
-    done = until_signal(number, [sys.executable, "-m", f"tests.e2e.{module}", *arguments], folder, reached, path)
+    add_distribution(site, "five", {"five": "tests.five"})
+    path = python_path(site, ROOT)
+    command = [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)]
+    done = until_interrupted(command, folder, (folder / "seen.json").is_file, path)
     return WithPlugin(**vars(done), variables=path)

@@ -4,9 +4,6 @@ MARL_VERL_KILL="vLLM server of policy 'asker'|updating|3" names the victim (as t
 and the step. The victim is stopped just after the phase has begun, so that the processes that need it wait for it;
 half a second later it is killed, and the phase lasts until the run has ended.
 
-Other victims: "Ray's raylet" and "Ray's gcs_server"; "SIGINT" or "SIGTERM", which the command line gets; "full disk",
-after which the driver cannot write to a file; and "pause NAME", which is stopped for a minute.
-
 A path as victim: nothing is killed. The file is made when the phase has begun in the step or later, and the phase lasts
 some seconds more. It may also be one of `CALLS`.
 """
@@ -14,7 +11,6 @@ some seconds more. It may also be one of `CALLS`.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import threading
@@ -27,9 +23,8 @@ from typing import Any
 from marl_verl import hookimpl
 
 VARIABLE = "MARL_VERL_KILL"
-STOP, KILL, HOLD = 0.02, 0.5, 30.0
-PAUSE, ANNOUNCED = 60.0, 5.0
-DRIVER, FULL_DISK, PAUSED = "driver", "full disk", "pause "
+STOP, KILL, HOLD, ANNOUNCED = 0.02, 0.5, 30.0, 5.0
+DRIVER = "driver"
 CALLS = (
     *("old_log_probs", "ref_log_prob", "updating a policy", "syncing a policy", "writing the summary", "stopping Ray"),
 )
@@ -50,30 +45,11 @@ def pid_of(actor: Any) -> int:
 def kill(victim: str, pids: Mapping[str, int]) -> None:
     """Stop it, wait, kill it. Where it is the driver, everybody else is stopped, so that nothing comes to its end."""
     time.sleep(STOP)
-    if victim.startswith("SIG"):
-        os.kill(os.getppid(), getattr(signal, victim))
-        return
-    for pid in pids.values() if victim == DRIVER else [pids[victim.removeprefix(PAUSED)]]:
+    for pid in pids.values() if victim == DRIVER else [pids[victim]]:
         os.kill(pid, signal.SIGSTOP)
-    if victim.startswith(PAUSED):
-        time.sleep(PAUSE)
-        os.kill(pids[victim.removeprefix(PAUSED)], signal.SIGCONT)
-        return
     time.sleep(KILL)
     os.kill(os.getpid() if victim == DRIVER else pids[victim], signal.SIGKILL)
     print(f"killed {victim}", file=sys.stderr, flush=True)
-
-
-def servers_of_ray() -> dict[str, int]:
-    from ray._private import worker
-
-    node: Any = worker._global_node
-    return {f"Ray's {kind}": node.all_processes[kind][0].process.pid for kind in ("raylet", "gcs_server")}
-
-
-def fill_disk() -> None:
-    """No file of the driver may grow from here on: the kernel refuses its writes, those to its log as well."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def announce(file: str, phase: str, step: int) -> None:
@@ -135,16 +111,13 @@ def install(victim: str, phase: str, step: int) -> None:
     @contextmanager
     def phases(self: Phases, name: str) -> Iterator[None]:
         due = name == phase and self.step == step
-        named = victim.removeprefix(PAUSED)
-        chosen = {what: watched[what] for what in watched if named in (what, DRIVER)} if due else {}
-        pids = {what: pid_of(actor) for what, actor in chosen.items()} | (servers_of_ray() if "Ray's" in victim else {})
+        chosen = {name: actor for name, actor in watched.items() if victim in (name, DRIVER)} if due else {}
+        pids = {name: pid_of(actor) for name, actor in chosen.items()}
         with call(self, name):
-            if due and victim == FULL_DISK:
-                fill_disk()
-            elif due:
+            if due:
                 threading.Thread(target=kill, args=(victim, pids), daemon=True).start()
             yield
-            if due and victim != FULL_DISK and not victim.startswith(PAUSED):
+            if due:
                 time.sleep(HOLD)
 
     Watch.__init__ = init  # type: ignore[method-assign]

@@ -49,7 +49,6 @@ def without_log_probs(run: Finished) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("victim", "phase"),
     [
-        (killer.DRIVER, "loading snapshots"),
         ("vLLM server of policy 'player-past'", "loading snapshots"),
         (killer.DRIVER, "writing a snapshot"),
     ],

@@ -109,6 +109,20 @@ def test_another_number_of_ranks_is_refused(ranks: Finished) -> None:
 
 
 @long
+def test_adapters_on_one_base(recipe: Path, tmp_path: Path) -> None:
+    full = "full: {tiny: {agents: [holder, asker], steps: 100, good: 0.2}}"
+    other = full.replace("full: {", "full: {base: shared, model: {lora_rank: 8, lora_alpha: 16}, ")
+    text = RECIPE.replace(full, other).replace("lora: {tiny", "lora: {base: shared, tiny")
+    assert text.count("base: shared") == 2
+    (tmp_path / "shared.yaml").write_text(text)
+    done = train(tmp_path / "run", *SHORTER, "marl.checkpoint.keep=3", recipe=tmp_path / "shared.yaml")
+    assert done.code == 0, done.output
+    for policy in POLICIES:
+        assert shards(done, 1, f"policies/{policy}") == BOTH
+        assert between_servers_and_export(done, policy, tmp_path / policy, merge=True).max() < TOLERANCE
+
+
+@long
 def test_a_shared_pool_with_a_critic(recipe: Path, tmp_path: Path) -> None:
     pool = ("marl.pools.both={gpus: 2}", *(f"marl.policies.{name}.pool=both" for name in POLICIES))
     done = train(tmp_path / "run", *SHORTER, *pool, "marl.algorithm.name=mappo", recipe=recipe)

@@ -5,16 +5,14 @@ tells how, when the user's own files are gone."""
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from marl_verl_testing.real import command, explain, rows
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from marl_verl_testing.real import explain, rows
 
 from tests.e2e.conftest import FOUR_STEPS, Finished, Whole, actions
+from tests.served import answers
 from tests.weights import change
 
 pytestmark = pytest.mark.e2e
@@ -59,16 +57,6 @@ def test_the_run_directory_is_complete(whole: Whole) -> None:
         assert metric.encode() in content, metric
 
 
-def test_its_episodes_are_replayed(whole: Whole) -> None:
-    folder = whole.run.folder
-    listed = re.search(r"\bs4t00000_0_\S+", command("replay", "--run", str(folder)))
-    assert listed
-    journal = folder / "journals" / "step_00004.jsonl"
-    shown = json.loads(command("replay", str(journal), "--episode", listed[0], "--json"))
-    lines = map(json.loads, journal.read_text().splitlines()[1:])
-    assert shown["replay"]["score"] == next(line["score"] for line in lines if line.get("id") == listed[0])
-
-
 def test_its_advantages_are_explained(whole: Whole) -> None:
     records = explain(whole.run.folder, 2)
     assert {tuple(record["group"]) for record in records} == {("uid", "agent")}
@@ -89,26 +77,13 @@ def test_exchanged_policies_act_for_each_other_in_an_evaluation(whole: Whole) ->
     stored = whole.run.folder / "evaluations" / "step_3_swap-answerer-sender.jsonl"
     acts = [act for episode in _episodes(stored) for act in episode["journal"]["records"]]
     otherwise = 0
+    saved = whole.run.folder / "checkpoints" / "step_3" / "policies"
     for agent in policies:
-        said = {name: _answers(whole.run.folder, name, acts, agent) for name in policies}
-        assert said[policies[agent]] == [act["action"]["text"] for act in acts if act["agent"] == agent]
+        own = [act for act in acts if act["agent"] == agent]
+        said = {name: answers(saved / name / "huggingface", own) for name in policies}
+        assert said[policies[agent]] == [act["action"]["text"] for act in own]
         otherwise += said[agent] != said[policies[agent]]
     assert otherwise  # the policies differ: the test can detect that they were not exchanged
-
-
-def _answers(run: Path, policy: str, acts: list[dict[str, Any]], agent: str) -> list[str]:
-    """What a policy of checkpoint 3 says, greedily, to the observations of an agent."""
-    folder, texts = run / "checkpoints" / "step_3" / "policies" / policy / "huggingface", []
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    for act in acts:
-        if act["agent"] == agent:
-            ids = tokenizer.apply_chat_template(
-                act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
-            message = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
-            texts.append(tokenizer.decode(message, skip_special_tokens=True))
-    return texts
 
 
 def test_a_step_is_the_same_on_both(whole: Whole, local: Finished) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from marl_verl_testing.real import Finished, rows
 
 from marl_verl.cli.main import main
 from tests.local.training import INVENTORY, episodes, train
+from tests.served import answers
 
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
@@ -57,16 +54,6 @@ def test_replay(run: Finished, command: Callable[..., str]) -> None:
     assert shown["replay"]["score"] == next(e["score"] for e in episodes(run, 2) if e.get("id") == listed[0])
 
 
-def test_report(run: Finished, command: Callable[..., str], tmp_path: Path) -> None:
-    command("report", run.folder, "--output", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    data = [
-        gzip.decompress(base64.b64decode(text)).decode()
-        for text in re.findall(r"<script[^>]*>(H4sI[^<]*)</script>", page)
-    ]
-    assert all(any(episode["uid"] in part for part in data) for episode in episodes(run, 2))
-
-
 def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: Path) -> None:
     """Exported models say in transformers what the policies of that step say in an evaluation."""
     options = ("--step", "1", "--tasks", "3", "--episodes", "2", "--json")
@@ -83,19 +70,3 @@ def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: P
         own = [act for act in acts if act["agent"] == policy]
         assert len(own) >= 3
         assert answers(folder, own) == [act["action"]["text"] for act in own]
-
-
-def answers(folder: Path, acts: list[dict[str, Any]]) -> list[str]:
-    """What a model says greedily to the observations of acts."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    texts = []
-    for act in acts:
-        ids = tokenizer.apply_chat_template(
-            act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        with torch.no_grad():
-            sampled = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
-        texts.append(tokenizer.decode(sampled, skip_special_tokens=True))
-    return texts

@@ -242,8 +242,3 @@ def test_an_agent_of_another_server_and_a_function_that_scores(tmp_path: Path, m
     assert 0.0 < run.lines("agent/asker/reward")[0]["agent/asker/reward"] < 0.25
     files = [path for path in run.folder.rglob("*") if path.is_file()]
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
-
-
-def test_a_schedule_that_needs_servers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(marl_verl.MarlError, match="async"):
-        train(tmp_path / "run", "mars2/cpu")

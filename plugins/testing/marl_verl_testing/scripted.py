@@ -93,6 +93,8 @@ class ScriptedPolicy:
 
 
 class _Anything(TaskSet):
+    quick = True
+
     def score(self, task: Task, answer: Any) -> float:
         return 1.0
 
