@@ -46,9 +46,11 @@ def write_summary(trainer: Trainer) -> dict[str, Any]:
     summary = {
         "success_before": first.get("validation/success"),
         "success_after": last["validation/success"],
+        "success_before_interval": wilson(first["validation/success"] * tasks, tasks) if first else None,
         "success_after_interval": wilson(last["validation/success"] * tasks, tasks),
         "success_before_sampled": first.get("validation/success_sampled"),
         "success_after_sampled": last["validation/success_sampled"],
+        "answer_before": _answer(first),
         "answer_after": _answer(last),
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,
