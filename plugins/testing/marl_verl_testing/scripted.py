@@ -71,8 +71,7 @@ class ScriptedPolicy:
         """The scripted action of `agent` (default: `act.agent`).
 
         Raises:
-            MarlError: the agent has no script, or its script does not return a text; or the act sets a temperature
-                that a run would refuse (see `sampling`).
+            MarlError: no script, a script that returns no text, or a temperature that a run refuses (see `sampling`).
         """
         name = agent or act.agent
         if name not in self.replies:
@@ -83,8 +82,7 @@ class ScriptedPolicy:
                 raise MarlError(why)
         reply = self.replies[name]
         if callable(reply):
-            act_only = len(inspect.signature(reply).parameters) == 1
-            text = reply(act) if act_only else reply(act, session, candidate)
+            text = reply(act) if len(inspect.signature(reply).parameters) == 1 else reply(act, session, candidate)
         else:
             text = reply if isinstance(reply, str | Mapping) else reply[min(act.turn, len(reply) - 1)]
         if not isinstance(text, str | Mapping):
