@@ -258,19 +258,17 @@ class LocalServer:
         for n, row in enumerate(admitted, len(self._rows) - len(admitted)):
             if len(row.prompt) > 1:
                 places.setdefault(row.prompt[:-1], []).append(n)
-        prompts = sorted(places, key=len)
-        while prompts:
-            count = max(1, CHUNK // len(prompts[-1]))
-            self._compute(prompts[-count:], places)
-            del prompts[-count:]
-
-    def _compute(self, prompts: Sequence[tuple[int, ...]], places: Mapping[tuple[int, ...], Sequence[int]]) -> None:
-        tokens = len(prompts[-1])
-        ids = torch.tensor([prompt + (0,) * (tokens - len(prompt)) for prompt in prompts], device=self._device)
-        rows = [(place, n) for n, prompt in enumerate(prompts) for place in places[prompt]]
-        self._cache.begin_prompts(*torch.tensor(rows, device=self._device).T)
-        positions = torch.arange(tokens, device=self._device)[None]
-        self._causal.base_model(input_ids=ids, position_ids=positions, past_key_values=self._cache, use_cache=True)
+        waiting, device = sorted(places, key=len), self._device
+        while waiting:
+            tokens = len(waiting[-1])
+            count = max(1, CHUNK // tokens)
+            prompts = waiting[-count:]
+            del waiting[-count:]
+            ids = torch.tensor([prompt + (0,) * (tokens - len(prompt)) for prompt in prompts], device=device)
+            rows = [(place, n) for n, prompt in enumerate(prompts) for place in places[prompt]]
+            self._cache.begin_prompts(*torch.tensor(rows, device=device).T)
+            positions = torch.arange(tokens, device=device)[None]
+            self._causal.base_model(input_ids=ids, position_ids=positions, past_key_values=self._cache, use_cache=True)
 
     def _step(self) -> None:
         rows, device = self._rows, self._device

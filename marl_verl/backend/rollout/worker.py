@@ -48,28 +48,6 @@ class Sampled(NamedTuple):
     table: RowTable | None = None
 
 
-def load_worker_context(config: Any, servers: Mapping[str, Any]) -> WorkerContext:
-    """Load the parts that the team's config names. servers: policy -> `Runtime.client`."""
-    marl, team, known = marl_section(config), team_of(config), plugins.load()
-    seconds = {name: marl["rollout"][name] for name in ("act_seconds", "call_seconds", "episode_seconds")}
-    algorithm = algorithm_of(team)
-    task_context = TaskContext(
-        workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
-        tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
-        agents=team.agents,
-        rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
-        mix=algorithm.rewards,
-        parts=algorithm.advantage.score_parts(),
-        limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
-        explored=team.explored,
-    )
-    clients = {name: _client(name, config, team, server) for name, server in servers.items()}
-    run = marl["run"]
-    use_run_options(run)
-    trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
-    return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
-
-
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
     policy, rollout = team.policies[name], config.actor_rollout_ref.rollout
     if isinstance(server, KeyedEndpoint):
@@ -104,16 +82,29 @@ class RolloutWorker:
     """Exceptions that end the sampling of a task with a report."""
 
     def __init__(self, config: Any, clients: Mapping[str, Any], store: RowStore) -> None:
-        self.config, self.store = config, store
-        self.parts = load_worker_context(config, clients)
-        marl, team = marl_section(config), team_of(config)
-        self.algorithm = algorithm_of(team)
-        self.samplers, self.columns = samplers_of(self.algorithm, marl), columns_of(self.algorithm)
-        self.components = self.algorithm.components(team.agents)
-        self.joint = JointEncoder.of(config, self.parts.task_context.agents)
-        self.observers = plugins.load().hook
+        marl, team, known = marl_section(config), team_of(config), plugins.load()
+        algorithm, run, limits = algorithm_of(team), marl["run"], marl["rollout"]
+        self.config, self.store, self.algorithm, self.observers = config, store, algorithm, known.hook
+        named = [agent.reward for agent in team.agents.values() if agent.reward]
+        seconds = {name: limits[name] for name in ("act_seconds", "call_seconds", "episode_seconds")}
+        task_context = TaskContext(
+            workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
+            tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
+            agents=team.agents,
+            rewards={reward: known.get("rewards", reward) for reward in named},
+            mix=algorithm.rewards,
+            parts=algorithm.advantage.score_parts(),
+            limits=Limits(tokens=limits["episode_tokens"], **seconds),
+            explored=team.explored,
+        )
+        clients = {name: _client(name, config, team, server) for name, server in clients.items()}
+        use_run_options(run)
+        trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
+        self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
+        self.samplers, self.columns = samplers_of(algorithm, marl), columns_of(algorithm)
+        self.components, self.joint = algorithm.components(team.agents), JointEncoder.of(config, team.agents)
         # the asynchronous schedule holds requests while a policy's weights change
-        self.gates = {name: Gate() for name in self.parts.trained} if marl["schedule"]["mode"] == "async" else {}
+        self.gates = {name: Gate() for name in trained} if marl["schedule"]["mode"] == "async" else {}
         rollout = config.actor_rollout_ref.rollout
         self._greedy = {"repetition_penalty": 1.0, "logprobs": bool(rollout.calculate_log_probs)}
         self._greedy |= default_sampling(rollout.val_kwargs)

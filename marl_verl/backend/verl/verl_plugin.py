@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from importlib import import_module
 
 from marl_verl.backend.verl.platforms.workarounds import keep_store_local
 from marl_verl.config.hardware import cpu_run, in_run
 
-LOADED = False
+HERE, LOADED = "marl_verl.backend.verl", False
 
 
 def install_cpu_platform() -> None:
@@ -43,14 +43,8 @@ def register_policy_servers() -> None:
 
     for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
         name = rollout_name(policy)
-        RolloutReplicaRegistry.register(name, _load_replica)
-        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.backend.verl.server_adapter.PolicyServerAdapter"
-
-
-def _load_replica() -> Any:
-    from marl_verl.backend.verl.vllm_servers import PolicyReplica
-
-    return PolicyReplica
+        RolloutReplicaRegistry.register(name, lambda: import_module(f"{HERE}.vllm_servers").PolicyReplica)
+        _ROLLOUT_REGISTRY[(name, "async")] = f"{HERE}.server_adapter.PolicyServerAdapter"
 
 
 if cpu_run():
