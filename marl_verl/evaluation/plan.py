@@ -154,9 +154,7 @@ def plan(
     request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, exports, at_once or AT_ONCE)
     settings = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     settings |= {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
-    settings |= {"seed": request.seed, "overrides": list(overrides)}
-    if at_once is not None:
-        settings["at_once"] = at_once
+    settings |= {"seed": request.seed, "at_once": request.at_once, "overrides": list(overrides)}
     if crossed:
         request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
         settings["cross_play"] = list(chosen)

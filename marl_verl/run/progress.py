@@ -10,12 +10,11 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -28,9 +27,6 @@ from marl_verl.run.parent import how_to_continue
 from marl_verl.run.terminal import discard, unwritable
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
-FIRST = "first validation"
-"""The phase of the start that lasts until the first step begins."""
-
 BLOCKS = "▁▂▃▄▅▆▇█"
 LONGEST, BAR = 40, 30  # characters of the curve, and of the bar
 
@@ -62,9 +58,8 @@ class View:
         kind = event["event"]
         if kind == "phase":
             self.say(event["name"])
-        phases = event.get("phases") if kind == "doing" else None
-        if phases and (self.text, phases) != (FIRST, ["validating"]):
-            self.say(" and ".join(dict.fromkeys(phases)))
+        elif kind == "doing" and event.get("phases"):
+            self.say(" and ".join(dict.fromkeys(event["phases"])))
         with self._lock:
             if kind == "awaited":
                 waiting = [name for name in self._waiting if name != event["what"]]
@@ -94,17 +89,12 @@ class View:
                 yield _wrapped(f"  waiting for {', '.join(self._waiting)}")
 
     def _progress(self) -> RenderResult:
-        values, (seconds, left) = self._values, self.left()
+        seconds, left = self.left()
         bar = ProgressBar(self._steps, self._step, BAR)
         yield _line(f"step {self._step}/{self._steps}", bar, f"{seconds:.1f} s/step  {duration(left)} left")
-        curve = sparkline(self._success[-LONGEST:])
+        curve = "".join(BLOCKS[round(success * (len(BLOCKS) - 1))] for success in self._success[-LONGEST:])
         yield _wrapped(f"team success  {curve}  {self._success[-1]:.1%}{self._held_out}")
-        yield _wrapped(f"reward  {rewards(values)}")
-        memory, peaks = psutil.virtual_memory(), [v for k, v in values.items() if k.endswith("max_memory_allocated_gb")]
-        peak = f", training processes at most {max(peaks):.1f} GiB" if peaks else ""
-        tokens = values.get("train/tokens", 0.0) / max(values["seconds/step"], 1e-9)
-        used = f"{(memory.total - memory.available) / 2**30:.1f} of {memory.total / 2**30:.0f} GiB"
-        yield _wrapped(f"{tokens:.0f} tokens/s  memory {used}{peak}")
+        yield _wrapped(f"reward  {rewards(self._values)}")
 
 
 def _wrapped(text: str) -> Text:
@@ -124,11 +114,6 @@ def rewards(values: Mapping[str, float]) -> str:
     shown = "  ".join(f"{match[1]} {values[match[0]]:.2f}" for match in matches)
     failed = values.get("train/failed_episodes", 0.0)
     return f"{shown}  {failed:.0f} episodes failed" if failed else shown
-
-
-def sparkline(shares: Sequence[float]) -> str:
-    """Shares from 0 to 1 as characters of eight heights."""
-    return "".join(BLOCKS[round(min(max(share, 0.0), 1.0) * (len(BLOCKS) - 1))] for share in shares)
 
 
 def duration(seconds: float) -> str:
