@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_tiny import grid
-from marl_verl_tiny.split_plan_path import SplitPlanPath
-from marl_verl_tiny.workflows import ScoutMover
+from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
@@ -367,5 +366,5 @@ def test_what_the_documentation_shows_is_what_is_printed(
     assert len(shown) == 2
     for command, output in shown:
         assert texts(*command.split()) == output
-    monkeypatch.setattr("marl_verl_tiny.workflows.NOTHING", "nothing")
+    monkeypatch.setattr("marl_verl_tiny.split_plan_path.NOTHING", "nothing")
     assert f"```\n{refused('runs/paths', '--episode', 's12t00000_0')}```" in text

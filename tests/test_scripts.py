@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from marl_verl_self_play.kuhn import CARDS, INFORMATION_SETS, equilibrium, exploitability, legal_moves
-from marl_verl_self_play.kuhn_poker import observation
-from marl_verl_self_play.kuhn_script import kuhn_equilibrium
+from marl_verl_self_play.kuhn_poker import kuhn_equilibrium, observation
 
 from marl_verl.backend.rollout.endpoint import ScriptClient
 from marl_verl.episode import Act

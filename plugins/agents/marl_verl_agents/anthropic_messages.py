@@ -40,7 +40,6 @@ def read(body: Mapping[str, Any]) -> Request:
 
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """`tool_choice` as parameters of an act."""
     check_keys(choice, {"type", "name", "disable_parallel_tool_use"}, "tool_choice.")
     kind = choice.get("type")
     if kind not in (*CHOICES, "tool"):
@@ -117,7 +116,6 @@ def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _block(block: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The empty values with which a block begins, and the delta that completes it."""
     if block["type"] == "tool_use":
         return {"input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
     kind = "thinking" if block["type"] == "thinking" else "text"

@@ -64,11 +64,7 @@ def transport(
 def recorded_tool(team: Team | Member, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
     """A function with the name, signature and docstring of `fn` whose calls are `call` effects of the team, or of an
     agent (`recorded_tool(team["solver"], fn)`): `fn` may be a tool of any framework, and a replay does not repeat it.
-    It is async; `sync`: for code in `team.in_thread`.
-
-    Raises:
-        TypeError: `fn` has parameters that cannot be given by name.
-    """
+    It is async; `sync`: for code in `team.in_thread`. TypeError: `fn` has parameters that cannot be given by name."""
     return recorded(team.effects, fn, team.name, team.loop if sync else None)
 
 

@@ -73,10 +73,7 @@ class Request:
 
 def parse(body: bytes, ignored: Collection[str] = ()) -> dict[str, Any]:
     """The keys of a body without those that are `ignored`, also inside `text`, `tool_choice` and the like.
-
-    Raises:
-        RequestError: it is not a JSON object, or one that no client writes.
-    """
+    RequestError: it is not a JSON object, or one that no client writes."""
     try:
         keys = json_value(body, DEEPEST)
         if SURROGATE.search(body):

@@ -89,7 +89,6 @@ class TeamTransport(contextlib.nullcontext[None]):
         return live.reduced(self)
 
     def _lane(self) -> str | None:
-        """The slot of this task."""
         return parallel_slot() if self._slot is None else self._slot
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -30,7 +30,6 @@ class ToolCallerPlanner(GameWorkflow):
     """
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the plans and moves as a `log`."""
         lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
             game, seen = last.game, self.seen(last, turn)

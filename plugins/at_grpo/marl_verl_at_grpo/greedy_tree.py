@@ -81,7 +81,6 @@ class GreedyTree(Sampler):
         return sample
 
     async def _candidates(self, context: SamplingContext, path: _Path) -> list[State | Failure]:
-        """All candidates for the path's next act, by number."""
         async with asyncio.TaskGroup() as group:
             made = [group.create_task(self._candidate(context, path, k)) for k in range(self.candidates)]
         return [task.result() for task in made]
@@ -120,13 +119,11 @@ class _Path:
         self.waiting = list(self.state.acts)
 
     def choose(self, states: list[State]) -> State:
-        """The best of the candidates, which the path then ends with."""
         self.state = max(states, key=lambda state: state.value)  # the first of equals
         self.off_path_turns += [turn for state in states if state is not self.state for turn in state.own]
         return self.state
 
     def advance(self, state: State) -> None:
-        """Continue with the winner's state after its transition."""
         self.state = state
         before = [act.key for act in self.waiting]
         self.waiting = sorted(

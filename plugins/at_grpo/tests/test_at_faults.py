@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_games import log
-from marl_verl_games.board import WORDS
+from marl_verl_games.board import WORDS, PathGame
 from marl_verl_games.game import executed
-from marl_verl_games.path_game import PathGame
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
 from marl_verl_games.plan_path_rewards import at_plan_path
 from marl_verl_games.tiny_workflows import PlannerExecutor

@@ -128,11 +128,7 @@ async def run_tests(code: str, tests: Sequence[Mapping[str, Any]], limits: Limit
 
 
 def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, Any]]:
-    """The tests of a task; private ones must be there.
-
-    Raises:
-        MarlError: no such tests, or one of another form.
-    """
+    """The tests of a task; private ones must be there. MarlError: no such tests, or one of another form."""
     tests = task.data.get(which, [] if which == "public" else None)
     if not isinstance(tests, list) or (which == "private" and not tests):
         raise MarlError(f"task '{task.id}' has no list of {which} tests in its data, got {shown(tests)}")

@@ -53,7 +53,6 @@ class CoderTester(Workflow):
     megabytes: Megabytes = MEGABYTES
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the coder's last program."""
         program, before, failed = "", None, list[dict[str, Any]]()
 
         async def code() -> str:

@@ -30,7 +30,6 @@ class Cooperation(Metric):
     """Patterns of cooperation between helper and main function."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Empty without an answer of two codes."""
         shown = [
             patterns(episode.answer[MAIN], entry_of(episode.task))
             for episode in sample.episodes
@@ -60,7 +59,6 @@ def patterns(main: str, entry: str) -> set[str]:
 
 
 def _results(tree: ast.FunctionDef) -> set[str]:
-    """Names to which the result of a call is assigned."""
     targets: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and _uses(node.value, set()):
@@ -73,6 +71,5 @@ def _uses(node: ast.AST, names: set[str]) -> bool:
 
 
 def _decorates(value: ast.expr, names: set[str]) -> bool:
-    """Whether a value is computed from a result, and is not that result itself."""
     plain = isinstance(value, ast.Name) or is_call(value, AUX)
     return not plain and _uses(value, names)

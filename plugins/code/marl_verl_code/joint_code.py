@@ -113,7 +113,6 @@ class TwoCoders(Workflow):
     megabytes: Megabytes = 512
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
-        """Return the code of both agents."""
         agents = _coders(team.agents, self.feedback)
         codes: dict[str, str] = {}
         feedback = dict.fromkeys(agents, "")
@@ -147,10 +146,7 @@ class TwoCoders(Workflow):
 
 def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str, float], tuple[Outcome, ...]]:
     """(levels, outcomes of the tests): they run only if the main function is there, with a return, and all parses.
-
-    Raises:
-        MarlError: the task has no entry or no list of tests.
-    """
+    MarlError: the task has no entry or no list of tests."""
     tests = _tests_of(task)
     helper, main = _functions(task, helper, main)
     program, outcomes = _program(task, helper, main), tuple[Outcome, ...]()
@@ -189,7 +185,6 @@ def _functions(task: Task, helper: str, main: str) -> tuple[str, str]:
 
 
 def _program(task: Task, helper: str, main: str) -> str | None:
-    """Imports and both functions; None if they do not parse together."""
     program = "\n\n".join(part for part in (_before(task), helper, main) if part)
     return program if parsed(program) is not None else None
 

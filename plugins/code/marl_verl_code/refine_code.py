@@ -8,15 +8,64 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
-from marl_verl import Task
+from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl_code.code_tests import run_tests, tests_of
-from marl_verl_code.refine import Feedback, GenerateAndRefine
+
+
+class Feedback(NamedTuple):
+    """Feedback of public tests on an attempt: whether all pass, a text for the agent that refines, and why the attempt
+    could not be tested (None if it could)."""
+
+    passed: bool
+    text: str
+    invalid: str | None = None
+
+
+class GenerateAndRefine(Workflow):
+    """An attempt and up to `rounds` refinements. The answer is the last attempt: a node's reward is its own.
+
+    Options:
+        rounds: maximum number of refinements; the depth of the tree is one more.
+    """
+
+    rounds: int = 3
+
+    async def run(self, task: Task, team: Team) -> str:
+        answer, seen = "", self.first(task)
+        for turn in range(self.rounds + 1):
+            action = await team[team.agents[turn % len(team.agents)]].act(seen)
+            answer = self.answer_of(action.text)
+            team.propose(answer)
+            feedback = await self.feedback(task, answer, team)
+            if feedback.invalid is not None:
+                team.invalid(action, feedback.invalid)
+            if feedback.passed:
+                break
+            seen = self.again(task, answer, feedback)
+        return answer
+
+    def first(self, task: Task) -> Any:
+        """Observation of the first attempt."""
+        return task.prompt
+
+    def again(self, task: Task, answer: str, feedback: Feedback) -> Any:
+        """Observation of a refinement: the problem, the attempt, its feedback."""
+        raise NotImplementedError(f"{type(self).__name__} has no again(task, answer, feedback)")
+
+    def answer_of(self, text: str) -> str:
+        """The answer in an agent's text."""
+        return text
+
+    async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
+        """Feedback of the public tests."""
+        raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
+
 
 FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 HOW = (

@@ -120,7 +120,6 @@ def _call(row: Fields, name: str, entry: str, test: Mapping[str, Any]) -> dict[s
 
 
 def _unpacked(row: Fields, name: str) -> Tests:
-    """The list of tests in a column of LiveCodeBench, packed or not."""
     value = row.value(name)
     if isinstance(value, str) and not value.lstrip().startswith("["):
         try:

@@ -36,7 +36,6 @@ class SmallPrograms(DrawnTasks, CodeWithTests):
     largest: Annotated[int, Interval(ge=9, le=999)] = 99
 
     def vocabulary(self) -> list[str]:
-        """Words of observations and answers, from which the byte pairs are learnt."""
         numbers = [str(number) for number in range(self.largest + 1)]
         coder = ["```python", "print(int(input())", "```", "python", "print", "int", "input"]
         tester = ["```json", '[{"input":', '"output":', '"0",', '"1",', '"}]', "output", "json"]

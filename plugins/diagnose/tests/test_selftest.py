@@ -16,8 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from marl_verl_diagnose.selftest import checks, stock
-from omegaconf import OmegaConf
+from marl_verl_diagnose.selftest import checks
 
 CODE = """
 import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,10 +57,7 @@ def test_a_failed_or_hanging_check_does_not_stop_the_others(tmp_path: Path) -> N
     assert results["fails"]["log"] == [f"line {number}" for number in range(60, 100)]
     assert results["hangs"]["message"] == "TimeoutError: not finished after 5 s"
     assert ended(tmp_path / "new" / "work" / "hanging.pid")
-    text = (tmp_path / "new" / "report.md").read_text()
-    assert "| fails | failed | 0 | fails well |" in text
-    assert "- tokens per second: 12.35\n- gpus: 1\n" in text
-    assert "line 99" in text
+    assert results["fails"]["criterion"] == "fails well"
     assert {"verl", "torch"} <= set(report["packages"])
     assert report["machine"]["cpus"] == os.cpu_count()
     assert "differs by 0.3" in out
@@ -114,35 +110,6 @@ def test_log_probs_of_every_step_must_agree() -> None:
     assert figures == {"a: sampled against recomputed log-probs": [0.001, 0.001]}
     with pytest.raises(AssertionError, match=r"differ by 0\.03"):
         checks.agreed(metrics(3, policy__a__rollout_corr__log_ppl_abs_diff=0.03), ["a"], figures.__setitem__)
-
-
-@pytest.mark.slow
-def test_stock_verl_has_the_settings_of_our_policy_and_nothing_of_the_team(tmp_path: Path) -> None:
-    from marl_verl.config.compose import compose
-    from marl_verl.config.resolve import resolve
-    from marl_verl.team import read_team
-
-    content = checks.recipe(
-        checks.Place(tmp_path, 1, gpu=False), {"both": {"actor": {"optim": {"lr": 3e-4}}}}, pool=False
-    )
-    OmegaConf.save({"defaults": ["marl_trainer", "_self_"], **content}, tmp_path / "recipe.yaml")
-    config = compose(tmp_path / "recipe.yaml", [], hardware="cpu")
-    config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
-    settings = stock.stock_config(config, tmp_path, episodes=8)
-    assert settings.actor_rollout_ref.actor.optim.lr == 3e-4
-    assert (settings.actor_rollout_ref.rollout.name, settings.actor_rollout_ref.rollout.n) == ("vllm", 8)
-    assert not {"marl", "policies", "critics"} & set(settings)
-    assert "marl_verl" not in OmegaConf.to_yaml(settings)
-    (tmp_path / "data").mkdir()
-    task = {"id": "x", "prompt": "digits 3 4 index second", "data": {"digits": ["3", "4"], "index": 2}}
-    for split in ("train", "test"):
-        (tmp_path / "data" / f"{split}.jsonl").write_text(json.dumps(task) + "\n")
-    stock.write_data(tmp_path)
-    import pyarrow.parquet
-
-    (row,) = pyarrow.parquet.read_table(settings.data.train_files).to_pylist()
-    assert row["prompt"] == [{"role": "user", "content": task["prompt"]}]
-    assert row["reward_model"]["ground_truth"] == "4"
 
 
 @pytest.mark.parametrize(("gpu", "wrong"), [(False, {"largest": 2e-4}), (False, {"grad norm": 0.0})])

@@ -59,7 +59,6 @@ class SecondGuessTasks(DrawnTasks):
         return float(answer.strip() in candidates(task))
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         return [*DIGITS, *PRIZES, *JUNK, NOTHING, "boxes", "not", "found", APPROVE, REJECT, UNSURE]
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
@@ -146,7 +145,6 @@ class SecondGuess(Workflow):
     unparseable: Literal["approve", "reject"] = "approve"
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the last guess."""
         rejected: list[str] = []
         while True:
             guesser = self.after_rejection if rejected else SOLVER

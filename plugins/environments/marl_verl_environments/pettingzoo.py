@@ -17,8 +17,7 @@ import numpy as np
 
 from marl_verl import Task
 from marl_verl.errors import MarlError
-from marl_verl_environments.packages import required
-from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks
+from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks, required
 
 
 class PettingZooTasks(SeatedTasks):

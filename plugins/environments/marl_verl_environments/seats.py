@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import statistics
 from abc import abstractmethod
@@ -16,6 +17,16 @@ from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, held_out, quick
+
+
+def required(module: str) -> Any:
+    """Import a module of an optional package. MarlError with the pip command if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        which = "marl-verl-environments[verifiers]" if module.startswith("verifiers") else "marl-verl[environments]"
+        raise MarlError(f'{module} cannot be imported ({error}): pip install "{which}"') from error
+
 
 TEST = 4  # one seed in four is a seed of test tasks
 SEEDS = 1 << 31
@@ -75,7 +86,6 @@ class SeatedTasks(TaskSet):
         """For tiny models: (observation, move) pairs of random games."""
 
     def vocabulary(self) -> list[str]:
-        """For tiny models: the words of random games."""
         pairs = self.demonstrations("", 2000, 0, 1.0)
         return sorted({word for pair in pairs for word in " ".join(pair).split()})
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from marl_verl import Task
 from marl_verl.errors import MarlError, unknown
-from marl_verl_environments.packages import required
-from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks
+from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks, required
 
 _JUDGED = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
 _BROKEN = ("Bandit", "CharacterConclave", "Checkers", "FifteenPuzzle", "ScorableGames", "Tak")
@@ -167,8 +166,6 @@ class _NobodyLeft(Exception):
 
 
 class _Eliminated(list[int]):
-    """The eliminated players of a game."""
-
     def __init__(self, seats: int) -> None:
         super().__init__()
         self._seats = seats

@@ -17,7 +17,7 @@ from marl_verl import Task, TaskSet
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks import Split, held_out, quick
-from marl_verl_environments.packages import required
+from marl_verl_environments.seats import required
 
 TEST = 4  # one task in four is held out
 KEY = "MARL_VERL_NO_KEY"  # a variable that is not set: the secret of an episode is in its URL

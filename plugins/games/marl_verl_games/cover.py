@@ -45,7 +45,6 @@ class Cover(DrawnTasks):
         return len(set(answer.split()) & set(task.data["items"])) / len(task.data["items"])
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         return [*ITEMS, "choose", NOTHING]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:

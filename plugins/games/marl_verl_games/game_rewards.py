@@ -33,9 +33,9 @@ from marl_verl import Task
 from marl_verl.episode import Episode, Turn
 from marl_verl.tasks import quick
 from marl_verl_games import log
+from marl_verl_games.board import PathGame
 from marl_verl_games.game import Game, Played, executed, play
 from marl_verl_games.game_workflows import game_of
-from marl_verl_games.path_game import PathGame
 from marl_verl_games.sokoban import Sokoban
 from marl_verl_games.sudoku import Sudoku
 

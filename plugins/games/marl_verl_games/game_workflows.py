@@ -14,9 +14,9 @@ from marl_verl.episode import Team
 from marl_verl.errors import unknown
 from marl_verl.options import Positive
 from marl_verl_games import log
+from marl_verl_games.board import PathGame
 from marl_verl_games.game import Game, Played, play
 from marl_verl_games.lists import answered
-from marl_verl_games.path_game import PathGame
 from marl_verl_games.sokoban import Sokoban
 from marl_verl_games.sudoku import Sudoku
 
@@ -68,7 +68,6 @@ class GamePlannerExecutor(GameWorkflow):
     """In each turn the planner plans moves; the executor, which sees the plan, makes the moves."""
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the plans and moves as a `log`."""
         lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
             game, seen = last.game, self.seen(last, turn)
@@ -92,7 +91,6 @@ class GamePlayer(GameWorkflow):
     player: ClassVar[str] = "player"
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the moves as a `log`."""
         lines, last = list[log.Line](), Played(game_of(task))
         for turn in range(self.turns):
             lines.append(await self.line(team, self.player, "moves", self.seen(last, turn), last.game))

@@ -59,11 +59,8 @@ def _line(text: str) -> Line:
 
 
 def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:
-    """The lines of an episode's answer, and the number of the one that an act added.
-
-    Raises:
-        MarlError: the answer has no line for the act (a sampler whose states have no answer).
-    """
+    """The lines of an episode's answer, and the number of the one that an act added. MarlError: the answer has no line
+    for the act (a sampler whose states have no answer)."""
     lines = read(episode.answer or "")
     own = [number for number, line in enumerate(lines) if line.agent == turn.agent]
     if turn.turn >= len(own):

@@ -13,9 +13,8 @@ from marl_verl.errors import unknown
 from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
-from marl_verl_games.board import STEPS, WORDS, Board, cells, place
+from marl_verl_games.board import STEPS, WORDS, Board, PathGame, cells, place
 from marl_verl_games.game import outcome
-from marl_verl_games.path_game import PathGame
 
 HELD_OUT = 10  # one board in ten
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
@@ -64,7 +63,6 @@ class PlanPath(TaskSet):
         return True
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        """One random task, or None where the draw is no task of this split."""
         named = cells(self.size)
         walls = sorted(cell for cell in named if rng.random() < self.wall_share)
         free = [cell for cell in named if cell not in walls]
@@ -116,7 +114,6 @@ class TinyPlanPath(PlanPath):
         return at == board.goal
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         return [*cells(self.size), *WORDS, "at", "goal", "landmark", "blocked", "plan", NONE]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:

@@ -28,9 +28,8 @@ from marl_verl import Task
 from marl_verl.episode import Episode, Turn
 from marl_verl.tasks import quick
 from marl_verl_games import log
-from marl_verl_games.board import Board
+from marl_verl_games.board import Board, PathGame
 from marl_verl_games.game import Played, executed, play
-from marl_verl_games.path_game import PathGame
 
 STEP, INVALID, GOAL, OPTIMAL, FAIL = -0.01, -0.1, 1.0, 0.5, -1.0
 PAY = 10.0

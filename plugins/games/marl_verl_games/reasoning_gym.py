@@ -33,7 +33,7 @@ HELD_OUT = 4  # one question in four belongs to the test split
 CHUNK = 64  # entries per seed: some generators refuse a large size
 MISSES = 400  # consecutive entries without a new task of the split after which generation fails
 ASK = "\n\nEnd with the final answer between <answer> and </answer>."
-FROM_RUN = {"size": "marl.task.train_size and marl.task.test_size", "seed": "marl.run.seed"}
+FROM_RUN = ("size", "seed")
 
 
 class ReasoningGym(TaskSet):
@@ -58,9 +58,6 @@ class ReasoningGym(TaskSet):
             return cls
         if name not in DATASETS:
             raise unknown("marl.task.options.dataset", name, DATASETS)
-        for option, key in FROM_RUN.items():
-            if option in options:
-                raise MarlError(f"'marl.task.options.{option}' is set by the run: use {key} instead")
         return _class_of(name)  # type: ignore[no-any-return]
 
     def __post_init__(self) -> None:
@@ -78,10 +75,8 @@ class ReasoningGym(TaskSet):
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` tasks with different questions. A question is in one split only, whatever the seed.
 
-        Questions that repeat an earlier one are left out, and counted in a warning.
-
-        Raises:
-            MarlError: the generator fails, or finds too few different questions.
+        Questions that repeat an earlier one are left out, and counted in a warning. MarlError: the generator fails, or
+        finds too few different questions.
         """
         tasks: dict[str, Task] = {}
         misses = repeats = 0
@@ -116,7 +111,6 @@ class ReasoningGym(TaskSet):
         return self._made(1, 0)
 
     def _entries(self, split: Split, seed: int) -> Iterator[dict[str, Any]]:
-        """Endless entries of a seed."""
         for chunk in range(1 << 30):
             digest = hashlib.sha256(f"{self.dataset} {split} {seed} {chunk}".encode()).digest()
             first = int.from_bytes(digest[:3], "big") * CHUNK
@@ -144,7 +138,6 @@ class ReasoningGym(TaskSet):
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def _given(self) -> dict[str, Any]:
-        """The arguments of the generator's config class."""
         options = {name: value for name, value in self._options().items() if name != "dataset"}
         if self.dataset == "composite":
             where = "marl.task.options.datasets"

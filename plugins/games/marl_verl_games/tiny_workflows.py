@@ -6,9 +6,8 @@ from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
 from marl_verl_games import log
-from marl_verl_games.board import moves_in
+from marl_verl_games.board import PathGame, moves_in
 from marl_verl_games.game import executed
-from marl_verl_games.path_game import PathGame
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, planner_sees, solo_sees
 
 MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
@@ -43,7 +42,6 @@ class PlannerExecutor(_Turns):
     """
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the plans and moves as a `log`."""
         start, lines = PathGame.of(task), list[log.Line]()
         for _ in range(self.turns):
             at = executed(start, lines).game.cell
@@ -60,7 +58,6 @@ class OneWalker(_Turns):
     """One agent with the observations of both moves, turn by turn: the single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the moves as a `log`."""
         start, lines = PathGame.of(task), list[log.Line]()
         for _ in range(self.turns):
             lines.append(await self._line(team, SOLO, "moves", solo_sees(task, executed(start, lines).game.cell)))

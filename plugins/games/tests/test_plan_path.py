@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from marl_verl_games import log
-from marl_verl_games.board import Board, moves_in
+from marl_verl_games.board import Board, PathGame, moves_in
 from marl_verl_games.game import Played, executed, play
-from marl_verl_games.path_game import PathGame
 from marl_verl_games.plan_path import EXECUTOR, PLANNER, PlanPath, TinyPlanPath, around, bee_line
 from marl_verl_games.plan_path_rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
 

@@ -50,11 +50,8 @@ class CrossPlay:
 
 
 def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ...]:
-    """The steps that play each other, ascending; by default 0 and those of all complete checkpoints.
-
-    Raises:
-        MarlError: a step without a checkpoint, the same step twice, or only one step.
-    """
+    """The steps that play each other, ascending; by default 0 and those of all complete checkpoints. MarlError: a step
+    without a checkpoint, the same step twice, or only one step."""
     if wanted is None:
         steps = [0, *(step_of(folder) for folder in complete(run / "checkpoints"))]
     else:
@@ -73,12 +70,9 @@ def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ..
 
 def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
     """Pair every step on the first side with every step on the second one. A side that plays with a frozen policy is
-    the same player at every step, and plays once. An agent with `opponent` plays with the policy itself.
-
-    Raises:
-        MarlError: the team does not have two sides, a side has several policies, a trained agent has no side, or no
-            side has a trained policy.
-    """
+    the same player at every step, and plays once. An agent with `opponent` plays with the policy itself. MarlError: the
+    team does not have two sides, a side has several policies, a trained agent has no side, or no side has a trained
+    policy."""
     past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
     agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
     team = replace(team, agents=agents)

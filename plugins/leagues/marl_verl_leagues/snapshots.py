@@ -100,7 +100,6 @@ class Snapshots:
             shutil.rmtree(merged)
 
     def check(self, steps: Collection[int]) -> None:
-        """MarlError unless there are these snapshots."""
         for step in steps:
             if step and not self.folder(step).is_dir():
                 raise MarlError(f"snapshot '{self.folder(step)}' is missing: opponents of '{self.policy}' act with it")
@@ -116,7 +115,6 @@ class Snapshots:
 
 
 def check(run: Path, checkpoint: Path, policies: Iterable[str]) -> None:
-    """MarlError unless there are all snapshots of these policies that a checkpoint names."""
     for policy in policies:
         Snapshots(run, policy, {}).check([int(step) for step in read(checkpoint, policy)])
 

@@ -249,30 +249,18 @@ async def _settle(context: SamplingContext, node: Joint) -> None:
 
 
 def _advance(context: SamplingContext, node: Joint, run: Run) -> None:
-    """Set the state of a node to that of its run."""
     node.journal, node.acts, node.proposals = run.journal, waiting_for(run, context.explored), len(run.proposals)
     node.pending = bool(others(run.waiting, context.explored))
 
 
 async def _reward(context: SamplingContext, node: Joint, run: Run, scores_proposals: bool) -> None:
-    """Set state, episode and rewards of a node."""
     assert node.above is not None
     proposed = scores_proposals and len(run.proposals) > node.above.proposals
     answer = run.answer if run.finished else run.proposals[-1] if proposed else None
     _advance(context, node, run)
     node.episode = await scored(context, context.state(run, SESSION, node.to_here(), answer))
     await scored(context, context.reward(node.turns, node.episode, run))
-    if run.finished and node.above.counted and not proposed and await scored(context, _same(run)):
+    if run.finished and node.above.counted and not proposed and run.answer == run.proposals[-1]:
         for turn in node.turns:
             turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
     node.counted = node.above.counted or proposed
-
-
-async def _same(run: Run) -> bool:
-    """Whether the answer equals the latest proposal. MarlError if `==` fails."""
-    answer, proposal = run.answer, run.proposals[-1]
-    try:
-        return answer is proposal or bool(answer == proposal)
-    except Exception as error:  # `==` is defined by the answer's class
-        message = f"an answer of type '{type(answer).__name__}' cannot be compared with the proposal"
-        raise MarlError(f"{message}: define '==' for it, or return the proposed object itself") from error

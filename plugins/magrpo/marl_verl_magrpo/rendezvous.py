@@ -62,7 +62,6 @@ class Rendezvous(DrawnTasks):
         return sum(move == moves[0] for move in moves) / len(moves) if whole else 0.0
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         return [*LETTERS, *DIGITS, "know", "said", "heard", STAY, NOTHING]
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
@@ -156,7 +155,6 @@ class Meet(Workflow):
     turns: Positive = 2
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
-        """The last joint move, agent -> text."""
         agents = (ALONE,) if team.agents == (ALONE,) else (LEFT, RIGHT)
         moves: dict[str, str] | None = None
         for _ in range(self.turns):

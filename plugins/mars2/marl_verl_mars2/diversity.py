@@ -86,11 +86,10 @@ class _Anonymous(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.AST:
         return ast.arg(self._name(node.arg), None)
 
-    def visit_Global(self, node: ast.Global) -> ast.AST:
-        return ast.Global([self._name(name) for name in node.names])
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> ast.AST:
+        return type(node)([self._name(name) for name in node.names])
 
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
-        return ast.Nonlocal([self._name(name) for name in node.names])
+    visit_Nonlocal = visit_Global
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         if node.value is None:
@@ -98,24 +97,18 @@ class _Anonymous(ast.NodeTransformer):
         target, value = self.visit(node.target), self.visit(node.value)
         return ast.Assign([target], value)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.name, node.returns = self._name(node.name), None
-        return self._without_docstring(node)
+        return self.visit_Module(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         node.name = self._name(node.name)
-        return self._without_docstring(node)
+        return self.visit_Module(node)
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:
-        return self._without_docstring(node)
-
-    def _without_docstring(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def visit_Module(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        """Without its docstring."""
         if ast.get_docstring(node, clean=False) is not None and len(node.body) > 1:
             node.body = node.body[1:]
         return self.generic_visit(node)

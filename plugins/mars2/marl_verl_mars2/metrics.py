@@ -17,7 +17,6 @@ class SemanticDiversity(Metric):
     """`diversity/semantic`: mean pairwise distance between the texts of a task's candidates, 0 to 1."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Empty for fewer than two candidates."""
         value = diversity.semantic([turn.action.text for turn in sample.turns])
         return {} if value is None else {"diversity/semantic": value}
 
@@ -28,7 +27,6 @@ class AlgorithmicDiversity(Metric):
     same divided by the number of candidates."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Empty without candidates."""
         texts = [turn.action.text for turn in sample.turns]
         if not texts:
             return {}
@@ -41,7 +39,6 @@ class StyleDiversity(Metric):
     """`diversity/style_moves`, `diversity/style_openings`: style diversity of a task's agents, 0 to 1."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Empty if fewer than two agents have candidates."""
         turns = sample.turns
         text_of = {turn.node: turn.action.text for turn in turns}
         moves: dict[str, Counter[str]] = {}
@@ -69,7 +66,6 @@ class Refinement(Metric):
     """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """A metric without values is omitted."""
         turns = sample.turns
         by_node = {turn.node: turn for turn in turns if turn.node is not None}
         if not by_node:

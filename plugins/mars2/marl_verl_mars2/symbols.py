@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from annotated_types import Interval
+from marl_verl_code.refine_code import Feedback, GenerateAndRefine
 
 from marl_verl import MarlError, Task
+from marl_verl.episode import Team
 from marl_verl.options import NonNegative
 from marl_verl.tasks import DrawnTasks, Split, held_out
 
@@ -65,7 +67,6 @@ class SymbolTests(DrawnTasks):
         return public.count(PASS) / len(public)
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         return [*DIGITS, *KINDS, "tests", "attempt", "results", PASS, FAIL, UNSEEN, NOTHING]
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
@@ -85,7 +86,6 @@ class SymbolTests(DrawnTasks):
     def _crowd(
         self, rng: random.Random, agent: str, task: Task, old: Sequence[str], outcomes: Sequence[str], good: float
     ) -> list[str]:
-        """The answer of one demonstration."""
         answer = []
         for (kind, digit), kept, result in zip(task.data["tests"], old, outcomes, strict=True):
             share = good if kind in KNOWN[agent] else good * self.spill
@@ -137,3 +137,15 @@ def shown(task: Task, answer: str) -> list[str]:
 def again_sees(task: Task, attempt: str) -> str:
     """The observation of a refinement: the tests, the attempt, and the result of each test."""
     return f"{task.prompt} attempt {' '.join(shown(task, attempt))} results {' '.join(results(task, attempt))}"
+
+
+class RefineSymbols(GenerateAndRefine):
+    """Workflow `refine-symbols`: generate and refine digits. `tree-search` makes the chain a tree."""
+
+    def again(self, task: Task, answer: str, feedback: Feedback) -> str:
+        return again_sees(task, answer)
+
+    async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
+        outcomes = results(task, answer)
+        good = len(answer.split()) == len(outcomes) and all(word in DIGITS for word in answer.split())
+        return Feedback(FAIL not in outcomes, " ".join(outcomes), None if good else "not one digit a test")

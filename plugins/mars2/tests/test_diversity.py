@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_mars2 import diversity, metrics
-from marl_verl_mars2.refine import RefineSymbols
-from marl_verl_mars2.symbols import SymbolTests
+from marl_verl_mars2.symbols import RefineSymbols, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 

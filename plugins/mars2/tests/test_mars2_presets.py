@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.refine_code import RefineCode
 from marl_verl_mars2.algorithm import Shaped, shaped
-from marl_verl_mars2.refine import RefineSymbols
-from marl_verl_mars2.symbols import SymbolTests
+from marl_verl_mars2.symbols import RefineSymbols, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import Rows, algorithm, row, trees

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from marl_verl_mars2 import symbols
-from marl_verl_mars2.refine import RefineSymbols
-from marl_verl_mars2.symbols import FLIPPER, FLIPS, SHIFTER, SHIFTS, SymbolTests
+from marl_verl_mars2.symbols import FLIPPER, FLIPS, SHIFTER, SHIFTS, RefineSymbols, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow
 

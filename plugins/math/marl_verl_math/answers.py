@@ -8,7 +8,6 @@ _BOX = re.compile(r"\\f?boxed(?:\s*(?P<brace>\{)|(?![a-zA-Z])\s*)")
 _FORMULA = re.compile(r"[^$\n]*?(?=\$|\\\)|\\\]|\n|$)")
 _WORD = re.compile(r"[-+]?[\d.\\(][^\s$]*")
 _PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
-_PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
 
 
@@ -35,7 +34,6 @@ def boxed(text: str) -> str | None:
 
 
 def _in_formula(before: str) -> bool:
-    """Whether a formula is open at the end of a text."""
     opened = any(before.rfind(begin) > before.rfind(end) for begin, end in ((r"\(", r"\)"), (r"\[", r"\]")))
     return opened or before.replace("$$", "$").count("$") % 2 == 1
 

@@ -31,7 +31,6 @@ class BoxedSums(DrawnTasks, MathTasks):
     largest: Annotated[int, Interval(ge=4, le=200)] = 20
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         numbers = [str(number) for number in range(2 * self.largest + 1)]
         words = ["sum", "solution", "rejected", NOTHING, verdict_of(APPROVE), verdict_of(REJECT)]
         return [*numbers, *map(box, numbers), *words]

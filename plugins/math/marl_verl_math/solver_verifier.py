@@ -34,7 +34,6 @@ class SolverVerifier(Workflow):
     kept: Positive = 6000
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the solver's last solution."""
         seen = self.solver_sees(task)
         for number in range(1, self.rounds + 1):
             solution = await team[SOLVER].act(seen)

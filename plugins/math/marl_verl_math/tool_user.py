@@ -43,7 +43,6 @@ class ToolUserReasoner(Workflow):
     turns: Positive = 4
 
     async def run(self, task: Task, team: Team) -> Answers:
-        """Return the answer of each act."""
         answers: Answers = []
         before = ""
         for _ in range(self.turns):

@@ -80,10 +80,7 @@ def trained(
     """Train cells that are not complete, at most `jobs` at a time; yields each when it is complete, in any order.
 
     Each run is a forked child, so that verl is imported once, which then calls `then`. An exception, Ctrl-C included,
-    ends all of them.
-
-    Raises:
-        RunError: a run failed; the reason is the last line of its log.
+    ends all of them. RunError: a run failed; the reason is the last line of its log.
     """
     waiting = [cell for cell in cells if not cell.complete()]
     yield from (cell for cell in cells if cell not in waiting)

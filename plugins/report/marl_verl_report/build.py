@@ -147,23 +147,10 @@ def _finite(value: Any) -> Any:
 
 
 def distinct(folders: Sequence[Path]) -> list[str]:
-    """The names of run directories; of equal names, the shortest ends of their paths that differ."""
+    """The names of run directories; of equal names, their paths."""
     paths = [folder.resolve() for folder in folders]
-
-    def end(path: Path, length: int) -> str:
-        return "/".join(path.parts[-length:])
-
-    return [
-        next(
-            (
-                end(path, length)
-                for length in range(1, len(path.parts))
-                if [end(other, length) for other in {*paths}].count(end(path, length)) == 1
-            ),
-            str(path),
-        )
-        for path in paths
-    ]
+    names = [path.name for path in {*paths}]
+    return [path.name if names.count(path.name) == 1 else str(path) for path in paths]
 
 
 def spread(stored: Sequence[int], most: int) -> list[int]:

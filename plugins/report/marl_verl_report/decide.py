@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from marl_verl_report.seeds import LEVEL, Estimate, estimate, quantile
 
@@ -55,14 +55,3 @@ def needed(effect: Estimate, level: float, margin: float | None = None) -> int |
 
     n = bisect.bisect_left(range(MOST), True, lo=max(effect.n, 2), key=enough)
     return n if n < MOST else None
-
-
-def stops(first: Sequence[float], second: Sequence[float], margin: float | None) -> tuple[int, str | None]:
-    """(number of seeds looked at, what was decided), of paired values of all seeds in their order."""
-    ends = looks(len(first))
-    for n in ends:
-        pairs = zip(first[:n], second[:n], strict=True)
-        verdict = decided(estimate([x - y for x, y in pairs], level(len(ends))), margin)
-        if verdict is not None:
-            break
-    return n, verdict

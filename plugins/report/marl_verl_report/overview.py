@@ -112,7 +112,6 @@ def _algorithm(config: DictConfig) -> str:
 
 
 def _held_out(folder: Path, marl: dict[str, Any]) -> int:
-    """The number of held-out tasks."""
     path = folder / "data" / "test.jsonl"
     if path.is_file():
         return read_text(path).count("\n")

@@ -106,6 +106,5 @@ def means(runs: Sequence[Sequence[Line]]) -> list[Line]:
 
 
 def _finite(line: Line | None) -> dict[float, float]:
-    """Step -> value, without gaps."""
     pairs = zip(line["x"], line["y"], strict=True) if line else ()
     return {x: y for x, y in pairs if y is not None}

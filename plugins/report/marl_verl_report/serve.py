@@ -30,10 +30,8 @@ LOCAL = "127.0.0.1"
 class Server(ThreadingHTTPServer):
     """Serves the report of one run until it is closed.
 
-    Its address contains a secret, so that neither other users of the machine nor web pages can read the run.
-
-    Raises:
-        MarlError: no run, a damaged file, or the port is in use.
+    Its address contains a secret, so that neither other users of the machine nor web pages can read the run. MarlError:
+    no run, a damaged file, or the port is in use.
     """
 
     daemon_threads = True

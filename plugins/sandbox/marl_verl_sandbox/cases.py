@@ -56,10 +56,7 @@ class Cases(Options):
 
 def read_cases(path: Path) -> Cases:
     """Read a JSON file `{"entry": ..., "cases": [...], "timeout": 5}` or `{"stdin_cases": [...], "timeout": 5}`.
-
-    Raises:
-        MarlError: it is not such a file; the message names the file and the field.
-    """
+    MarlError: it is not such a file; the message names the file and the field."""
     where = f"test file '{path}'"
     try:
         data = json.loads(read_bytes(path, MOST_DOCUMENT, follow=True).decode("utf-8-sig"))

@@ -41,11 +41,8 @@ os.write(out, b"\\n" + answer)
 
 
 def run(url: str, program: str, stdin: str, limits: Limits) -> tuple[int | None, str, str]:
-    """Run a program; return (exit code or None if its time was over, output, error output).
-
-    Raises:
-        SandboxError: the server cannot be reached, or failed.
-    """
+    """Run a program; return (exit code or None if its time was over, output, error output). SandboxError: the server
+    cannot be reached, or failed."""
     from verl.utils.reward_score.sandbox_fusion.utils import call_sandbox_api  # here: importing verl takes seconds
 
     logging.getLogger(call_sandbox_api.__module__).setLevel(logging.CRITICAL)  # SandboxError has what it would log

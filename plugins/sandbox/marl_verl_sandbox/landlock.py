@@ -32,10 +32,7 @@ def everything() -> int:
 
 def rules(paths: Iterable[tuple[str | int, int]]) -> int:
     """A descriptor of a set of rules: no right of files but the given ones, each for all below a path or descriptor.
-
-    Raises:
-        OSError: the kernel has no Landlock, or a path is not there.
-    """
+    OSError: the kernel has no Landlock, or a path is not there."""
     rights = everything()
     descriptor = _call(CREATE, ctypes.byref(ctypes.c_uint64(rights)), ctypes.c_size_t(8), 0)
     for path, allowed in paths:

@@ -38,11 +38,8 @@ class Limited:
         atexit.register(self.stop)
 
     def call(self, *arguments: Any, seconds: float) -> Any:
-        """The function's value; None if it raised an exception, or was stopped at a limit.
-
-        Raises:
-            MarlError: the file cannot be loaded.
-        """
+        """The function's value; None if it raised an exception, or was stopped at a limit. MarlError: the file cannot
+        be loaded."""
         with self._lock:
             for _ in range(2):  # again, if something ended the process since the last request
                 process = self._started()

@@ -97,7 +97,6 @@ class Template:
         socket.send_fds(self._control, [b"x"], files)
 
     def close(self) -> None:
-        """End the template and with it every program."""
         self._control.close()
         self._process.kill()
         self._process.wait()
@@ -142,12 +141,8 @@ class Process:
             self.end()
 
     def ask(self, message: bytes | None = None) -> bytes | None:
-        """Send a message, if any, and return the next one from the process; None if it has ended.
-
-        Raises:
-            TimeoutError: the time of its limits is over.
-            TooLarge: the message is too large.
-        """
+        """Send a message, if any, and return the next one from the process; None if it has ended. TimeoutError: the
+        time of its limits is over. TooLarge: the message is too large."""
         try:
             self._channel.settimeout(self._left())
             if message is not None:
@@ -231,7 +226,6 @@ def _packages() -> list[str]:
 
 
 def _write(file: int, content: bytes) -> None:
-    """Write all of the content, and rewind."""
     while content:
         content = content[os.write(file, content) :]
     os.lseek(file, 0, os.SEEK_SET)

@@ -107,11 +107,8 @@ class Sandbox:
         limits: Limits = LIMITS,
         named: Mapping[str, Any] | None = None,
     ) -> Outcome:
-        """Whether a program's function returns the expected JSON value (`values.same`).
-
-        Raises:
-            MarlError: an argument is no JSON value, or is nested too deeply.
-        """
+        """Whether a program's function returns the expected JSON value (`values.same`). MarlError: an argument is no
+        JSON value, or is nested too deeply."""
         try:
             call = values.to_json([list(arguments), dict(named or {})])
         except TypeError as error:

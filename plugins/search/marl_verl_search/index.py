@@ -37,12 +37,8 @@ class Index:
             self._scorer.index(words, show_progress=False)
 
     def search(self, query: str, most: int) -> list[str]:
-        """The best texts with a word of the query, best first; ties keep their order.
-
-        Raises:
-            ValueError: there is no word in the query.
-            LookupError: none of its words is in any text.
-        """
+        """The best texts with a word of the query, best first; ties keep their order. ValueError: there is no word in
+        the query. LookupError: none of its words is in any text."""
         words = sorted(set(_words(query)))
         if not words:
             raise ValueError("the query has no word")

@@ -32,7 +32,6 @@ class LookUpTasks(DrawnTasks, SearchTasks):
     notes: Annotated[int, Interval(ge=2, le=len(NAMES))] = 4
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         words = [*NAMES, *COLOURS, VERIFIER, SEARCHER, ANSWERER, "find", "found", "nothing"]
         verdicts = [f"<verify>{word}</verify>" for word in (YES, NO)]
         return [*words, *verdicts, *map(search, NAMES), *(f"<answer>{colour}</answer>" for colour in COLOURS)]

@@ -62,7 +62,6 @@ class PlannerAndSearchers(Searching):
             check_pages(self.pages)
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the planner's answer, "" without one."""
         self.check_source(task)
         if self.planner not in team.agents:
             raise unknown("agent", self.planner, team.agents)
@@ -134,7 +133,6 @@ async def run_program(program: str) -> str:
 
 
 def _said(seen: list[dict[str, Any]], said: str, text: str) -> list[dict[str, Any]]:
-    """A conversation that goes on with what the agent said, if anything, and the user's text."""
     spoken = [{"role": "assistant", "content": said}] if said else []
     return [*seen, *spoken, {"role": "user", "content": text}]
 

@@ -44,14 +44,12 @@ class _Search(Searching):
         return f"<search>{query}</search>\n<information>{information}</information>"
 
     def answer(self, team: Team, action: Action) -> str:
-        """The answer in an action; empty, and the action marked invalid, without one."""
         answer = tagged(action.text, "answer")
         if answer is None:
             team.invalid(action, "no answer")
         return answer or ""
 
     def verifier_sees(self, task: Task, history: list[str]) -> str:
-        """Question and searches; whether they are enough."""
         how = (
             "Think about whether this is enough to answer the question, and end with your decision: "
             "<verify>yes</verify> if it is, <verify>no</verify> if another search is needed."
@@ -59,11 +57,9 @@ class _Search(Searching):
         return _sees(task, history, how)
 
     def searcher_sees(self, task: Task, history: list[str]) -> str:
-        """Question and searches; what to look for next."""
         return _sees(task, history, "Think about what is missing, and write one query: <search>your query</search>.")
 
     def answerer_sees(self, task: Task, history: list[str]) -> str:
-        """Question and searches; the answer."""
         return _sees(task, history, "Think, and give a short final answer: <answer>your answer</answer>.")
 
 
@@ -79,7 +75,6 @@ class SearchTeam(_Search):
     unparseable: Literal["answer", "search"] = "answer"
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return the answerer's answer."""
         self.check_source(task)
         history: list[str] = []
         for _ in range(self.steps - 1):
@@ -103,7 +98,6 @@ class SearchAlone(_Search):
     """One agent, `answerer`, searches or answers: the paper's single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> str:
-        """Return its answer."""
         self.check_source(task)
         history: list[str] = []
         for _ in range(self.steps - 1):

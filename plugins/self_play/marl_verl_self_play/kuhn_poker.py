@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 from marl_verl import Episode, Task, TaskSet, Turn, Workflow
 from marl_verl.episode import Team
 from marl_verl.tasks import Split, quick
-from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, legal_moves, payoff
+from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, equilibrium, legal_moves, payoff
 
 PLAYERS = ("first", "second")
 BETS = dict(zip(CARDS, (0.1, 0.2, 0.5), strict=True))  # in demonstrations, P(bet or call) with a card
@@ -137,3 +138,19 @@ def _moves(history: str) -> list[str]:
 
 def _told(history: str, seats: Sequence[str] = PLAYERS) -> str:
     return ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(_moves(history)))
+
+
+INFORMATION_SET = {
+    text: name
+    for player in range(len(PLAYERS))
+    for brief in (False, True)
+    for name, text in observations(player, brief=brief).items()
+}
+"""Observation, brief or not -> information set."""
+EQUILIBRIUM = equilibrium(1 / 6)  # information set -> P(bet or call)
+
+
+def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: Random) -> str:
+    """A script for a fixed opponent: the move of the equilibrium with alpha = 1/6, drawn with its probabilities."""
+    name = INFORMATION_SET[messages[-1]["content"]]
+    return legal_moves(name[1:])[random.random() < EQUILIBRIUM[name]]

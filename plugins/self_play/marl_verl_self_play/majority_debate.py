@@ -34,7 +34,6 @@ class MajorityDebate(TaskSet):
     length: Literal[3, 5, 7, 9] = 7
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` numbered tasks."""
         rng = random.Random(f"majority-debate {split} {seed}")
         question = "Which letter occurs more often in a list of letters A and B?"
         drawn = ({"letters": self._letters(rng, split), "claim": rng.choice(LETTERS)} for _ in range(count))

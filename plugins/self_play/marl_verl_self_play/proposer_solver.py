@@ -5,15 +5,55 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from annotated_types import Interval
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Action, Episode, Team, Turn
-from marl_verl.tasks import Split, quick
-from marl_verl_self_play.arithmetic import PROBLEM, SIGNS, drawn, number, parsed, reserved, result
+from marl_verl.errors import MarlError
+from marl_verl.tasks import Split, held_out, quick
+
+SIGNS = ("+", "-")
+HELD_OUT = 10  # one problem in ten
+TRIES = 10_000  # draws without a problem of the split after which there is none
+PROBLEM = re.compile(r"\s*\d(\s*[+-]\s*\d)+\s*")
+NUMBER = re.compile(r"\s*[+-]?\d+\s*")
+
+
+def parsed(text: str) -> list[str] | None:
+    """Digits and signs of a problem; None if the text is not one."""
+    return re.findall(r"[\d+-]", text) if PROBLEM.fullmatch(text) else None
+
+
+def result(parts: Sequence[str]) -> int:
+    """The result of a problem, given as its digits and signs."""
+    pairs = zip(("+", *parts[1::2]), parts[::2], strict=True)
+    return sum(-int(digit) if sign == "-" else int(digit) for sign, digit in pairs)
+
+
+def number(text: str) -> int | None:
+    """The whole number that a text is; None if it is not one."""
+    return int(text) if NUMBER.fullmatch(text) else None
+
+
+def reserved(parts: Sequence[str]) -> bool:
+    """Whether a problem belongs to the test split, so that no agent may propose it."""
+    return held_out(" ".join(parts), HELD_OUT)
+
+
+def drawn(rng: random.Random, terms: int, largest: int, test: bool = False) -> list[str]:
+    """Digits (to `largest`) and signs of a random problem of `terms` digits of one split. MarlError if it has none."""
+    for _ in range(TRIES):
+        parts = [str(rng.randint(0, largest))]
+        for _ in range(terms - 1):
+            parts += [rng.choice(SIGNS), str(rng.randint(0, largest))]
+        if reserved(parts) == test:
+            return parts
+    raise MarlError(f"proposed-arithmetic: no test problem of {terms} digits up to {largest}: set a larger 'largest'")
+
 
 PROPOSER, SOLVER = "proposer", "solver"
 BRIEF = "propose"  # the first word of a brief observation of the proposer
@@ -132,7 +172,6 @@ def proposer_sees(data: Mapping[str, Any], brief: bool) -> str:
 
 
 def _wrong(parts: list[str] | None, data: Mapping[str, Any]) -> str | None:
-    """Why a proposal is invalid; None if it is valid."""
     if parts is None:
         return "not digits joined by + or -"
     if parts[0] != data["first"]:

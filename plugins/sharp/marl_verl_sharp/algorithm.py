@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable, combine
-from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
+from marl_verl import Episode, Task, Turn
+from marl_verl.algo.advantage import AGENT, Advantage, AdvantageResult, FloatArray, IntArray, RowTable, combine
+from marl_verl.algo.algorithms import Algorithm, Metric, PlainRows, in_groups
 from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import quick
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.sampled_shapley import SampledShapley as SampledShapley  # has a short name in a recipe
-from marl_verl_sharp.worker_calls import WorkerCalls, worker_calls
+
+
+def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]:
+    """([c] first row of each call, [c] its credit) of the calls that contain these rows."""
+    if not len(rows):
+        return rows, np.zeros(0)
+    call = combine([table.uid.codes[rows], table.session[rows], table.agent.codes[rows]], len(rows))
+    _, first = np.unique(call, return_index=True)
+    credit = np.bincount(call, weights=table.rewards["mc"][rows]) / np.bincount(call)
+    return rows[first], credit
+
+
+@dataclass(frozen=True)
+class WorkerCalls(Metric):
+    """`worker_calls/useful`, `idle`, `harmful`: the shares of the workers' calls with Delta above, at and below 0; and
+    `worker_calls/credit`, the mean of Delta. Nothing without mc.
+
+    A call is all acts of one worker in one session: Delta is the mean of `mc` over its turns (with credit unit "agent"
+    they have the same). A worker that did not act made no call. The paper reports 13% useful and 4% harmful calls.
+    Source: SHARP, arXiv 2602.08335, second hand.
+    """
+
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
+        if "mc" not in table.present:
+            return {}
+        _, credit = worker_calls(table, np.flatnonzero((result.group >= 0) & table.present["mc"]))
+        if not len(credit):
+            return {}
+        return {
+            "worker_calls/useful": float((credit > 0).mean()),
+            "worker_calls/idle": float((credit == 0).mean()),
+            "worker_calls/harmful": float((credit < 0).mean()),
+            "worker_calls/credit": float(credit.mean()),
+        }
 
 
 @dataclass(frozen=True)
@@ -46,11 +82,8 @@ class SharpMix(RewardMix):
         return ("tool",)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n].
-
-        Raises:
-            MarlError: no agent named `planner` (with the nearest), a row without broadcast, a worker's row without mc.
-        """
+        """Reward per row, [n]. MarlError: no agent named `planner`, a row without broadcast, a worker's row without
+        mc."""
         acting = [table.agent.names[code] for code in np.unique(table.agent.codes)]
         if self.planner not in acting:
             raise unknown("agent", self.planner, acting)
@@ -114,3 +147,10 @@ def sharp(rows: PlainRows) -> list[float]:
 
 
 REFERENCES = {"sharp": sharp}
+
+
+@quick
+def sharp_format(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `sharp-format`, 0 or 1: 1 if the workflow could use the action, 0 if it marked it as invalid. Of
+    MATPO, the multi-agent baseline of SHARP: R = 0.9 accuracy + 0.1 format."""
+    return float(turn.invalid is None)

@@ -51,10 +51,7 @@ class MaskingCredit(ReplayCredit):
     def __post_init__(self) -> None:
         super().__post_init__()
         for option in ("only", "without"):
-            names = getattr(self, option)
-            if isinstance(names, str):
-                raise MarlError(f"'{option}' must be a list of agents, got '{names}'")
-            object.__setattr__(self, option, tuple(names))  # config values are lists
+            object.__setattr__(self, option, tuple(getattr(self, option)))  # config values are lists
 
     def check(self, agents: Sequence[str]) -> None:
         """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
@@ -79,10 +76,7 @@ class MaskingCredit(ReplayCredit):
         self, context: SamplingContext, episode: Episode, masks: Sequence[Masked]
     ) -> tuple[list[float], int]:
         """(score of the episode with each mask, in order; number of sampled tokens); the runs are concurrent.
-
-        Raises:
-            AttemptFailed: a run failed; of several, the first in order.
-        """
+        AttemptFailed: a run failed; of several, the first in order."""
         runs = (masked_value(context, episode, masked, self.mode, self.placeholder) for masked in masks)
         found = await gather_all(runs)
         return [value for value, _ in found], sum(tokens for _, tokens in found)

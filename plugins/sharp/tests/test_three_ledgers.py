@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_sharp.ledger_team import PlannerAndWorkers
-from marl_verl_sharp.ledgers import DIGITS, EVERYTHING, GOSSIP, IDLER, NOTHING, PLANNER, READER, WORKERS, ThreeLedgers
+from marl_verl_sharp.ledgers import (
+    DIGITS,
+    EVERYTHING,
+    GOSSIP,
+    IDLER,
+    NOTHING,
+    PLANNER,
+    READER,
+    WORKERS,
+    PlannerAndWorkers,
+    ThreeLedgers,
+)
 from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_testing import (
     ScriptedContext,

@@ -89,7 +89,6 @@ def row_of(turn: Turn) -> dict[str, Any]:
 
 
 def _lines(algorithm: Algorithm, rows: Sequence[Row]) -> list[str]:
-    """The numbers of each row as text."""
     numbers = _numbers(algorithm.compute(RowTable.from_rows(rows, _declared(algorithm, rows))))
     return [
         f"row {row}: " + ", ".join(f"{name} {values[row]!r}" for name, values in numbers.items())
@@ -115,18 +114,15 @@ class _Check:
         self.result = algorithm.compute(self.table)
 
     def again(self, rows: Sequence[Row]) -> AdvantageResult:
-        """The result for other rows of the same run."""
         return self.algorithm.compute(RowTable.from_rows(rows, self.declared))
 
     def explained(self) -> None:
-        """All numbers are finite, and scales positive."""
         for name, values in _numbers(self.result).items():
             must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
             self.at(np.isfinite(values), f"`{name}` is not a finite number", name)
         self.at(self.result.scale > 0, "the scale is not above 0", "scale")
 
     def groups(self) -> None:
-        """Groups match `group_by`."""
         columns = self.result.group_by
         keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
         by_key: dict[Any, list[int]] = {}
@@ -138,13 +134,11 @@ class _Check:
             must(members == by_key[key], f"{self.named([row])} {message} {self.named(by_key[key])}")
 
     def permuted(self) -> None:
-        """Permuting the rows permutes the results."""
         order = self.random.sample(range(len(self.rows)), len(self.rows))
         again = self.again([self.rows[row] for row in order])
         self.same(again, np.argsort(order), np.arange(len(self.rows)), "with the rows in another order")
 
     def padded(self) -> None:
-        """Padding rows change nothing."""
         count = self.random.randint(1, 4)
         real = np.ones(len(self.rows) + count, dtype=np.bool_)
         real[self.random.sample(range(len(real)), count)] = False
@@ -166,7 +160,6 @@ class _Check:
         return row
 
     def outside(self, reach: Reach) -> None:
-        """Changing or removing rows outside the reach changes nothing."""
         tree = any(row.get("parent") is not None for row in self.rows)
         tasks = np.array([row["uid"] for row in self.rows])
         groups = sorted(set(self.result.group.tolist()))
@@ -204,7 +197,6 @@ class _Check:
 
 
 def _rewarded(row: dict[str, Any], value: float) -> dict[str, Any]:
-    """A row with all rewards set to a value."""
     team = None if row.get("team_reward") is None else value
     return {**row, "rewards": dict.fromkeys(row["rewards"], value), "team_reward": team}
 

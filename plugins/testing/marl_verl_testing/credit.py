@@ -72,7 +72,6 @@ def check_credit(
 
 
 def _lines(credit: ReplayCredit, episodes: int, *scene: Any) -> list[str]:
-    """The turns of credited episodes with their rewards, as text."""
     *given, options = scene
 
     async def credited() -> list[str]:
@@ -145,7 +144,6 @@ class _Check:
                 must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is not a finite number")
 
     def rest(self, before: Episode, after: Episode) -> None:
-        """Everything but the component is unchanged."""
         for old, new in zip(before.turns, after.turns, strict=True):
             rewards = {name: value for name, value in new.rewards.items() if name != self.credit.component}
             rest = dataclasses.replace(new, rewards=rewards)

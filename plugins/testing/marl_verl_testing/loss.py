@@ -89,7 +89,6 @@ class _Check:
         }
 
     def call(self, log_prob: Any, mask: Any, rows: Mapping[str, Any], weighted: bool) -> Any:
-        """The loss of some rows, as part of a batch of all rows."""
         import torch
 
         self.config.global_batch_info.update(
@@ -105,7 +104,6 @@ class _Check:
         raise AssertionError(f"the loss must return (scalar tensor, metrics), got {shown(returned)}")
 
     def gradient(self, log_prob: Any, mask: Any, rows: Mapping[str, Any], weighted: bool) -> tuple[float, Any]:
-        """(loss, gradient of the log-probs)."""
         log_prob = log_prob.clone().requires_grad_()
         loss = self.call(log_prob, mask, rows, weighted)
         must(loss.requires_grad, "the loss has no gradient: it does not depend on log_prob")
@@ -139,7 +137,6 @@ class _Check:
             must(same, f"the gradient of token {token} of row {row} is {got:.9g}, finite differences give {wanted:.9g}")
 
     def padding(self, returned: tuple[float, Any], weighted: bool) -> None:
-        """What is beyond a response changes nothing."""
         import torch
 
         outside = ~self.mask
@@ -155,7 +152,6 @@ class _Check:
         self.same(returned, (loss, gradient[:, : outside.shape[1]]), "with other values in the padding, and more of it")
 
     def split(self, returned: tuple[float, Any], weighted: bool) -> None:
-        """Micro-batches add up."""
         import torch
 
         total, parts = 0.0, []

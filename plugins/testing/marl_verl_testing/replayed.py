@@ -210,7 +210,6 @@ def _check_turn(row: Turn, turn: int) -> None:
 
 
 def _check_end(episode: Episode, end: Episode, journal: Journal, label: str) -> None:
-    """Compare the end of an episode with the replayed one."""
     for name in ("answer", "score", "outcomes", "success"):
         value, replayed = getattr(episode, name), getattr(end, name)
         must(value == replayed, f"{label} has {name} {value!r:.80}; replayed it is {replayed!r:.80}")
@@ -220,7 +219,6 @@ def _check_end(episode: Episode, end: Episode, journal: Journal, label: str) -> 
 
 
 def _check_rewards(row: Turn, rewards: Mapping[str, float], invalid: str | None) -> None:
-    """Compare the rewards of a row, component by component."""
     same = row.rewards.keys() == rewards.keys()
     same = same and all(math.isclose(row.rewards[name], rewards[name], abs_tol=1e-9) for name in rewards)
     must(same, f"{named(row)} has rewards {row.rewards}; the state that it leads to has {dict(rewards)}")

@@ -215,7 +215,6 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
 
 
 def _siblings(sample: Sample) -> bool:
-    """Whether two nodes have the same parent."""
     nodes = {(row.parent, node) for row in sample.turns for node in str(row.node).split(JOIN)}
     return len({parent for parent, _ in nodes}) < len(nodes)
 

@@ -68,11 +68,8 @@ class ScriptedPolicy:
         return tuple(self.replies)
 
     def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """The scripted action of `agent` (default: `act.agent`).
-
-        Raises:
-            MarlError: no script, a script that returns no text, or a temperature that a run refuses (see `sampling`).
-        """
+        """The scripted action of `agent` (default: `act.agent`). MarlError: no script, a script that returns no text,
+        or a temperature that a run refuses (see `sampling`)."""
         name = agent or act.agent
         if name not in self.replies:
             raise unknown("scripted agent", name, self.replies)

@@ -3,12 +3,14 @@ with one digit. A shorter task than Plan-Path, for tests."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from marl_verl.tasks import DrawnTasks, Split, Task, held_out
+from marl_verl.episode import Workflow
+from marl_verl.tasks import DrawnTasks, Split, Task, TaskSet, held_out
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")
@@ -64,3 +66,58 @@ def holder_sees(task: Task) -> str:
 def asker_sees(task: Task, message: str) -> str:
     """The asker's observation: the holder's message and the index, as an ordinal to distinguish it from digits."""
     return f"message {message} index {ORDINALS[task.data['index'] - 1]}"
+
+
+TEAMS = ("red", "blue")
+
+
+class InventoryMatch(Inventory):
+    """Tasks of `inventory` for two teams: agents `red-holder` and `red-asker` of side `red`, and so for `blue`.
+
+    A side scores 1 if only its team answers right, -1 if only the other does, else 0.
+    """
+
+    public_score = TaskSet.public_score  # an answer of two teams has none
+
+    sides = TEAMS
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """Those of the agent's role in `inventory`; the same for both teams."""
+        return super().demonstrations(agent.partition("-")[2], count, seed, good)
+
+    def score(self, task: Task, answer: Any) -> Any:
+        """Side -> its score."""
+        red, blue = (Inventory.score(self, task, answer["answers"][side]) for side in TEAMS)
+        return dict(zip(TEAMS, (red - blue, blue - red), strict=True))
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Whether both teams answer right: what scores that add up to 0 cannot show."""
+        return all(Inventory.score(self, task, answer["answers"][side]) >= 1 for side in TEAMS)
+
+
+class HolderAsker(Workflow):
+    """The holder sends its digits; the asker answers."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        return await _hold_and_ask(task, team, HOLDER, ASKER)
+
+
+async def _hold_and_ask(task: Task, team: Any, holder: str, asker: str) -> str:
+    held = await team[holder].act(holder_sees(task))
+    sent = held.text.split()
+    whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
+    if not whole:
+        team.invalid(held, "must be as many digits as the holder has")
+    action = await team[asker].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
+    if action.text.strip() not in DIGITS:
+        team.invalid(action, "not a digit")
+    return str(action.text)
+
+
+class InventoryMatchGame(Workflow):
+    """Both teams play `inventory` on the same task at the same time, without seeing each other's messages."""
+
+    async def run(self, task: Task, team: Any) -> dict[str, Any]:
+        games = (_hold_and_ask(task, team, f"{side}-{HOLDER}", f"{side}-{ASKER}") for side in TEAMS)
+        answers = dict(zip(TEAMS, await asyncio.gather(*games), strict=True))
+        return {"text": ", ".join(f"{side} {answer}" for side, answer in answers.items()), "answers": answers}

@@ -138,11 +138,8 @@ def ensure_all(
 ) -> list[Path]:
     """Call `ensure` for several models concurrently, outside this process, which therefore does not import torch.
 
-    Equal models are created once.
-
-    Raises:
-        MarlError: a description is invalid, e.g. an unknown agent or task.
-        RuntimeError: a process died; the message has the last output.
+    Equal models are created once. MarlError: a description is invalid, e.g. an unknown agent or task. RuntimeError: a
+    process died; the message has the last output.
     """
     cache, progress = cache_dir or default_cache(), progress or (lambda fraction: None)
     folders = [folder_of(spec, cache) for spec in specs]
@@ -208,7 +205,6 @@ def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
 
 
 def _teacher(spec: TinyModel) -> Any:
-    """Build the task set, which must have `vocabulary` and `demonstrations`."""
     task_set = plugins.load().get("tasks", spec.task)
     if not hasattr(task_set, "demonstrations"):
         raise MarlError(f"task '{spec.task}' has no demonstrations(), which the warm-up of a tiny model needs")

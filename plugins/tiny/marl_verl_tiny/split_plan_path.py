@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Interval
 
+from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative
 from marl_verl.tasks import DrawnTasks, Split, Task, held_out
@@ -54,7 +55,6 @@ class SplitPlanPath(DrawnTasks):
         return float(bool(self._legal(task, answer)))
 
     def _legal(self, task: Task, answer: Any) -> list[str]:
-        """The cells of a legal walk, empty if the walk is illegal."""
         path = answer.split()
         return path if grid.legal(self.size, frozenset(task.data["walls"]), task.data["start"], path) == path else []
 
@@ -95,3 +95,33 @@ def scout_sees(task: Task) -> str:
 def mover_sees(task: Task, start: str, message: str) -> str:
     """The mover's observation: its position, the walls, and the cell that the scout sent."""
     return f"start {start} walls {' '.join(task.data['walls'])} message {message}"
+
+
+class ScoutMover(Workflow):
+    """The scout sends one cell and the mover walks; further turns continue from where the walk stopped.
+
+    Options:
+        turns: maximum number of turns; both agents act in each.
+    """
+
+    turns: int = 1
+
+    async def run(self, task: Task, team: Any) -> str:
+        size, walls, goal = task.data["size"], frozenset(task.data["walls"]), task.data["goal"]
+        walked: list[str] = []
+        for turn in range(self.turns):
+            start = walked[-1] if walked else task.data["start"]
+            seen = await team[SCOUT].act(scout_sees(task))
+            message = seen.text.strip()
+            if message not in grid.cells(size):
+                team.invalid(seen, "not a cell of the map")
+                message = NOTHING
+            move = await team[MOVER].act(mover_sees(task, start, message))
+            path = move.text.split()
+            legal = grid.legal(size, walls, start, path)
+            if legal != path:
+                team.invalid(move, "a step into a wall, off the map, or to a cell that is not adjacent")
+            if turn == self.turns - 1 or (legal == path and path and path[-1] == goal):
+                return " ".join([*walked, *path])
+            walked += legal
+        return " ".join(walked)

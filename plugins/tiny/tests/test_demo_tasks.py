@@ -8,10 +8,8 @@ from collections.abc import Callable
 import pytest
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 from marl_verl_tiny import grid
-from marl_verl_tiny.inventory import ORDINALS, Inventory
-from marl_verl_tiny.inventory_match import InventoryMatch
-from marl_verl_tiny.split_plan_path import SplitPlanPath
-from marl_verl_tiny.workflows import HolderAsker, InventoryMatchGame, ScoutMover
+from marl_verl_tiny.inventory import ORDINALS, HolderAsker, Inventory, InventoryMatch, InventoryMatchGame
+from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 
 from marl_verl import Workflow
 from marl_verl.algo.sampling import Independent

@@ -16,9 +16,27 @@ from annotated_types import Interval
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl.tasks import PublicTasks, quick
+from marl_verl.tasks import Fields, PublicSet, PublicTasks, quick, task_id
 from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, Bands, levels, structure
-from marl_verl_writing.sets import SETS
+
+
+def tldr(row: Fields) -> Task:
+    """A post in `prompt`, without the request for a summary at its end, which the workflow adds."""
+    post = row.text("prompt").removesuffix("TL;DR:").rstrip()
+    return Task(task_id("tldr", post), post)
+
+
+def arxiv(row: Fields) -> Task:
+    """An abstract in `abstract_text` or `abstract`, in one line."""
+    abstract = " ".join(row.text("abstract_text", "abstract").split())
+    return Task(task_id("arxiv", abstract), abstract)
+
+
+SETS: Mapping[str, PublicSet] = {
+    "tldr": PublicSet("trl-lib/tldr", tldr),
+    "arxiv": PublicSet("OpenMLRL/arXiv_abstract", arxiv, splits={"train": "train", "test": "val"}),
+}
+
 
 ONE, TWO = "one", "two"
 WRITER = "writer"  # a team of one: it writes both parts in one answer
@@ -103,7 +121,6 @@ class TwoWriters(Workflow):
     order: Literal["parallel", "sequential"] = "parallel"
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
-        """Return the parts, "one" and "two"."""
         agents = (WRITER,) if team.agents == (WRITER,) else (ONE, TWO)
         parts: dict[str, str] = {}
         for _ in range(self.turns):

@@ -28,7 +28,6 @@ class WordWriting(DrawnTasks, JointWriting):
     limits = TINY
 
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
         return [*NOUNS, *MORE, *LINKS, ONE, TWO]
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:

@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +27,6 @@ from marl_verl.api import Run, evaluate, load_run, train
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.errors import RunError
 from marl_verl.run.progress import Display, Event
-from marl_verl.run.supervisor import TrainerProcess
-from marl_verl_diagnose.selftest.log_probs import random_model
-from marl_verl_diagnose.selftest.stock import EPISODES, METRICS
 
 GPUS = "MARL_VERL_SELFTEST_GPUS"
 """Environment variable: the GPUs to use."""
@@ -39,7 +35,6 @@ DIFFERENCE = 0.02  # between log-probs of sampling and of training, in nats per 
 SPREAD = 256  # MiB by which the memory in use while the servers sleep may change
 LARGEST, MEAN = 1e-4, 2e-2  # differences of log-probs from transformers': the largest in float32, the mean in bf16
 ABOVE = 1.25  # the measured peak of a GPU's memory may be this times the estimate of a dry run
-SOLO_STEPS, LEAST = 5, 0.8  # of the check of throughput; at least this share of stock verl's tokens
 LINES = 60  # of the log of a run that failed
 # on a GPU a larger model; both are trained on demonstrations for some seconds, on a CPU
 TINY = {"agents": ["holder", "asker"], "steps": 100, "good": 0.3}
@@ -201,29 +196,6 @@ def test_export_eval(place: Place, record_property: Record) -> None:
     assert apart < (2.5 if place.gpu else 0.5), f"eval solves {apart:.0f} of {TASKS} tasks more or fewer than the run"
 
 
-@pytest.mark.gpu(900)
-def test_throughput(place: Place, record_property: Record) -> None:
-    """at least 0.8 of the tokens a second of stock verl"""
-    solver = {"tiny": None, "loss": None, "model": {"path": random_model(place.work, place.gpu)}}
-    content = recipe(place, {"solver": solver}, pool=False)
-    content["marl"] |= {"workflow": {"name": "solve"}, "agents": {"solver": {"policy": "solver"}}}
-    content["marl"]["sampler"] = {"options": {"episodes": EPISODES}}
-    length, rows = (512, 32) if place.gpu else (8, 16)
-    own = content["actor_rollout_ref"]
-    if place.gpu:
-        own["actor"]["ppo_max_token_len_per_gpu"] = own["rollout"]["log_prob_max_token_len_per_gpu"] = 8192
-    content["data"] |= {"train_batch_size": rows, "max_response_length": length}
-    own["actor"]["ppo_mini_batch_size"], own["rollout"]["max_model_len"] = rows, 64 + length
-    content["trainer"] |= {"total_training_steps": SOLO_STEPS, "save_freq": -1, "test_freq": SOLO_STEPS}
-    run = trained(place, "solo", content, plugins=[Path(__file__).with_name("one_agent.py")])
-    lines = learnt(run, range(1, SOLO_STEPS + 1), (), record_property)
-    ours = rate([(line["train/tokens"], line["seconds/step"]) for line in lines])
-    stock = rate(stock_steps(place, run.folder, rows * EPISODES))
-    for name, value in {"": ours, " of stock verl": stock, ", ratio": ours / stock}.items():
-        record_property(f"tokens per second{name}", value)
-    assert ours >= LEAST * stock, f"{ours:.4g} tokens a second, stock verl {stock:.4g}"
-
-
 def recipe(place: Place, policies: Mapping[str, Any], pool: bool = True) -> dict[str, Any]:
     """A recipe of the inventory task; `policies`: name -> its settings, for the agents of that name or for both."""
     common = {"tiny": TINY_GPU if place.gpu else TINY, **({"pool": "all"} if pool else {})}
@@ -355,19 +327,3 @@ def asleep(samples: Sequence[tuple[float, int]], ends: Sequence[float]) -> list[
     """
     steps = itertools.pairwise(ends)
     return [min((used for at, used in samples if first < at <= last), default=0) for first, last in steps]
-
-
-def rate(steps: list[tuple[float, float]]) -> float:
-    """Sampled tokens per second from (tokens, seconds) of each step, without the first."""
-    return sum(tokens for tokens, _ in steps[1:]) / sum(seconds for _, seconds in steps[1:])
-
-
-def stock_steps(place: Place, ours: Path, rows: int) -> list[tuple[float, float]]:
-    """(tokens, seconds) of each step of stock verl, with the config and the tasks of our run."""
-    folder = place.work / "stock"
-    shutil.copytree(ours / "data", folder / "data")
-    shutil.copy(ours / "config.yaml", folder / "config.yaml")
-    TrainerProcess(folder, [], "marl_verl_diagnose.selftest.stock").run(Display(), time.time())
-    lines = [json.loads(line)["data"] for line in (folder / METRICS).read_text().splitlines()]
-    steps: list[dict[str, Any]] = [line for line in lines if "timing_s/step" in line]
-    return [(line["response_length/mean"] * rows, line["timing_s/step"]) for line in steps]

@@ -14,7 +14,7 @@ from marl_verl.version import __version__
 
 EXAMPLES = """
 Each check is a short real run with tiny or random models: nothing is downloaded. All are made for 15 minutes on a GPU.
-Exit code 1 if a check fails. Send FOLDER/report.json and report.md with a bug report.
+Exit code 1 if a check fails. Send FOLDER/report.json with a bug report.
 
   marl-verl selftest                           all checks on one GPU, or on the CPU of a machine without
   marl-verl selftest --gpus 4                  with policies on four GPUs
@@ -61,14 +61,8 @@ def run(options: argparse.Namespace) -> int:
     show(f"selftest on {options.gpus} {hardware}")
     results, begun, code = Results(), time.time(), 1
     settings = ["-m", "gpu", "-v", "--tb=short", "-ra", "--no-header", "--disable-warnings", "--noconftest"]
-    settings += [
-        "-c",
-        os.devnull,
-        f"--rootdir={Path(checks.__file__).parent}",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={folder / 'work'}",
-    ]
+    settings += ["-c", os.devnull, "-p", "no:cacheprovider"]
+    settings += [f"--rootdir={Path(checks.__file__).parent}", f"--basetemp={folder / 'work'}"]
     chosen = [f"{checks.__file__}::test_{name.replace('-', '_')}" for name in known if name in (options.only or known)]
     try:
         code = pytest.main([*settings, *chosen], plugins=[results])
@@ -87,10 +81,9 @@ def run(options: argparse.Namespace) -> int:
             "checks": [check | {"criterion": _criterion(known[check["name"]])} for check in results.checks],
         }
         (folder / "report.json").write_text(json.dumps(content, indent=1, default=float) + "\n", encoding="utf-8")
-        (folder / "report.md").write_text(markdown(content), encoding="utf-8")
     if not code:
         shutil.rmtree(folder / "work", ignore_errors=True)
-    show(f"report {folder / 'report.md'}, {content['seconds']} s in all")
+    show(f"report {folder / 'report.json'}, {content['seconds']} s in all")
     return int(code != 0)
 
 
@@ -112,44 +105,6 @@ class Results:
             output = f"{report.capstdout}{report.capstderr}".splitlines()
             check["log"] = output[-LINES:] if report.failed else []
             self.checks.append(check)
-
-
-def markdown(content: dict[str, Any]) -> str:
-    """The report as text: a table of the checks, the figures of each, and the output of each that failed."""
-    here, checks = content["machine"], content["checks"]
-    devices = [", ".join(gpu.values()) for gpu in here["gpus"]] or ["no GPU"]
-    lines = [
-        f"# marl-verl {content['marl_verl']} selftest: {'passed' if content['passed'] else 'failed'}",
-        "",
-        f"{content['date']}, {content['seconds']} s, on {content['gpus']} {content['hardware']}",
-        "",
-        *(f"- {device}" for device in devices),
-        f"- {here['cpus']} CPU cores, {here['memory_gib']} GiB, {here['system']}, Python {here['python']}",
-        f"- {', '.join(f'{name} {version}' for name, version in content['packages'].items())}",
-        "",
-        "| check | result | seconds | criterion |",
-        "|---|---|---|---|",
-        *(
-            f"| {check['name']} | {check['state']} | {check['seconds']:.0f} | {check['criterion']} |"
-            for check in checks
-        ),
-    ]
-    for check in checks:
-        lines += ["", f"## {check['name']}: {check['state']}", "", check["message"]]
-        for name, value in check["figures"].items():
-            rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else [value]
-            lines += [f"- {name}: {_shown(row)}" for row in rows]
-        if check["log"]:
-            lines += ["", "```", *(line.replace("```", "'''") for line in check["log"]), "```"]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _name(function: str) -> str:

@@ -96,9 +96,8 @@ def random_model(work: Path, gpu: bool) -> str:
     folder, shape = work / "models" / "random", LARGE if gpu else SMALL
     if not folder.exists():
         known = Inventory().vocabulary()
-        fillers = VOCABULARY[gpu] - len(make_tokenizer(known)) - 1
+        fillers = VOCABULARY[gpu] - len(make_tokenizer(known))
         tokenizer = make_tokenizer([*known, *(f"w{number}" for number in range(fillers))], shape.context)
-        tokenizer.add_tokens(["\n"])  # stock verl looks this token up
         model = make_model(shape, tokenizer, seed=0)
         with torch.no_grad():
             model.get_input_embeddings().weight.mul_(DEVIATION / (0.02 * shape.hidden**0.5))
@@ -135,7 +134,6 @@ def _reference(model: str, rows: list[Any], gpu: bool) -> Any:
 
 
 def _settings(model: str, fused: bool, gpu: bool) -> Any:
-    """The settings of a training worker on this machine's hardware."""
     from omegaconf import OmegaConf
 
     from marl_verl.config.compose import compose
