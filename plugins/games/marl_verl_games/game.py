@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_verl_games import log
 
 G = TypeVar("G", bound="Game")
 
 
-class Game:
+class Game(Protocol):
     """A state of a game; it does not change.
 
     Attributes:
@@ -29,28 +29,22 @@ class Game:
     @property
     def solved(self) -> bool:
         """Whether the goal is reached."""
-        raise NotImplementedError
 
     @property
     def potential(self) -> float:
         """How near the goal is, for the reward of moves."""
-        raise NotImplementedError
 
     def drawn(self) -> str:
         """The state as text."""
-        raise NotImplementedError
 
     def legal(self) -> str:
         """The legal moves as text."""
-        raise NotImplementedError
 
     def move(self, word: str) -> str | None:
         """The move that a word means, or None."""
-        raise NotImplementedError
 
     def after(self, move: str) -> Self | str:
         """The state after a move, or why it is refused."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

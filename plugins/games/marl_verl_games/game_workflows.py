@@ -7,11 +7,10 @@ the log so far is proposed as the answer, so that a candidate is scored by the s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
-from marl_verl.errors import unknown
 from marl_verl.options import Positive
 from marl_verl_games import log
 from marl_verl_games.board import PathGame
@@ -29,11 +28,8 @@ GAMES: dict[str, Callable[[Task], Game]] = {
 
 
 def game_of(task: Task) -> Game:
-    """The first state of a task. MarlError for a game that this distribution lacks."""
-    name: Any = task.data.get("game", "plan-path")
-    if name not in GAMES:
-        raise unknown(f"game of task '{task.id}'", name, GAMES)
-    return GAMES[name](task)
+    """The first state of a task."""
+    return GAMES[task.data.get("game", "plan-path")](task)
 
 
 class GameWorkflow(Workflow):

@@ -8,17 +8,12 @@ from collections.abc import Callable
 import pytest
 from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
 from marl_verl_games.text_teams import TextDiscussion, TextSolverVerifier, vote
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent, Sample
 
 TASK = Task("cover a b", "choose a b", {"items": ["a", "b"]})
-
-
-def test_the_kit_accepts_the_task_set() -> None:
-    for items in (2, 4):
-        check_task(Cover(items=items), lambda task: [" ".join(task.data["items"]), task.data["items"][0], "none", ""])
 
 
 def test_the_score_is_the_share_of_the_items() -> None:

@@ -71,8 +71,7 @@ def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ..
 def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
     """Pair every step on the first side with every step on the second one. A side that plays with a frozen policy is
     the same player at every step, and plays once. An agent with `opponent` plays with the policy itself. MarlError: the
-    team does not have two sides, a side has several policies, a trained agent has no side, or no side has a trained
-    policy."""
+    team does not have two sides, a side has several policies, or a trained agent has no side."""
     past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
     agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
     team = replace(team, agents=agents)
@@ -90,8 +89,6 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
         if agent.side is None and team.policies[agent.policy].trained:
             subject = f"agent '{agent.name}' has no side and the trained policy '{agent.policy}'"
             raise MarlError(f"--cross-play does not know at which step {subject} should act. Give it a side.")
-    if all(team.policies[agent.policy].frozen for agent in team.agents.values() if agent.side):
-        raise MarlError("--cross-play has nothing to compare: the policies of both sides are frozen")
     assignments = {step: _named(team, assign(team, step), step) for step in steps}
     rows, columns = (_players(team, side, assignments) for side in sides)
     neutral = {name: team.agents[name].policy for name in team.agents if team.agents[name].side is None}

@@ -55,7 +55,7 @@ from marl_verl.algo.sampling import (
 )
 from marl_verl.episode import Act, Action, Run, Turn
 from marl_verl.errors import MarlError
-from marl_verl.options import Count
+from marl_verl.options import Count, Positive
 from marl_verl.tasks import TaskSet
 from marl_verl_magrpo.joint_node import Joint, failures_of, number_rows, path_to, prune
 
@@ -101,11 +101,9 @@ class JointTree(Sampler):
     joint: Literal["aligned", "cross"] = "aligned"
     partial_value: Literal["proposal", "zero"] = "proposal"
     stop_above: float | None = None
-    max_nodes: int = 64
+    max_nodes: Positive = 64
 
     def __post_init__(self) -> None:
-        if self.max_nodes < 1:
-            raise MarlError(f"'max_nodes' must be at least 1, got {self.max_nodes}")
         if self.partial_value == "zero" and self.stop_above is not None:
             raise MarlError(
                 "'stop_above' needs scores, but 'partial_value' is 'zero': leave it out, or set "

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_magrpo.rendezvous import Meet, Rendezvous, joint_reward
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_algorithm, check_sampler, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
 
@@ -53,14 +53,6 @@ def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[Ro
     return table, algorithm(name, **options).compute(table)
 
 
-def test_no_held_out_place_is_in_train_for_any_seed() -> None:
-    train = {task.id for seed in range(3) for task in TASKS.generate("train", 2000, seed)}
-    test = {task.id for seed in range(3) for task in TASKS.generate("test", 300, seed)}
-    assert not train & test
-    assert len(TASKS.generate("test", 300, 0)) == len({task.id for task in TASKS.generate("test", 300, 0)}) == 300
-    assert TASKS.generate("train", 20, 5) == TASKS.generate("train", 20, 5)
-
-
 @pytest.mark.parametrize(
     ("left", "right", "reward"),
     [
@@ -85,15 +77,6 @@ def test_both_see_both_moves_and_meet() -> None:
 
 
 # the method on it
-
-
-@pytest.mark.parametrize("joint", ["aligned", "cross"])
-def test_the_sampler_keeps_its_promises_on_it(joint: str) -> None:
-    sampler = build(JointTree, {"joint_actions": 2, "joint": joint}, "sampler")
-    sample = check_sampler(sampler, Meet(), PLACE, BRANCHING, tasks=TASKS)
-    assert len(sample.turns) == {"aligned": 2 * (2 + 4), "cross": 2 * 2 + 4 * 2 * 2}[joint]
-    rows = [row(turn) for turn in sample.turns]
-    check_algorithm(algorithm("magrpo", **{"joint_mode": joint}), rows, reach="task")
 
 
 def test_the_tree_credits_sending_by_its_later_reward() -> None:

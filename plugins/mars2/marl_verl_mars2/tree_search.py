@@ -105,12 +105,10 @@ class TreeSearch(Sampler):
         return self.guide == "public"
 
     def check(self, agents: Sequence[str]) -> None:
-        """MarlError for an arm that is no agent, or is named twice."""
+        """MarlError for an arm that is no agent."""
         for arm in self.arms:
             if arm not in agents:
                 raise MarlError(f"arms of tree-search: unknown agent '{arm}': {nearest(str(arm), agents)}")
-            if self.arms.count(arm) > 1:
-                raise MarlError(f"arms of tree-search: agent '{arm}' is named twice")
 
     async def sample(self, context: SamplingContext) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.refine_code import RefineCode
 from marl_verl_mars2.algorithm import Shaped, shaped
-from marl_verl_mars2.symbols import RefineSymbols, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import Rows, algorithm, row, trees
@@ -30,53 +28,11 @@ def test_the_plus_is_three_changes() -> None:
     assert plus == {**plain, "loss": "gspo-tis", "advantage": {**plain["advantage"], "overlong": overlong}}
 
 
-@given(rows=trees())
-@settings(deadline=None, max_examples=20)
-def test_without_shaping_a_node_s_return_is_its_own_reward_and_the_tree_still_one_group(rows: Rows) -> None:
-    result = algorithm("mars2", gamma=0.0).compute(RowTable.from_rows(rows))
-    assert list(result.ret) == [each["rewards"]["team"] for each in rows]
-    by_tree = {(each["uid"], group) for each, group in zip(rows, result.group, strict=True)}
-    assert len(by_tree) == len({uid for uid, _ in by_tree}) == len({group for _, group in by_tree})
-
-
-def test_shaping_pays_a_repair_more_than_an_equal_first_attempt() -> None:
-    tree = [
-        {**row("q", 0, 0, 0, "a", team=0.0), "node": "0", "parent": None},
-        {**row("q", 0, 1, 0, "a", team=1.0), "node": "1", "parent": None},
-        {**row("q", 0, 2, 0, "b", team=1.0), "node": "2", "parent": None},
-        {**row("q", 0, 3, 1, "b", team=1.0), "node": "3", "parent": "0"},
-    ]
-    shaped = algorithm("mars2").compute(RowTable.from_rows(tree))
-    np.testing.assert_allclose(shaped.ret, [-0.5, 1.25, 1.25, 1.5])
-    plain = algorithm("mars2", gamma=0.0).compute(RowTable.from_rows(tree))
-    np.testing.assert_allclose(plain.advantage[1:], plain.advantage[1])
-
-
-def searched(arms: list[str], agents: dict[str, str], nodes: int = 16) -> Counter[tuple[str, str]]:
-    """(agent, policy) of the nodes of a tree in which every attempt fails."""
-    task = SymbolTests().generate("train", 1, 0)[0]
-    context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(agents), tasks=SymbolTests())
-    found = asyncio.run(TreeSearch(nodes, arms=arms).sample(context))
-    return Counter((turn.agent, turn.policy) for turn in found.turns)
-
-
-def test_a_single_agent_makes_all_nodes_and_two_share_them() -> None:
-    wrong = "0 0 0"
-    assert searched(["shifter"], {"shifter": wrong}) == {("shifter", "shifter"): 16}
-    both = searched(["shifter", "flipper"], {"shifter": wrong, "flipper": wrong})
-    assert both.total() == 16
-    assert min(both["shifter", "shifter"], both["flipper", "flipper"]) >= 3
-
-
 # MARS2's shaping against the paper's formula, and MARS2+'s penalty
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
     return method.compute(RowTable.from_rows(rows))
-
-
-def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
-    return compute(method, rows).advantage
 
 
 @given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))

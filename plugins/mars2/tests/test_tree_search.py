@@ -422,28 +422,6 @@ def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
 # repeating, failing, cancelling
 
 
-def comparable(found: Sample) -> list[Any]:
-    return [
-        [(turn.node, turn.parent, turn.agent, turn.key, turn.action.text, turn.rewards) for turn in found.turns],
-        [(episode.answer, episode.journal) for episode in found.episodes],
-    ]
-
-
-@given(workflows(failing=True), st.integers(0, 5), STRATEGY, PRIOR)
-@settings(max_examples=15, deadline=None)
-def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
-    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior
-) -> None:
-    def delays(shuffle: int) -> Callable[[Act, int], int]:
-        return lambda act, session: number(shuffle, act.key) % 20 if shuffle else 0
-
-    runs = []
-    for shuffle in range(3):
-        context = ScriptedContext(workflow, TASK, talkers(), tasks=Hashed(), seed=seed, delay=delays(shuffle))
-        runs.append(comparable(sample(context, 8, strategy=strategy, prior=prior, arms=list(AGENTS))))
-    assert runs[0] == runs[1] == runs[2]
-
-
 # Posteriors of tree search against textbook formulas, and the choices of one node's bandit
 
 
@@ -503,10 +481,6 @@ def test_beta_draws_have_the_moments_of_the_mean() -> None:
     assert statistics.mean(draws) == pytest.approx(a / (a + b), abs=5 * math.sqrt(variance / DRAWS))
     assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)
     assert all(0 <= draw <= 1 for draw in draws)
-
-
-def test_beta_clips_scores_outside_its_range() -> None:
-    assert_saw(seen("beta", [-5.0, 7.0, 0.25]), [0.0, 1.0, 0.25])
 
 
 class Fixed:

@@ -10,7 +10,6 @@ from marl_verl_sandbox import run_python
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
-from marl_verl.errors import MarlError
 from marl_verl.options import Positive
 from marl_verl_math.answers import program_in, stated
 from marl_verl_math.matcher import same
@@ -22,15 +21,9 @@ BOXED = "Reason step by step, and end with the final answer as \\boxed{...}."
 
 
 async def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `math-own-answer`, -0.1 to 1: 1 if the answer of this act is right, else 0; -0.1 without an answer.
-
-    Raises:
-        MarlError: the episode's answer has no entry for this act (a sampler whose states have no answer).
-    """
-    own = [answer for agent, answer in episode.answer or [] if agent == turn.agent]
-    if turn.turn >= len(own):
-        raise MarlError(f"the team's answers have none of turn {turn.turn} of agent '{turn.agent}'")
-    return -0.1 if own[turn.turn] is None else await right(task, own[turn.turn])
+    """Role reward `math-own-answer`, -0.1 to 1: 1 if the answer of this act is right, else 0; -0.1 without one."""
+    own = [answer for agent, answer in episode.answer if agent == turn.agent][turn.turn]
+    return -0.1 if own is None else await right(task, own)
 
 
 class ToolUserReasoner(Workflow):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import importlib.util
+import importlib.metadata
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -171,10 +171,8 @@ def _packed(content: bytes) -> str:
 
 def _plotly() -> str:
     """Plotly's JavaScript, which its Python package contains; importing that package is not needed, and slow."""
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise MarlError("the report needs the package plotly, which is not installed: pip install plotly")
-    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    file = importlib.metadata.distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
+    return Path(str(file)).read_text(encoding="utf-8")
 
 
 def _file(name: str) -> str:

@@ -119,8 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(arguments)
     try:
-        if options.corpus.is_dir():
-            raise MarlError(f"'{options.corpus}' is a folder: a corpus is a file")
         corpus(options.corpus).save(options.folder)
     except MarlError as error:
         print(f"marl_verl_search.index: {error}", file=sys.stderr)

@@ -14,7 +14,7 @@ from marl_verl_search.look_up import LookUpTasks, TinySearchTeam
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
 from marl_verl_search.source import ask
 from marl_verl_search.tasks import SearchTasks
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
@@ -153,13 +153,9 @@ def test_a_retrieval_server(server: str) -> None:
 
 def test_look_up_for_tiny_models() -> None:
     tasks = LookUpTasks()
-    (task, *_) = check_task(tasks, lambda task: [task.data["answers"][0], "pink", ""])
-    words, right = set(tasks.vocabulary()), {}
-    for agent in tasks.agents:
-        assert all(set(f"{seen} {said}".split()) <= words for seen, said in tasks.demonstrations(agent, 200, 0, 0.5))
-        right[agent] = dict(tasks.demonstrations(agent, 9000, 0, 1.0))
-    run = check_workflow(
-        TinySearchTeam(), task, ScriptedPolicy(dict.fromkeys(right, lambda act: right[act.agent][shown(act)]))
-    )
+    (task,) = tasks.generate("train", 1, 1)
+    right = {agent: dict(tasks.demonstrations(agent, 9000, 0, 1.0)) for agent in tasks.agents}
+    policy = ScriptedPolicy(dict.fromkeys(right, lambda act: right[act.agent][shown(act)]))
+    run = check_workflow(TinySearchTeam(), task, policy)
     assert [act.agent for act, _ in run.turns] == ["verifier", "searcher", "verifier", "answerer"]
     assert tasks.score(task, run.answer) == 1.0

@@ -44,8 +44,7 @@ class RoleConditioned(GroupEstimator):
     are a part of checkpoints. If the returns of an episode's roles add up to 0 and every role acts in every episode,
     the advantages of an episode add up to 0, too.
 
-    Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95; here all tasks are of one
-    game.
+    Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95, of one game.
 
     Attributes:
         returns: computes the return of a turn.
@@ -77,7 +76,7 @@ class RoleConditioned(GroupEstimator):
         mean, (_, first) = group_mean(ret, sample), np.unique(sample, return_index=True)
         baselines, b = dict(memory), np.empty(len(first))
         for at in np.argsort(first, kind="stable"):  # samples by their first row: by task, session and first act
-            role = "/".join(str(table.value(column, int(first[at]))) for column in self.role)
+            role = "/".join(str(table.value(column, int(first[at]))) for column in self.group)
             b[at] = self.alpha * baselines.get(role, 0.0) + (1 - self.alpha) * mean[at]
             baselines[role] = float(b[at])
         return {BASELINE: b[sample]}, baselines

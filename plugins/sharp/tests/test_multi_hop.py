@@ -14,7 +14,7 @@ from marl_verl_search.planner import NOTHING, PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 from marl_verl_testing.rows import Rows, algorithm, row
 
 from marl_verl import Episode, MarlError, Task
@@ -88,12 +88,6 @@ def test_two_hops_take_two_rounds_and_everybody_sees_its_part_only() -> None:
     assert seen["one", "1"][0]["content"].startswith("Where was Ada Lindqvist born?")
     assert [message["role"] for message in seen["planner", "2"]] == ["user", "assistant"] * 2 + ["user"]
     assert "Rounds of questions left: 1." in seen["planner", "2"][-1]["content"]
-
-
-def test_its_sampling_and_credits_keep_what_the_kit_asks() -> None:
-    check_sampler(Independent(2), PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), tasks=TASKS)
-    assert isinstance(SHARP.replay_credits[0], Counterfactual)
-    check_credit(SHARP.replay_credits[0], PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), TASKS)
 
 
 def test_the_worker_that_was_not_needed_is_idle() -> None:

@@ -7,28 +7,21 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.masking import MaskingCredit, masked_value
 from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, shown
-from marl_verl_testing.algorithm import row_of as row
-from marl_verl_testing.rows import algorithm
 from marl_verl_testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
-from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.credit.shapley import coalitions, shapley
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
-from marl_verl.episode import Act, Action, CallError, Episode, Team, Workflow
-from marl_verl.errors import MarlError
+from marl_verl.episode import Act, Action, Episode, Team, Workflow
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 
@@ -143,22 +136,6 @@ def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> Non
     ]
 
 
-def test_each_act_by_itself() -> None:
-    class Votes(Workflow):
-        async def run(self, task: Task, team: Team) -> list[str]:
-            return [(await team["a"].act(task.prompt)).text, (await team["a"].act(task.prompt)).text]
-
-    class Weighed(TaskSet):
-        def score(self, task: Task, answer: Any) -> float:
-            return 0.25 * (answer[0] == "yes") + 0.5 * (answer[1] == "yes") + 0.125 * (answer == ["yes", "yes"])
-
-    context = ScriptedContext(Votes(), TASK, ScriptedPolicy({"a": "yes"}), tasks=Weighed())
-    episode, _ = credited(Counterfactual(unit="act"), context)
-    assert [turn.rewards["credit"] for turn in episode.turns] == [0.375, 0.625]
-    episode, _ = credited(Counterfactual(unit="agent"), context)
-    assert [turn.rewards["credit"] for turn in episode.turns] == [0.875, 0.875]
-
-
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=25)
 def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, seed: int, data: st.DataObject) -> None:
@@ -227,20 +204,6 @@ def test_games_worked_out_by_hand() -> None:
         assert shares == pytest.approx(wanted)
         assert len(replayed) == 2 ** len(wanted) - 1  # the episode is the full coalition
         assert play([*wanted], value.__getitem__, Counterfactual())[0] == pytest.approx(alone)
-
-
-@given(games())
-@settings(deadline=None, max_examples=20)
-def test_exact_shapley_is_the_mean_over_all_orders(game: tuple[list[str], Game]) -> None:
-    players, value = game
-    shares, _ = play(players, value.__getitem__)
-    for player in players:
-        gains = [value[before | {player}] - value[before] for before in _before(player, players)]
-        assert shares[player] == pytest.approx(sum(gains) / math.factorial(len(players)), abs=1e-9)
-
-
-def _before(player: str, players: list[str]) -> list[frozenset[str]]:
-    return [frozenset(order[: order.index(player)]) for order in permutations(players)]
 
 
 @given(games(most=5), st.integers(1, 9), st.integers(0, 9))
@@ -352,107 +315,6 @@ def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: Repl
     assert {turn.session for turn in sample.turns} == {0, 2}
     mine = [action for (session, _, _), action in zip(context.asked, context.given, strict=True) if session != 1]
     assert sample.extra_tokens == {"credit": sum(len(action.response_ids) for action in mine)}
-
-
-def fetch(page: str) -> str:
-    if page == "broken":
-        raise LookupError(page)
-    return f"page of {page}"
-
-
-class Research(Workflow):
-    """A planner, two workers with a tool, and the planner's report. The answer is the report."""
-
-    async def run(self, task: Task, team: Team) -> str:
-        plan = await team["planner"].act(task.prompt)
-        done = await asyncio.gather(*(self.work(name, plan.text, team) for name in ("searcher", "reader")))
-        return (await team["planner"].act(" ".join(done))).text
-
-    async def work(self, name: str, plan: str, team: Team) -> str:
-        found = []
-        for page in (await team[name].act(plan)).text.split():
-            if page == "nothing":
-                continue
-            try:
-                found.append(await team[name].call(fetch, page))
-            except CallError:
-                found.append("error")
-        return (await team[name].act(f"You found {found}")).text
-
-
-class Facts(TaskSet):
-    def score(self, task: Task, answer: Any) -> float:
-        return 0.5 * ("gold" in answer) + 0.5 * ("silver" in answer) - 0.25 * ("lead" in answer)
-
-
-def researchers() -> ScriptedPolicy:
-    pages = {"searcher": ["gold broken", "nothing"], "reader": ["silver lead", "broken"]}
-
-    def works(name: str) -> Callable[[Act, int, Any], str]:
-        return lambda act, session, _: pages[name][session] if act.turn == 0 else shown(act)
-
-    return ScriptedPolicy({"planner": lambda act: shown(act), **{name: works(name) for name in pages}})
-
-
-def test_sharp_from_a_team_that_worked() -> None:
-    assert isinstance(SHARP.replay_credits[0], Counterfactual)
-    SHARP.replay_credits[0].check(("planner", "searcher", "reader"))
-    context = ScriptedContext(Research(), TASK, researchers(), tasks=Facts(), mix=SHARP.rewards)
-    sample = sampled(context, 2)
-    asyncio.run(with_credit(SHARP.replay_credits[0], context, sample))
-    one, two = sample.episodes
-    assert (one.score, two.score) == (0.75, 0.0)
-    # without the searcher: silver and lead, 0.25; without the reader: gold, 0.5
-    assert by_agent(one, "mc") == {"searcher": 0.5, "reader": 0.25}
-    assert by_agent(two, "mc") == {"searcher": 0.0, "reader": 0.0}
-    assert by_agent(one, "tool") == {"searcher": 0.5, "reader": 1.0}
-    assert by_agent(two, "tool") == {"reader": 0.0}
-    result = SHARP.compute(RowTable.from_rows([row(turn) for turn in sample.turns]))
-    by_hand = {
-        (0, "planner"): 0.9 * 0.75 + 0.9 * 0.5 * (0.5 + 0.25) / 2,
-        (0, "searcher"): 0.9 * 0.75 + 0.9 * 0.5 + 0.1 * 0.5,
-        (0, "reader"): 0.9 * 0.75 + 0.9 * 0.25 + 0.1 * 1.0,
-        (1, "planner"): 0.0,
-        (1, "searcher"): 0.0,
-        (1, "reader"): 0.0,
-    }
-    rewards = [by_hand[turn.session, turn.agent] for turn in sample.turns]
-    np.testing.assert_allclose(result.reward, rewards)
-    for agent in ("planner", "searcher", "reader"):
-        mine = [i for i, turn in enumerate(sample.turns) if turn.agent == agent]
-        values = np.array([rewards[i] for i in mine])
-        by_session = np.array([by_hand[session, agent] for session in (0, 1)])  # an agent counts once in a session
-        wanted = (values - by_session.mean()) / (by_session.std(ddof=1) + 1e-6)
-        np.testing.assert_allclose(result.advantage[mine], wanted)
-
-
-def test_the_planner_of_sharp_needs_no_credit_and_its_workers_do() -> None:
-    [credit] = algorithm("sharp", planner="boss").credit
-    assert isinstance(credit, Counterfactual)
-    with pytest.raises(MarlError, match="'without': unknown agent 'planner': valid: boss, worker"):
-        credit.check(["boss", "worker"])
-    rows: list[dict[str, Any]] = [
-        {
-            "uid": "q",
-            "session": s,
-            "index": i,
-            "turn": 0,
-            "agent": agent,
-            "policy": "p",
-            "length": 1,
-            "rewards": rewards,
-        }
-        for s in range(2)
-        for i, (agent, rewards) in enumerate([("boss", {"team": 1.0}), ("worker", {"team": 1.0, "mc": s - 0.5})])
-    ]
-    sharp = algorithm("sharp", planner="boss", credit_without=["boss"])
-    reward = sharp.compute(RowTable.from_rows(rows)).reward
-    for r in rows:
-        r["rewards"].setdefault("mc", 9.0)  # the planner's own, had it been masked
-    np.testing.assert_array_equal(sharp.compute(RowTable.from_rows(rows)).reward, reward)
-    del rows[1]["rewards"]["mc"]
-    with pytest.raises(MarlError, match="row 'q_0_1' of worker 'worker' lacks reward 'mc'"):
-        sharp.compute(RowTable.from_rows(rows))
 
 
 SHIPPED = [

@@ -22,16 +22,13 @@ from marl_verl_sharp.ledgers import (
     PlannerAndWorkers,
     ThreeLedgers,
 )
-from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_testing import (
     ScriptedContext,
     ScriptedPolicy,
-    check_credit,
     check_workflow,
     row_of,
     shown,
 )
-from marl_verl_testing.rows import algorithm
 
 from marl_verl import Episode
 from marl_verl.algo.advantage import RowTable
@@ -117,11 +114,6 @@ def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
     assert [call.agent for call in alone.journal.calls()] == [PLANNER] * 3
 
 
-@pytest.mark.parametrize("credit", [Counterfactual(component="mc", without=(PLANNER,)), SampledShapley(component="mc")])
-def test_the_credits_keep_what_credits_promise(credit: ReplayCredit) -> None:
-    check_credit(credit, PlannerAndWorkers(), TASK, team(CREDULOUS), TASKS)
-
-
 def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     assert isinstance(SHARP.credit[0], Counterfactual)
     assert credits(SHARP.credit[0], team(WISE)) == {
@@ -181,16 +173,3 @@ def test_the_three_rewards_by_hand() -> None:
         value = np.array(rewards)
         advantage = (np.repeat(value, 2) - value.mean()) / (value.std(ddof=1) + 1e-6)
         np.testing.assert_allclose(result.advantage[[name == agent for name in agents]], advantage)
-
-
-def test_broadcast_only_cannot_tell_the_gossips_fault_from_the_readers() -> None:
-    method = algorithm("sharp", w_marginal=0.0, w_tool=0.0, credit=[])
-    rows, agents = table(method, *SESSIONS)
-    result = method.compute(rows)
-    for agent in (PLANNER, *WORKERS):
-        assert by_session(result.reward, agents, agent) == pytest.approx([0.9, 0.0, 0.0, 0.9])
-    sharp_rows, _ = table(SHARP, *SESSIONS)
-    gossip = by_session(SHARP.compute(sharp_rows).advantage, agents, GOSSIP)
-    assert gossip[1] < gossip[2] - 0.5  # SHARP blames it for its own session only
-    alike = by_session(result.advantage, agents, GOSSIP)
-    assert alike[1] == alike[2]

@@ -82,8 +82,6 @@ class ScriptedPolicy:
             text = reply(act) if len(inspect.signature(reply).parameters) == 1 else reply(act, session, candidate)
         else:
             text = reply if isinstance(reply, str | Mapping) else reply[min(act.turn, len(reply) - 1)]
-        if not isinstance(text, str | Mapping):
-            raise MarlError(f"the script of agent '{name}' must return a text, got {text!r:.60} for {act}")
         return scripted_action(act, text)
 
 

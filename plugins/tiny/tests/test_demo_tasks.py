@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 from marl_verl_tiny import grid
 from marl_verl_tiny.inventory import ORDINALS, HolderAsker, Inventory, InventoryMatch, InventoryMatchGame
 from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 
 from marl_verl import Workflow
 from marl_verl.algo.sampling import Independent
-from marl_verl.errors import MarlError
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 
@@ -27,30 +26,6 @@ SETS: list[tuple[TaskSet, tuple[str, str]]] = [
 def board(start: str, walls: list[str], goal: str, landmark: str = "d4") -> Task:
     data = {"size": 4, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
     return Task(id="by hand", prompt="", data=data)
-
-
-@pytest.mark.parametrize(("tasks", "agents"), SETS)
-def test_held_out_tasks_are_never_trained_on(tasks, agents):
-    train = tasks.generate("train", 3000, 1)
-    test = tasks.generate("test", 300, 1)
-    assert len({task.id for task in train + test}) == 3300
-
-    def secret(task: Task) -> str:  # what makes two tasks the same for a team: the landmark and the index do not count
-        return str([task.data.get(key) for key in ("start", "walls", "goal", "digits")])
-
-    assert not {secret(task) for task in train} & {secret(task) for task in test}
-
-
-@pytest.mark.parametrize(("tasks", "agents"), SETS)
-def test_demonstrations_are_seeded_and_in_the_words_of_the_vocabulary(tasks, agents):
-    words = set(tasks.vocabulary())
-    assert len(words) == len(tasks.vocabulary())
-    for agent in agents:
-        pairs = tasks.demonstrations(agent, 300, 5, 0.4)
-        assert pairs == tasks.demonstrations(agent, 300, 5, 0.4) != tasks.demonstrations(agent, 300, 6, 0.4)
-        assert {word for pair in pairs for word in " ".join(pair).split()} <= words
-    with pytest.raises(MarlError, match="did you mean"):
-        tasks.demonstrations(agents[0] + "s", 1, 0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +100,3 @@ def test_a_team_wins_if_it_alone_is_right(red: str, blue: str, won: int, both: b
     (episode,) = asyncio.run(Independent(1).sample(context)).episodes
     assert (episode.outcomes, episode.success) == ({"red": won, "blue": -won}, both)
     assert {turn.agent: turn.team_reward for turn in episode.turns}["blue-holder"] == -won
-
-
-def test_the_kit_accepts_the_task_of_two_teams() -> None:
-    answer = {"text": "", "answers": {"red": "4", "blue": "7"}}
-    check_task(InventoryMatch(), lambda task: [answer], count=12, scores=(-1, 1))
-    same = [InventoryMatch().demonstrations(f"{side}-asker", 5, 1, 0.5) for side in ("red", "blue")]
-    assert same[0] == same[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 from marl_verl_writing.levels import ARXIV, BANDS, TLDR, levels
 from marl_verl_writing.two_writers import JointWriting, TwoWriters, length, tldr_length
 from marl_verl_writing.word_writing import WordWriters, WordWriting
@@ -91,16 +91,10 @@ def test_rows_of_the_public_sets(tmp_path: Path) -> None:
 
 def test_word_writing_for_tiny_models() -> None:
     tasks = WordWriting()
-    (task,) = tasks.generate("train", 1, 0)
-    vocabulary_of = set(tasks.vocabulary())
-    good = {}
-    for agent in ("one", "two"):
-        pairs = tasks.demonstrations(agent, 3000, 0, 0.5)
-        assert all(set(f"{seen} {said}".split()) <= vocabulary_of for seen, said in pairs)
-        good[agent] = dict(tasks.demonstrations(agent, 9000, 0, 1.0))
+    train = tasks.generate("train", 1, 0)
+    good = {agent: dict(tasks.demonstrations(agent, 9000, 0, 1.0)) for agent in ("one", "two")}
     policy = ScriptedPolicy({agent: (lambda act: good[act.agent][shown(act)]) for agent in good})
-    run = check_workflow(WordWriters(), task, policy)
-    assert tasks.score(task, run.answer) > 2.5
-    assert tasks.score(task, {"one": "dogs", "two": "dogs"}) == 0.0
-    answers = [{"one": task.prompt, "two": f"however {task.prompt} deep"}, {"one": "", "two": "dogs"}]
-    check_task(tasks, lambda task: answers, scores=(0.0, 3.0))
+    run = check_workflow(WordWriters(), train[0], policy)
+    assert tasks.score(train[0], run.answer) > 2.5
+    assert tasks.score(train[0], {"one": "dogs", "two": "dogs"}) == 0.0
+    assert tasks.public_score(train[0], run.answer) == 1.0

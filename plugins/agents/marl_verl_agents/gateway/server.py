@@ -103,10 +103,7 @@ class Gateway:
         return await asyncio.shield(self._started)
 
     async def _serve(self, started: asyncio.Future[int]) -> None:
-        try:
-            import uvicorn
-        except ImportError as error:
-            raise MarlError("the gateway needs the package uvicorn: pip install uvicorn") from error
+        import uvicorn
 
         from marl_verl_agents.gateway.connections import Connection
 
