@@ -4,7 +4,8 @@ import functools
 import gc
 import os
 import pickle
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
+from marl_verl.cli.main import main
 from marl_verl.config import checks, compose
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
@@ -163,6 +165,36 @@ def _no_plugin_files_left() -> Iterator[None]:
     """A plan leaves its plugin files in use."""
     yield
     plugins.use_files([])
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run `marl-verl` with some words, in this process. Returns what it prints."""
+
+    def call(*words: str | Path) -> str:
+        capsys.readouterr()
+        code, output = main([str(word) for word in words]), capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
+
+    return call
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run `marl-verl` with some words, which it refuses without a trace. Returns its message of one line."""
+
+    def call(*words: str | Path, prints: bool = False) -> str:
+        capsys.readouterr()
+        before = sorted(Path().rglob("*"))
+        assert main([str(word) for word in words]) == 2
+        output = capsys.readouterr()
+        assert re.fullmatch(r"marl-verl: .*\n", output.err)
+        assert bool(output.out) == prints
+        assert sorted(Path().rglob("*")) == before
+        return output.err
+
+    return call
 
 
 @pytest.fixture(scope="module")

@@ -61,24 +61,6 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(prepare, "make_run_directory", no_trainer)
 
 
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run a command that must fail; returns its error message."""
-
-    def run(*arguments: str) -> str:
-        before = sorted(Path().iterdir())
-        assert main(list(arguments)) == 2
-        output = capsys.readouterr()
-        assert output.err.startswith("marl-verl: ")
-        assert output.err.count("\n") == 1
-        assert "Traceback" not in output.err
-        assert output.out == ""
-        assert sorted(Path().iterdir()) == before  # nothing was written
-        return output.err
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

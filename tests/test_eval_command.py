@@ -126,32 +126,9 @@ def _model(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
-    """An evaluation that must be refused before anything is started or written; returns the error message."""
-    capsys.readouterr()
-
-    def no_process(*_: object, **__: object) -> None:
-        pytest.fail("a process was started: this command had to be refused")
-
-    monkeypatch.setattr(supervisor, "TrainerProcess", no_process)
-
-    def refuse(*arguments: str) -> str:
-        before = sorted(run.rglob("*"))
-        assert main(["eval", *arguments]) == 2
-        printed = capsys.readouterr()
-        assert printed.err.startswith("marl-verl: ")
-        assert printed.err.count("\n") == 1
-        assert printed.out == ""
-        assert sorted(run.rglob("*")) == before
-        return printed.err
-
-    return refuse
-
-
 def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     trained = run / "data" / "train.jsonl"
-    assert "40 of the tasks were used in training, e.g. " in refused(str(run), f"marl.task.test_file={trained}")
+    assert "40 of the tasks were used in training, e.g. " in refused("eval", run, f"marl.task.test_file={trained}")
 
 
 # what comes of one

@@ -48,33 +48,14 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Command:
+def printed(command: Command) -> Command:
     """Run the command; returns its output. A document becomes a file."""
 
     def run(given: Document | str, *arguments: str) -> str:
         if not isinstance(given, str):
             Path("rows.json").write_text(json.dumps(given))
             given = "rows.json"
-        code = main(["explain", given, *arguments])
-        output = capsys.readouterr()
-        assert (code, output.err) == (0, "")
-        return output.out
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command, which must fail; returns its one-line error message."""
-
-    def run(*arguments: str) -> str:
-        assert main(["explain", *arguments]) == 2
-        output = capsys.readouterr()
-        assert output.out == ""
-        assert output.err.startswith("marl-verl: ")
-        assert output.err.count("\n") == 1
-        assert "Traceback" not in output.err
-        return output.err
+        return command("explain", given, *arguments)
 
     return run
 
@@ -173,7 +154,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("given", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
 def test_a_mistaken_document(refused: Command, given: Any, message: str) -> None:
     Path("rows.json").write_text(json.dumps(given))
-    printed = refused("rows.json")
+    printed = refused("explain", "rows.json")
     assert message in printed
     assert "'rows.json'" in printed
 
@@ -245,11 +226,11 @@ def test_a_damaged_step(refused: Command) -> None:
     document = stored(Path("run"), 1)
     path = RunDir(Path("run")).stored_rows()[1]
     path.write_bytes(path.read_bytes()[:-9])
-    assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("run")
+    assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("explain", "run")
     RunDir(Path("run")).rows(1, {**document, "advantage": [1.0]})
-    assert "run 'run', step 1: it lacks the advantage of each row" in refused("run")
+    assert "run 'run', step 1: it lacks the advantage of each row" in refused("explain", "run")
     RunDir(Path("run")).rows(1, without(document, "rows"))
-    assert "run 'run', step 1: the document lacks 'rows'" in refused("run")
+    assert "run 'run', step 1: the document lacks 'rows'" in refused("explain", "run")
 
 
 # In a process of its own

@@ -17,7 +17,6 @@ from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.algo.sampling.base import sample_lines
-from marl_verl.cli.main import main
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line
@@ -27,7 +26,7 @@ from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
-Shown = Callable[..., str]
+Command = Callable[..., str]
 TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})
 
 
@@ -96,35 +95,6 @@ def since(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return change
 
 
-@pytest.fixture
-def texts(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Run the command; returns its output."""
-
-    def run(*arguments: str) -> str:
-        code = main(["replay", *arguments])
-        output = capsys.readouterr()
-        assert (code, output.err) == (0, "")
-        return output.out
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Run the command, which must fail; returns its one-line error message."""
-
-    def run(*arguments: str, prints: bool = False) -> str:
-        assert main(["replay", *arguments]) == 2
-        output = capsys.readouterr()
-        assert bool(output.out) == prints
-        assert output.err.startswith("marl-verl: ")
-        assert output.err.count("\n") == 1
-        assert "Traceback" not in output.err
-        return output.err
-
-    return run
-
-
 def head(workflow: str = "review", agents: tuple[str, ...] = ("solver", "judge"), **options: Any) -> str:
     team = TeamConfig(
         {name: AgentConfig(name, "base", "Be brief." if name == "judge" else "") for name in agents},
@@ -155,10 +125,10 @@ def play(
 # One episode
 
 
-def test_an_episode_reads_as_a_conversation(texts: Shown) -> None:
+def test_an_episode_reads_as_a_conversation(command: Command) -> None:
     sample = play()
     sample.episodes[0].turns[3].rewards = {"team": 1.0, "role": -0.25}
-    shown = texts(write(sample))
+    shown = command("replay", write(sample))
     for part in (
         "episode q_0, training step 12: workflow review, task set sums, algorithm at-grpo, sampler greedy-tree\n",
         "solver:0   row q_0_0, team 1\n  sees\n    2 + 2 = ?\n  says\n    ?\n  invalid: no number\n",
@@ -171,9 +141,9 @@ def test_an_episode_reads_as_a_conversation(texts: Shown) -> None:
     assert shown.endswith("answer 4\nscore 1, success\n")
 
 
-def test_json_has_everything(texts: Shown) -> None:
+def test_json_has_everything(command: Command) -> None:
     long = "x" * 5000
-    found = json.loads(texts(write(play(solver=(long, "4"))), "--json"))
+    found = json.loads(command("replay", write(play(solver=(long, "4"))), "--json"))
     assert [effect["effect"] for effect in found["effects"]] == ["act", "call", "act"] * 2
     assert found["effects"][0]["action"] == long
     assert found["effects"][1] == {**found["effects"][1], "arguments": [long], "value": {"hits": 5000}}
@@ -184,12 +154,12 @@ def test_json_has_everything(texts: Shown) -> None:
     }  # fmt: skip
 
 
-def test_control_characters_cannot_reach_the_terminal(texts: Shown) -> None:
-    shown = texts(write(play(solver=("\x1b[31mred\r\x9b", "4"))))
+def test_control_characters_cannot_reach_the_terminal(command: Command) -> None:
+    shown = command("replay", write(play(solver=("\x1b[31mred\r\x9b", "4"))))
     assert "    \\x1b[31mred\\r\\x9b\n" in shown
     assert "\x1b" not in shown
     turned = "a\u202eb\u2066c\u2028d\u2029e"
-    assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in texts(write(play(solver=(turned, "4"))))
+    assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in command("replay", write(play(solver=(turned, "4"))))
 
 
 # A list
@@ -201,33 +171,33 @@ def several() -> str:
     return write(sample)
 
 
-def test_a_file_of_several_is_listed(texts: Shown) -> None:
-    shown = texts(several())
+def test_a_file_of_several_is_listed(command: Command) -> None:
+    shown = command("replay", several())
     assert shown.splitlines()[1] == "3 episodes, 1 failed attempt (timeout 1)"
     assert shown.splitlines()[2] == "1 solved, mean score 0.333"
     assert "q_1      1      4      solved  t1" in shown
     assert "q_3     timeout  workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
     assert shown.endswith("marl-verl replay f.jsonl --episode q_0\n")
-    found = json.loads(texts("f.jsonl", "--json"))
+    found = json.loads(command("replay", "f.jsonl", "--json"))
     assert [(each["id"], each["score"], each["turns"]) for each in found["episodes"]] == [
         ("q_0", 0.0, 4), ("q_1", 1.0, 4), ("q_2", 0.0, 4)
     ]  # fmt: skip
     assert found["failures"][0]["session"] == 3
-    assert texts("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
+    assert command("replay", "f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
 
 
-def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
+def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     lines = Path(several()).read_text().splitlines()
     for step in (10, 20, 30, 40, 41):
         RunDir(Path.cwd()).journals(step, lines)
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
-    assert "replay . --step 12 --episode q_0" in texts(".")  # the step as the header has it
-    assert texts(".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
-    assert "has not stored step 3: it has 10, 20, 30, and 2 others" in refused(".", "--step", "3")
+    assert "replay . --step 12 --episode q_0" in command("replay", ".")  # the step as the header has it
+    assert command("replay", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
+    assert "has not stored step 3: it has 10, 20, 30, and 2 others" in refused("replay", ".", "--step", "3")
     Path("other").mkdir()
-    assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("other")
-    assert "--step needs a run" in refused("f.jsonl", "--step", "3")
-    assert "no run or file is given: e.g. marl-verl replay runs/NAME, or marl-verl replay journals/" in refused()
+    assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("replay", "other")
+    assert "--step needs a run" in refused("replay", "f.jsonl", "--step", "3")
+    assert "no run or file is given: e.g. marl-verl replay runs/NAME, or" in refused("replay")
 
 
 def tree() -> Episode:
@@ -254,14 +224,14 @@ def tree() -> Episode:
     return asyncio.run(go())
 
 
-def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> None:
-    shown = texts(write(Sample([tree()])), "--episode", "q_0_n3")
+def test_an_unfinished_path_waits_at_the_end_of_its_journal(command: Command) -> None:
+    shown = command("replay", write(Sample([tree()])), "--episode", "q_0_n3")
     assert "solver:0   row q_0_0, acted by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
     assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
     assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
-    found = json.loads(texts("f.jsonl", "--json"))
+    found = json.loads(command("replay", "f.jsonl", "--json"))
     assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
     assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
@@ -270,7 +240,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
 # Where the replay differs
 
 
-def test_a_changed_workflow_raises_with_the_effect(refused: Shown, since: Callable[..., None]) -> None:
+def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Callable[..., None]) -> None:
     class Polite(Review):
         async def run(self, task: Task, team: Team) -> str:
             (await team["solver"].act(f"please: {task.prompt}"))
@@ -286,15 +256,15 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Shown, since: Callab
         (Broken, "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'"),
     ):
         since(review=changed)
-        found = refused(path)
+        found = refused("replay", path)
         assert f"episode 'q_0' cannot be replayed: {message}" in found
         assert "--stored shows it without running it" in found
     since()
     Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
-    assert "is not in the journal, which has call judge: " in refused(path)
+    assert "is not in the journal, which has call judge: " in refused("replay", path)
 
 
-def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, since: Callable[..., None]) -> None:
+def test_another_score_answer_or_mark_is_shown_and_reported(refused: Command, since: Callable[..., None]) -> None:
     class Strict(Sums):
         def score(self, task: Task, answer: Any) -> float:
             return 0.5
@@ -309,23 +279,23 @@ def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, sinc
         ({"review": Verbose}, "the answer is 'it is 4', stored is '4' (and 1 more)"),
     ):
         since(**changed)
-        assert message in refused(path, prints=True)
-        assert message in refused(path, "--json", prints=True)
+        assert message in refused("replay", path, prints=True)
+        assert message in refused("replay", path, "--json", prints=True)
     since()
     Path(path).write_text(Path(path).read_text().replace('"version":"0"', '"version":"0.9"').replace('"4"', '"5"', 1))
-    assert "(in-memory was 0.9 and is 0 here)" in refused(path, prints=True)
+    assert "(in-memory was 0.9 and is 0 here)" in refused("replay", path, prints=True)
 
 
 # What a user does wrong
 
 
-def test_a_damaged_line_is_named(refused: Shown) -> None:
+def test_a_damaged_line_is_named(refused: Command) -> None:
     path = Path(several())
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
-    assert refused("f.jsonl").startswith("marl-verl: 'f.jsonl', line 4 is damaged: ")
+    assert refused("replay", "f.jsonl").startswith("marl-verl: 'f.jsonl', line 4 is damaged: ")
     path.write_bytes(lines[0] + b"[]\n")
-    assert "'f.jsonl', line 2 lacks" in refused("f.jsonl")
+    assert "'f.jsonl', line 2 lacks" in refused("replay", "f.jsonl")
 
 
 @pytest.fixture
@@ -359,12 +329,12 @@ def documented() -> None:
 
 @pytest.mark.usefixtures("documented")
 def test_what_the_documentation_shows_is_what_is_printed(
-    texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
+    command: Command, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\n\$ marl-verl replay ([^\n]*)\n(.*?)```", text, re.DOTALL)
     assert len(shown) == 2
-    for command, output in shown:
-        assert texts(*command.split()) == output
+    for words, output in shown:
+        assert command("replay", *words.split()) == output
     monkeypatch.setattr("marl_verl_tiny.split_plan_path.NOTHING", "nothing")
-    assert f"```\n{refused('runs/paths', '--episode', 's12t00000_0')}```" in text
+    assert f"```\n{refused('replay', 'runs/paths', '--episode', 's12t00000_0')}```" in text

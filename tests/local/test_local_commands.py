@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from marl_verl_testing.real import Finished, rows
 
-from marl_verl.cli.main import main
 from tests.local.training import INVENTORY, episodes, train
 from tests.served import answers
 
@@ -23,19 +22,6 @@ POLICIES = ("holder", "asker")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return train(tmp_path_factory.mktemp("runs") / "run", INVENTORY, "trainer.save_freq=1", steps=2)
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command in this process. Returns its output."""
-
-    def call(*words: str | Path) -> str:
-        capsys.readouterr()
-        code, output = main([str(word) for word in words]), capsys.readouterr()
-        assert code == 0, output.err
-        return output.out
-
-    return call
 
 
 def test_explain(run: Finished, command: Callable[..., str]) -> None:

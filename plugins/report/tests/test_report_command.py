@@ -24,20 +24,6 @@ from tests.run_folder import PLANTED, run_folder
 Refused = Callable[..., str]
 
 
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refused:
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> str:
-        assert main(["report", *words]) == 2
-        output = capsys.readouterr()
-        assert output.out == ""
-        assert output.err.count("\n") == 1
-        return output.err
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_folder(tmp_path_factory.mktemp("runs") / "one")
@@ -143,7 +129,7 @@ def test_only_the_scripts_of_the_page_may_run(folder: Path) -> None:
 def test_damaged_runs(refused: Refused, tmp_path: Path, name: str, content: str) -> None:
     folder = run_folder(tmp_path / "run", steps=1)
     (folder / name).write_text(content)
-    assert "run" in refused("run")
+    assert "run" in refused("report", "run")
     assert not (folder / "report.html").exists()
 
 
