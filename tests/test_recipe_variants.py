@@ -263,9 +263,3 @@ def test_a_dry_run_generates_few_tasks_of_a_slow_set() -> None:
     planned = plan_run(RECIPES / "at_grpo" / "sokoban.yaml", [], dry_run=True)
     assert {split: len(tasks) for split, tasks in planned.tasks.items()} == {"train": 32, "test": 8}
     assert planned.config.trainer.total_training_steps == 200
-
-
-# What the methods and baselines are
-
-
-# Where values are from
