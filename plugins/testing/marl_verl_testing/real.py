@@ -79,7 +79,7 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The output of `marl-verl explain FOLDER --step STEP --json`: a record per row."""
-    words = ("explain", "--run", str(folder), "--step", str(step), "--json")
+    words = ("explain", str(folder), "--step", str(step), "--json")
     rows: list[dict[str, Any]] = json.loads(command(*words, variables=variables))
     return rows
 
