@@ -231,9 +231,7 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: 
         if policy.name in policies or added.setdefault(policy.name, policy) != policy:
             raise MarlError(f"policy '{policy.name}' of '{where}.{kind}' has other settings elsewhere: make them equal")
         section["policy"] = policy.name
-    if "policy" not in section:
-        raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
-    agent = build(AgentConfig, section, where)
+    agent = build(AgentConfig, {"policy": "", **section}, where)
     if agent.policy not in {**policies, **added}:
         raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
     if agent.side is not None:

@@ -16,8 +16,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, defaults_of, with_overrides
-from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, settings_of, verl_defaults
-from marl_verl.config.verl_script import set_key
+from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, set_key, settings_of, verl_defaults
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
 from marl_verl.run.prepare import check_settings

@@ -75,7 +75,7 @@ def write(tmp_path: Path) -> Write:
     return put
 
 
-def used(*paths: Path) -> plugins.Plugins:
+def used(*paths: Path) -> Any:
     plugins.use_files(one_file.read_files(paths))
     return plugins.load()
 

@@ -122,7 +122,7 @@ def test_a_run_copies_the_file_and_keeps_its_function(
     assert main(["train", str(recipe), "--dry-run", reward]) == 0
     assert "task    inventory, scored by my_reward.py:compute_score (" in capsys.readouterr().out
     assert main(["train", str(recipe), "--dry-run", "marl.task.reward=my_reward.py:two"]) == 2
-    assert "reward function 'my_reward.py:two' cannot be called" in capsys.readouterr().err
+    assert "reward function 'my_reward.py:two' must be " in capsys.readouterr().err
     monkeypatch.setattr(
         "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
     )

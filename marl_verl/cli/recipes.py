@@ -7,7 +7,7 @@ from pathlib import Path
 
 import marl_verl
 from marl_verl.config.variants import TABLE
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import unknown
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = folders if options.name is None else {options.name: folders[options.name]}
     if options.copy is not None:
         for name, folder in chosen.items():
-            show(str(_copied(folder, options.copy.expanduser() / name)))
+            ignored = shutil.ignore_patterns("__pycache__", "runs")
+            show(str(shutil.copytree(folder, options.copy.expanduser() / name, ignore=ignored)))
     elif options.name is None:
         for name, folder in folders.items():
             show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
@@ -56,15 +57,6 @@ def example() -> str:
     """The path of the demo's recipe, relative to the working directory where it is below it."""
     path = bundled() / "quickstart" / "split_plan_path.yaml"
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _copied(folder: Path, target: Path) -> Path:
-    """Copy a folder of recipes. MarlError if the target exists."""
-    if target.exists() or target.is_symlink():
-        raise MarlError(f"'{target}' exists: choose another folder with --copy")
-    ignore = shutil.ignore_patterns("__pycache__", "runs")
-    shutil.copytree(folder, target, ignore=ignore)
-    return target
 
 
 def _purpose(path: Path) -> str:

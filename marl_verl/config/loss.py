@@ -26,7 +26,11 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
     whole.algorithm.rollout_correction = OmegaConf.merge(
         _verl_default(CORRECTION), whole.algorithm.rollout_correction or {}, dict(loss.correction)
     )
-    _check_correction(whole.algorithm.rollout_correction, name)
+    correction = whole.algorithm.rollout_correction
+    level = correction.rollout_is or correction.rollout_rs
+    if correction.bypass_mode and level:
+        message = f"'{CORRECTION}.bypass_mode' uses the rollout log-probs as the old ones, so that '{level}' (loss"
+        raise MarlError(f"{message} '{name}') has no effect: set bypass_mode=false, or {ANOTHER_LOSS}")
     return whole
 
 
@@ -96,15 +100,6 @@ def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[
             instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
             remedy = f"leave it out, or {instead}"
             raise MarlError(f"'{where}.{key}' is {value_set!r}, but loss '{name}' sets it to {value!r}: {remedy}")
-
-
-def _check_correction(settings: DictConfig, name: str) -> None:
-    """MarlError for a rollout correction that would have no effect."""
-    level, rejection = settings.rollout_is, settings.rollout_rs
-    if settings.bypass_mode and (level or rejection):
-        idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has no effect"
-        message = f"'{CORRECTION}.bypass_mode' uses the rollout log-probs as the old ones, so that {idle}"
-        raise MarlError(f"{message}: set bypass_mode=false, or {ANOTHER_LOSS}")
 
 
 @functools.cache

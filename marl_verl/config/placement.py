@@ -18,7 +18,7 @@ from marl_verl.config.hardware import on_gpu, rollout_name
 from marl_verl.config.schema import Size
 from marl_verl.errors import MarlError, check, unknown
 from marl_verl.options import build
-from marl_verl.team import TeamConfig
+from marl_verl.team import Named, TeamConfig
 
 OWN = {
     "actor": (
@@ -34,22 +34,14 @@ OWN = {
 
 @check
 def check_sharing(team: TeamConfig) -> Iterator[str]:
-    """MarlError unless several policies share a base model, on one pool."""
-    if not team.sharing:
-        return
-    first, *others = (team.policies[name] for name in team.sharing)
-    if not others:
-        problem = f"policy '{first.name}' has marl.policies.{first.name}.base=shared, but no other policy has it"
-        yield f"{problem}: set it for another policy with the same model, or remove it"
-    for other in others:
-        compared: list[tuple[str, Any, Any]] = [("pool", first.pool, other.pool)]
-        if made := first.made or other.made:
-            mine, theirs = (policy.made and policy.made.options for policy in (first, other))
-            compared.append((made.name, mine, theirs))
-        for key, mine, theirs in compared:
-            if mine != theirs:
-                problem = f"'marl.policies.{other.name}.{key}' is {theirs}, but that of '{first.name}' is {mine}"
-                yield f"{problem}, and both have base=shared: make them equal, or remove base"
+    """MarlError unless policies that share a base model have it, and are on one pool."""
+    for name in team.sharing[1:]:
+        first, other = team.policies[team.sharing[0]], team.policies[name]
+        kind = (other.made or first.made or Named("model")).name
+        for key, differs in (("pool", first.pool != other.pool), (kind, first.made != other.made)):
+            if differs:
+                problem = f"policies '{first.name}' and '{other.name}' have base=shared, but their {key} differs"
+                yield f"{problem}: make marl.policies.{other.name}.{key} equal, or remove base"
 
 
 def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequence[str]) -> None:
@@ -161,7 +153,8 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
         parts = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
         rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in parts.items()}
         for name, rollout in rollouts.items():
-            yield from _server_problems(pool, name, rollout)
+            if pool.size % (gpus := server_gpus(rollout)):
+                yield f"policy '{name}' has {pool.size} GPUs, no multiple of the {gpus} that one of its servers needs"
         if pool.shared and on_gpu(config):
             alone = {name: rollout for name, rollout in rollouts.items() if team.alike(name)[0] == name}
             yield from _memory_problems(pool, alone)
@@ -177,14 +170,6 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     if ray.get("num_cpus") is not None and (needed := ray_cpus(config, pools)) > ray.num_cpus:
         problem = f"'ray_kwargs.ray_init.num_cpus' is {ray.num_cpus}, but the run needs {needed} (logical) CPUs of Ray"
         yield f"{problem}: leave it out, or raise it"
-
-
-def _server_problems(pool: Pool, policy: str, rollout: Any) -> Iterator[str]:
-    gpus = server_gpus(rollout)
-    product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
-    if pool.size % gpus:
-        has = f"has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"
-        yield f"policy '{policy}' {has} {product} = {gpus}: {pool.size} is not a multiple of {gpus}"
 
 
 def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:

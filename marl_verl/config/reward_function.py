@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.episode.codec import plain
-from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.plugins.one_file import REWARDS, load_file, read_file
@@ -105,16 +105,11 @@ def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], 
     if not callable(reward):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise MarlError(f"reward file '{loaded[0].path}' has no function '{name}': {nearest(name, functions)}")
-    signature, errors = inspect.signature(reward), []
-    for names in (ARGUMENTS, OF_A_BATCH):
-        try:
-            signature.bind(**{**dict.fromkeys(names), **kwargs})
-            return reward, names is OF_A_BATCH
-        except TypeError as error:
-            errors.append(error)
-    right = f"def {name}({', '.join(ARGUMENTS)})"
-    problem = f"reward function '{text}' cannot be called with verl's arguments: {errors[0]}"
-    raise MarlError(f"{problem}. Write `{right}`.") from errors[0]
+    signature = inspect.signature(reward)
+    names = OF_A_BATCH if OF_A_BATCH[0] in signature.parameters else ARGUMENTS
+    with user_error(f"reward function '{text}' must be `def {name}({', '.join(ARGUMENTS)})`", TypeError):
+        signature.bind(**{**dict.fromkeys(names), **kwargs})
+    return reward, names is OF_A_BATCH
 
 
 def use_reward_function(config: DictConfig, folder: Path) -> list[one_file.PluginFile]:

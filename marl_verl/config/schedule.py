@@ -9,7 +9,7 @@ the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -23,6 +23,7 @@ from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
 WHERE = "marl.schedule"
+T = TypeVar("T")
 
 
 def settings_of(config: DictConfig) -> Schedule:
@@ -108,15 +109,13 @@ FILTER, CURRICULUM = "marl.sampler.filter", "marl.data.curriculum"
 
 def filter_of(config: DictConfig) -> Filter | None:
     """The filter of a config, None without one."""
-    section = _section(config, FILTER)
-    settings = None if section is None else build(Filter, section, FILTER)
+    settings = _built(Filter, config, FILTER)
     return settings if settings is not None and settings.no_variance else None
 
 
 def curriculum_of(config: DictConfig) -> Curriculum | None:
     """The curriculum of a config, None without one."""
-    section = _section(config, CURRICULUM)
-    return None if section is None else build(Curriculum, section, CURRICULUM)
+    return _built(Curriculum, config, CURRICULUM)
 
 
 @check
@@ -130,6 +129,8 @@ def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]
         yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
 
 
-def _section(config: DictConfig, key: str) -> dict[str, Any] | None:
+def _built(kind: type[T], config: DictConfig, key: str) -> T | None:
     section: Any = OmegaConf.select(config, key)
-    return OmegaConf.to_container(section, resolve=True) if isinstance(section, DictConfig) else section  # type: ignore[return-value]
+    if isinstance(section, DictConfig):
+        section = OmegaConf.to_container(section, resolve=True)
+    return None if section is None else build(kind, section, key)

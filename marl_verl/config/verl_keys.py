@@ -1,7 +1,7 @@
 """Keys of verl's config: those that a team passes on with their ranges, those that are dropped, and the rest.
 
 The longest name that a key begins with decides. All keys that are neither passed on nor dropped are refused together.
-verl accepts other values than those of `RANGES`, and trains wrongly, hangs or fails long after the start; other values
+verl accepts other values than those of `PASSED`, and trains wrongly, hangs or fails long after the start; other values
 are checked by verl, vLLM, Ray and torch themselves.
 """
 
@@ -239,10 +239,7 @@ def verdict(key: str) -> str:
 def with_added(valid: dict[str, Any]) -> dict[str, Any]:
     """A config (plain containers), to which the keys of `ADDED` are added."""
     for key, default in ADDED.items():
-        *sections, last = key.split(".")
-        section: Any = functools.reduce(lambda node, name: node.setdefault(name, {}), sections, valid)
-        if section.get(last) is None:
-            section[last] = default
+        set_key(valid, key, default, keep=True)
     return valid
 
 
@@ -251,7 +248,10 @@ def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping
     settings = settings_of(content, defaults, trained)
     for key, name, value in settings:
         if isinstance(value, str) and "${" in value and key in ALLOWED:
-            check_type(_resolved(config, name), ALLOWED[key], name)
+            with user_error(f"'{name}' cannot be resolved", OmegaConfBaseException):
+                resolved = OmegaConf.select(config, name)
+            plain = OmegaConf.to_container(resolved) if OmegaConf.is_config(resolved) else resolved
+            check_type(plain, ALLOWED[key], name)
     unused = [f"{name}={shown(value)} ({why})" for key, name, value in settings if (why := verdict(key)) != PASS]
     if unused:
         more = f" and {len(unused) - MOST} more" if len(unused) > MOST else ""
@@ -320,11 +320,16 @@ def changed(
             raise MarlError(f"unknown key '{path}': {hint}")
 
 
-def _resolved(config: DictConfig, key: str) -> Any:
-    """The value of an interpolation. MarlError where it leads nowhere."""
-    with user_error(f"'{key}' cannot be resolved", OmegaConfBaseException):
-        value = OmegaConf.select(config, key)
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+def set_key(content: dict[str, Any], key: str, value: Any, keep: bool = False) -> None:
+    """Set a dotted key of nested mappings; `keep`: not where it has a value."""
+    *sections, last = key.split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+    before = content.get(last)
+    if isinstance(before, dict) and isinstance(value, dict):
+        content[last] = {**value, **before} if keep else {**before, **value}
+    elif not keep or before is None:
+        content[last] = value
 
 
 def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

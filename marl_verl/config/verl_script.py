@@ -26,6 +26,7 @@ from marl_verl.config.verl_keys import (
     PASS,
     REWARD,
     key_paths,
+    set_key,
     verdict,
     verl_defaults,
 )
@@ -366,15 +367,3 @@ def _harmless(values: Mapping[str, Any], key: str) -> bool:
         if switch not in (None, key):
             return not values.get(switch) or values[switch] in HARMLESS.get(switch, ())
     return False
-
-
-def set_key(content: dict[str, Any], key: str, value: Any, keep: bool = False) -> None:
-    """Set a dotted key of nested mappings; `keep`: not where it is set."""
-    *sections, last = key.split(".")
-    for section in sections:
-        content = content.setdefault(section, {})
-    before = content.get(last)
-    if isinstance(before, dict) and isinstance(value, dict):
-        content[last] = {**value, **before} if keep else {**before, **value}
-    elif not (keep and last in content):
-        content[last] = value
