@@ -6,7 +6,6 @@ device has no end.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
@@ -64,15 +63,12 @@ def read_bytes(path: Path, most: int = MOST, follow: bool = False) -> bytes:
     """The content of a regular file of at most `most` bytes. `follow`: the path itself may be a link.
 
     Raises:
-        OSError: there is no such file, it is a folder or a link, or it cannot be read.
+        OSError: there is no such file, it is a link, or it cannot be read.
         MarlError: it is not a regular file, or too large.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        _check(path, status, most)
+        _check(path, os.fstat(descriptor), most)
         with open(descriptor, "rb", closefd=False) as file:
             return read_bounded(file, f"'{path}'", most)
     finally:

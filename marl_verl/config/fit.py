@@ -37,14 +37,15 @@ MOST_MOVES, SECONDS = 3, 30.0
 
 @check
 def check_samplers(
-    samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet
+    samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet, workflow: Workflow
 ) -> Iterator[str]:
-    """Check the samplers of `samplers_of`, with the names of `sampler_names`, against team and task set."""
+    """Check the samplers of `samplers_of`, with the names of `sampler_names`, against team, task set and workflow."""
     for section, sampler in samplers.items():
-        try:
+        with user_error(f"marl.{section}.options"):
             sampler.check(list(team.agents))
-        except MarlError as error:
-            yield f"marl.{section}.options: {error}"
+        if sampler.branches and not workflow.replayable:
+            problem = f"marl.{section}: workflow '{team.workflow.name}' {NOT_REPLAYABLE}, but sampler"
+            yield f"{problem} '{names[section]}' branches from replays: use 'independent' or 'best-of'"
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
             problem = f"marl.{section}: sampler '{names[section]}' needs public scores, but task set '{team.task.name}'"
             yield f"{problem} has none: implement TaskSet.public_score, or use sampler 'independent'"
@@ -72,8 +73,8 @@ def check_sides(
 
 
 @check
-def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> Iterator[str]:
-    """MarlError if credit or advantage is incompatible with the rows that the sampler makes."""
+def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayable: bool = True) -> Iterator[str]:
+    """MarlError if credit or advantage is incompatible with the rows that the sampler makes, or with the workflow."""
     # a credit that replaces component `team` is not an increment
     incremental = sampler.incremental and not any("team" in credit.consumed() for credit in algorithm.credit)
     rows = Rows(sampler.branches, sampler.crossed, incremental, sampler.greedy)
@@ -86,33 +87,18 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> Itera
             yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"
         if not isinstance(credit, ReplayCredit):
             continue
+        if not replayable:
+            problem = f"workflow '{team.workflow.name}' {NOT_REPLAYABLE}, but credit '{credit.name}' replays its"
+            yield f"{problem} episodes: set marl.algorithm.options.credit=none"
         if sampler.branches or sampler.public:
             problem = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes"
             yield f"{problem} off-path turns: use sampler 'independent'"
-        try:
+        with user_error("marl.algorithm.options.credit"):
             credit.check(list(team.agents))
-        except MarlError as error:
-            yield f"marl.algorithm.options.credit: {error}"
         if credit.repeated and algorithm.advantage.sums_turns:
             problem = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
             remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
             yield f"{problem}: {remedy}"
-
-
-@check
-def check_replays(
-    workflow: Workflow, samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, algorithm: Algorithm
-) -> Iterator[str]:
-    """MarlError if a sampler or the credit replays episodes of a workflow that cannot be replayed."""
-    if workflow.replayable:
-        return
-    problem = f"workflow '{team.workflow.name}' {NOT_REPLAYABLE}"
-    for section, sampler in samplers.items():
-        if sampler.branches:
-            remedy = "use 'independent' or 'best-of'"
-            yield f"marl.{section}: {problem}, but sampler '{names[section]}' branches from replays: {remedy}"
-    for credit in algorithm.replay_credits:
-        yield f"{problem}, but credit '{credit.name}' replays its episodes: set marl.algorithm.options.credit=none"
 
 
 @breakpoints(None)

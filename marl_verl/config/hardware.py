@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import unknown
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
 HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
@@ -26,7 +26,7 @@ FLASH_ATTENTION = "import torch, flash_attn, flash_attn.ops.triton.cross_entropy
 """Code that loads what transformers and verl use of flash-attn."""
 ASSUMED_VARIABLE = "MARL_VERL_ASSUMED"  # "flash-attn" in a dry run for another machine
 _SUPPORTED = "assert not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)"
-FLASH, MOST_GPUS = "flash-attn", 1024
+FLASH = "flash-attn"
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 
@@ -62,12 +62,12 @@ def assumed(text: str | None) -> Iterator[None]:
     variables: dict[str, str] = {}
     for part in text.split(",") if text else ():
         name, _, number = part.strip().partition("=")
-        if name == "gpus" and number.isdecimal() and 0 < int(number) <= MOST_GPUS:
+        if name == "gpus":
             variables |= {HARDWARE_VARIABLE: "gpu", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(number))))}
-        elif part.strip() == FLASH:
+        elif name == FLASH:
             variables[ASSUMED_VARIABLE] = FLASH
         else:
-            raise MarlError(f"unknown assumption '{part}': {nearest(name, ('gpus=8', FLASH))}")
+            raise unknown("assumption", part, ("gpus=8", FLASH))
     before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     try:

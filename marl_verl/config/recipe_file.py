@@ -15,8 +15,6 @@ def check_recipe(recipe: Path) -> None:
     with user_error(f"recipe {shown(str(recipe))} cannot be read", OSError, yaml.YAMLError, ValueError):
         if not recipe.is_file():
             raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
-        if recipe.suffix != ".yaml":
-            raise MarlError(f"recipe '{recipe}' must be a .yaml file")
         content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     defaults = content.get("defaults") if isinstance(content, dict) else None
     names = defaults if isinstance(defaults, list) else []

@@ -162,11 +162,10 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str,
     check_task_choice(config, algorithm)
     samplers, names = samplers_of(algorithm, marl), sampler_names(algorithm, marl)
     workflow, task_set = check_team(config, team)
-    fit.check_replays(workflow, samplers, names, team, algorithm)
-    fit.check_samplers(samplers, names, team, task_set)
+    fit.check_samplers(samplers, names, team, task_set, workflow)
     fit.check_sides(samplers, names, algorithm, team, task_set)
     check_trackers(config)
-    fit.check_fit(samplers["sampler"], algorithm, team)
+    fit.check_fit(samplers["sampler"], algorithm, team, workflow.replayable)
     return team, algorithm, samplers, workflow, task_set
 
 
