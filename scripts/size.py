@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
-    "lines of the core": (26_000, 18_000),
-    "raises per 1,000 lines of the core": (14.6, 12),
+    "lines of the core": (25_930, 18_000),
+    "raises per 1,000 lines of the core": (14.3, 12),
     "lines of distributions": (20_280, 17_000),
     "lines of tests": (34_240, 32_000),
     "exported names": (110, 110),

@@ -16,9 +16,9 @@ import pluggy
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from marl_verl.errors import MarlError, MarlWarning, unknown
+from marl_verl.errors import MarlError, MarlWarning, format_error, unknown
 from marl_verl.plugins import builtins, one_file, registry
-from marl_verl.plugins.lookup import Plugins, cause
+from marl_verl.plugins.lookup import Plugins
 from marl_verl.plugins.registry import PROJECT, Registry, Source
 from marl_verl.version import __version__
 
@@ -132,6 +132,7 @@ def _register(manager: pluggy.PluginManager, fetch: Fetch, parts: Registry) -> t
         manager.register(plugin, name=f"{source.distribution}:{source.plugin}")
     except (Exception, SystemExit) as error:  # of plugin code
         at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = str(error) if isinstance(error, MarlError) else f"{cause(error)} ({at.filename}, line {at.lineno})"
+        reason = " ".join(format_error(error).split())
+        reason += "" if isinstance(error, MarlError) else f" ({at.filename}, line {at.lineno})"
         raise MarlError(f"{source} cannot be loaded from '{source.target}': {reason}") from error
     return tuple(hooks)

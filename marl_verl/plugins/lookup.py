@@ -12,7 +12,7 @@ from typing import Any
 
 import pluggy
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl.extensions import missing_extras
 from marl_verl.plugins.registry import KINDS, Entry, Source
 
@@ -98,19 +98,11 @@ class Plugins:
         return MarlError("; ".join([str(unknown(KINDS[kind], name, valid)), *reasons]))
 
 
-def cause(error: BaseException) -> str:
-    """An exception in one line, e.g. "ModuleNotFoundError: No module named 'x'"."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
 def resolve(entry: Entry) -> Any:
     """Import a lazy target, or a command's module. MarlError naming target, distribution and cause if that fails."""
-    target = str(entry.target)
-    try:
-        return pkgutil.resolve_name(target)
-    except Exception as error:  # a plugin's module may raise anything: the error names it, and keeps the cause
-        label = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
-        raise MarlError(f"{label}: cannot import '{target}': {cause(error)}") from error
+    label = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
+    with user_error(f"{label}: cannot import '{entry.target}'", Exception):  # a plugin's module may raise anything
+        return pkgutil.resolve_name(str(entry.target))
 
 
 @functools.cache
