@@ -235,12 +235,6 @@ def test_the_scale_may_come_from_other_groups() -> None:
         algorithm("grpo-trajectory-mean", scale_group=["agent"])
 
 
-# Trees that are none
-
-
-# Stock verl
-
-
 # Each preset computes what its straight-line reference computes, on random rows
 
 

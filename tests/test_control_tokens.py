@@ -76,7 +76,6 @@ TEMPLATES = {
         "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}",
     ),
 }
-MADE = {"name": "add", "arguments": '{"a": {"b": ["c"]}}'}
 TALK = [
     {"role": "system", "content": "so"},
     {"role": "user", "content": "so is"},

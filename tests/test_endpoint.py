@@ -133,9 +133,6 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
     assert keys == ["Bearer secret", "Bearer none"]
 
 
-# What comes back
-
-
 # What can go wrong with a request
 
 
@@ -234,6 +231,3 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
         (failure,) = sample(running.url, limits=Limits(act_seconds=1.5)).failures
     assert (failure.reason, len(running.asked)) == ("timeout", 1)
     assert "no action within 1.5 s (marl.rollout.act_seconds)" in failure.detail
-
-
-# Before a run starts

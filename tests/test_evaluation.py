@@ -19,7 +19,6 @@ from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
 from marl_verl.evaluation.request import Assignment, Request
 from marl_verl.evaluation.statistics import agent_metrics, counts, interval, pass_at_k, sampled_scores
-from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
 
 
@@ -172,37 +171,3 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
         *((False, done) for done in (0, 2, 3)),
         *((True, done) for done in (0, 1, 2, 3)),
     ]
-
-
-# who acts with which weights
-
-MARL: dict[str, Any] = {
-    "agents": {
-        "solver": {"policy": "big", "instructions": "Solve."},
-        "checker": {"policy": "big"},
-        "verifier": {"policy": "small"},
-        "judge": {"policy": "fixed"},
-        "critic": {"policy": "far"},
-    },
-    "policies": {
-        "big": {"model": {"path": "/models/big", "lora_rank": 8, "lora_alpha": 16}, "pool": "shared", "loss": "gspo"},
-        "small": {"tiny": {"steps": 10}, "rollout": {"temperature": 0.5}},
-        "fixed": {"frozen": True, "model": {"path": "/models/fixed"}},
-        "far": {"endpoint": {"url": "http://localhost:1/v1", "model": "m"}},
-    },
-    "pools": {"shared": {"gpus": 2}},
-    "task": {"name": "t"},
-    "workflow": {"name": "w"},
-    "algorithm": {"name": "a"},
-    "validation": {"sampler": "best-of", "options": {"x": 1}},
-    "schedule": {"mode": "async"},
-    "run": {"seed": 0},
-}
-
-
-@pytest.fixture(scope="module")
-def team() -> TeamConfig:
-    return read_team(MARL)
-
-
-# the config that comes of it

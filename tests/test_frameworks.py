@@ -81,6 +81,3 @@ def test_a_team_of_a_framework_is_replayable(
     run = check_workflow(getattr(module(name), workflow)(**options), TASK, ScriptedPolicy(replies), seconds=300)
     assert run.answer == answer
     assert {act.agent for act, _ in run.turns} == {"first", "second"}
-
-
-# The page about them, and the recipes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig, read_team
-
-INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
 ROLLOUT = {
     "tensor_model_parallel_size": 1,

@@ -178,6 +178,3 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
 
 def test_all_requests_of_a_session_name_it_so_that_they_stay_on_one_server() -> None:
     assert {name for name, _ in requests()} == {"u-0", "u-1"}
-
-
-# Metrics per agent

@@ -68,7 +68,6 @@ reward_model.enable=False
 trainer.total_training_steps=7
 trainer.default_local_dir=mine/ppo
 """
-ACTOR = "actor_rollout_ref.actor"
 
 
 @pytest.fixture(scope="module")

@@ -248,6 +248,3 @@ def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
     assert list(found) == ["TransferQueue controller", "TransferQueue storage 0", "TransferQueue storage 1"]
     assert ray.get([actor.__ray_call__.remote(is_healthy) for actor in found.values()]) == [True] * 3
     transfer_queue.close()
-
-
-# -- error messages -----------------------------------------------------------------------------------------------

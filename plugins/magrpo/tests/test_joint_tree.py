@@ -559,6 +559,3 @@ def _distinct(codes: dict[str, str]) -> ScriptedPolicy:
     return ScriptedPolicy(
         {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}
     )
-
-
-# MAGRPO's joint tree on joint writing

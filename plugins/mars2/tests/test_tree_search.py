@@ -419,9 +419,6 @@ def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
     assert sorted(int(turn.node or "") for turn in (*episode.turns, *episode.off_path_turns)) == list(range(8))
 
 
-# repeating, failing, cancelling
-
-
 # Posteriors of tree search against textbook formulas, and the choices of one node's bandit
 
 

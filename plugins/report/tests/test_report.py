@@ -142,6 +142,3 @@ def test_a_run_ends_above_its_share_of_failed_attempts_and_not_at_it() -> None:
     records.check_failures([reported([])])
     with pytest.raises(MarlError, match="1 of 9 attempts failed"):
         records.check_failures([reported([True] * 8, failures=1)])
-
-
-# What a size limit leaves out of a step of the HTML report
