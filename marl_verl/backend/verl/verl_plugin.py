@@ -13,7 +13,7 @@ from importlib import import_module
 from marl_verl.backend.verl.platforms.workarounds import keep_store_local
 from marl_verl.config.hardware import cpu_run, in_run
 
-HERE, LOADED = "marl_verl.backend.verl", False
+HERE = "marl_verl.backend.verl"
 
 
 def install_cpu_platform() -> None:
@@ -52,4 +52,3 @@ if cpu_run():
 if in_run():
     keep_store_local()
     register_policy_servers()
-    LOADED = True
