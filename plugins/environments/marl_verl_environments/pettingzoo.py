@@ -4,8 +4,6 @@ An agent sees its observation as text: a text as it is, numbers as JSON. Its act
 the whole text where the action space is one of texts.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import random

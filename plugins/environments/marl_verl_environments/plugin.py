@@ -1,7 +1,5 @@
 """The registered parts of this distribution, all lazy: listing plugins imports none of them."""
 
-from __future__ import annotations
-
 from marl_verl.plugins import Registry, hookimpl
 
 
@@ -15,5 +13,4 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("verifiers", "marl_verl_environments.verifiers:Verifiers")
     registry.reward("seat-reward", "marl_verl_environments.verifiers:seat_reward")
     registry.reward("player-outcome", "marl_verl_environments.seats:player_outcome")
-    registry.reward("player-legal", "marl_verl_environments.seats:player_legal")
     registry.reward("player-outcome-legal", "marl_verl_environments.seats:player_outcome_legal")

@@ -1,7 +1,5 @@
 """Games with a seat per player: outcomes as the team's answer, the team reward, and role rewards of the players."""
 
-from __future__ import annotations
-
 import importlib
 import random
 import statistics
@@ -154,15 +152,9 @@ def player_outcome(task: Task, turn: Turn, episode: Episode) -> float:
 
 
 @quick
-def player_legal(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward: -1 for an illegal move, else 0."""
-    return 0.0 if turn.invalid is None else -1.0
-
-
-@quick
 def player_outcome_legal(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward: the sum of `player_outcome` and `player_legal`."""
-    return player_outcome(task, turn, episode) + player_legal(task, turn, episode)
+    """Role reward: `player_outcome`, and 1 less for an illegal move."""
+    return player_outcome(task, turn, episode) - (turn.invalid is not None)
 
 
 class OwnRandom:

@@ -20,7 +20,6 @@ REFUSED = {
     **dict.fromkeys(_BROKEN, "it fails in textarena 0.7.4, at the start or when it is won, or rewards regret (Bandit)"),
 }
 """Game -> why it cannot be used."""
-SEATS = (2, 1, 3, 4, 5, 6, 7)
 LONGEST = 100  # moves of a demonstrated game
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
 
@@ -38,7 +37,7 @@ class TextArenaTasks(SeatedTasks):
         game that suggests none."""
         rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
         while len(pairs) < count:
-            game = self._of_any_seats(rng.randrange(SEEDS))
+            game = self._game(rng.randrange(SEEDS))
             for _ in range(LONGEST):
                 if not (seen := game.to_move()):
                     break
@@ -51,15 +50,12 @@ class TextArenaTasks(SeatedTasks):
                 game.play({seat: move})
         return pairs[:count]
 
-    def _of_any_seats(self, seed: int) -> TextArenaGame:
-        """A game with as few players as it takes, two if it can."""
-        for seats in SEATS:
-            try:
-                return TextArenaGame(self.env, self.arguments or {}, seed, seats)
-            except MarlError as error:
-                if "cannot be played by" not in str(error):
-                    raise
-        raise MarlError(f"textarena '{self.env}' takes no number of players up to {max(SEATS)}")
+    def _game(self, seed: int) -> TextArenaGame:
+        """A game of two players, or of one if it cannot have two."""
+        try:
+            return TextArenaGame(self.env, self.arguments or {}, seed, 2)
+        except MarlError:
+            return TextArenaGame(self.env, self.arguments or {}, seed, 1)
 
 
 class TextArena(Seated):

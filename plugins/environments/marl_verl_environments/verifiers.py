@@ -5,8 +5,6 @@ name; a seat that the team lacks keeps the model of its own config, such as a fi
 the environment gives, summed over the seats of the team.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """PettingZoo's environments: turns, simultaneous moves, illegal ones, and environments that do not fit."""
 
-from __future__ import annotations
-
 import sys
 import types
 from typing import Any

@@ -1,7 +1,5 @@
 """TextArena's games: which run offline, that they depend on seed and moves only, and how a team plays them."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re
@@ -11,11 +9,14 @@ import pytest
 
 pytest.importorskip("textarena")
 
+from marl_verl_environments.pettingzoo import PettingZooTasks
 from marl_verl_environments.textarena import TextArena, TextArenaGame, TextArenaTasks
 from marl_verl_testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Task, plugins
 from marl_verl.algo.sampling import Independent
+from marl_verl.errors import MarlError
+from marl_verl.options import build
 
 TICTACTOE = Task("t", "t", {"env": "TicTacToe-v0", "arguments": {}, "seed": 3})
 WINS = ScriptedPolicy({"cross": ["[0]", "[1]", "[2]"], "nought": ["[3]", "[4]"]})
@@ -91,3 +92,15 @@ def test_a_game_ends_when_it_would_ask_an_eliminated_player() -> None:
         game.play({next(iter(seen)): "nothing"})
     assert not game.to_move()
     assert game.outcomes() == [-1, 0]
+
+
+def test_sides_are_scored_by_their_seats() -> None:
+    tasks = build(TextArenaTasks, {"env": "TicTacToe-v0", "sides": ["red", "blue", "red"]}, "marl.task.options")
+    score = tasks.score(TICTACTOE, {"outcomes": [1, -1, 0]})
+    assert score == {"red": 0.5, "blue": -1}
+    assert set(score) == set(tasks.sides)  # which are compared with the team's before a run
+    with pytest.raises(MarlError, match="sides names 3 seats, but the game has 2: name the side of each seat"):
+        tasks.score(TICTACTOE, {"outcomes": [1, -1]})
+    for kind, env in ((TextArenaTasks, "TicTacToe-v0"), (PettingZooTasks, "pettingzoo.classic.rps_v2")):
+        with pytest.raises(MarlError, match="`side` and `sides` exclude each other"):
+            kind(env=env, side=0, sides=("red", "blue"))

@@ -1,7 +1,5 @@
 """Environments of verifiers: a chat with one seat, and a game of several turns with two."""
 
-from __future__ import annotations
-
 import asyncio
 import textwrap
 from pathlib import Path

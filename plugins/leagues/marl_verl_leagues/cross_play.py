@@ -1,7 +1,5 @@
 """`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,44 +25,34 @@ class CrossPlay:
     """The pairings of a cross-play.
 
     Attributes:
-        assignments: step -> agent -> its policy at that step, with a name of its own in the evaluation.
+        policies: policy of the evaluation -> its assignment, of all players; that of a trained one has its step in the
+            name.
         pairings: those of the first row's player (by step) with each column's, then of the second row's, and so on.
     """
 
-    sides: tuple[str, str]
-    assignments: dict[int, dict[str, Assignment]]
+    sides: tuple[str, ...]
+    policies: dict[str, Assignment]
     pairings: tuple[Pairing, ...]
 
     @property
     def first(self) -> dict[str, Assignment]:
         """Agent -> its policy in the first pairing."""
-        known = self.policies
-        return {agent: known[policy] for agent, policy in self.pairings[0].policies.items()}
-
-    @property
-    def policies(self) -> dict[str, Assignment]:
-        """Policy of the evaluation -> its assignment, of all players."""
-        return {
-            assignment.policy: assignment for by_agent in self.assignments.values() for assignment in by_agent.values()
-        }
+        return {agent: self.policies[policy] for agent, policy in self.pairings[0].policies.items()}
 
 
 def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ...]:
     """The steps that play each other, ascending; by default 0 and those of all complete checkpoints. MarlError: a step
-    without a checkpoint, the same step twice, or only one step."""
+    without a checkpoint, or only one step."""
     if wanted is None:
-        steps = [0, *(step_of(folder) for folder in complete(run / "checkpoints"))]
+        steps = {0, *(step_of(folder) for folder in complete(run / "checkpoints"))}
     else:
-        words = wanted.split(",") if isinstance(wanted, str) else [str(step) for step in wanted]
-        for word in words:
-            if not word.strip().isdecimal():
-                raise MarlError(f"--steps must be whole numbers >= 0, e.g. --steps 0,20,40, got '{word}'")
-        steps = [chosen_step(run, int(word)) for word in words]
-    if len(set(steps)) < len(steps):
-        raise MarlError(f"--steps {','.join(map(str, steps))} names a step twice. Name each step once.")
+        try:
+            numbers = [int(word) for word in (wanted.split(",") if isinstance(wanted, str) else wanted)]
+        except ValueError as error:
+            raise MarlError(f"--steps must be whole numbers, e.g. --steps 0,20,40, got '{wanted}'") from error
+        steps = {chosen_step(run, number) for number in numbers}
     if len(steps) < 2:
-        problem = f"run '{run}' has no complete checkpoint" if wanted is None else f"--steps names step {steps[0]} only"
-        raise MarlError(f"--cross-play needs at least two steps to compare, but {problem}")
+        raise MarlError(f"--cross-play needs at least two steps of run '{run}' to compare, but there is only {steps}")
     return tuple(sorted(steps))
 
 
@@ -75,42 +63,36 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
     past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
     agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
     team = replace(team, agents=agents)
-    sides = sides_of(team.agents)
+    sides, members = sides_of(team.agents), team.agents.values()
     if len(sides) != 2:
-        sides_found = f"has {len(sides)}: {', '.join(sides)}" if sides else "has none"
-        why = "Set marl.agents.NAME.side, with a task set that scores each side" if not sides else "Use --swap instead"
-        raise MarlError(f"--cross-play needs a team of two sides, but the team {sides_found}. {why}.")
+        known = ", ".join(sides) or "none"
+        raise MarlError(f"--cross-play needs a team of two sides, but the team has {known}. Set marl.agents.NAME.side.")
     for side in sides:
-        used = dict.fromkeys(agent.policy for agent in team.agents.values() if agent.side == side)
-        if len(used) > 1:
+        if len(used := dict.fromkeys(agent.policy for agent in members if agent.side == side)) > 1:
             names = " and ".join(f"'{name}'" for name in used)
             raise MarlError(f"--cross-play compares policies, but side '{side}' is played by several: {names}")
-    for agent in team.agents.values():
-        if agent.side is None and team.policies[agent.policy].trained:
-            subject = f"agent '{agent.name}' has no side and the trained policy '{agent.policy}'"
-            raise MarlError(f"--cross-play does not know at which step {subject} should act. Give it a side.")
+    trained = {agent.name: agent.side for agent in members if team.policies[agent.policy].trained}
+    if None in trained.values():
+        name = next(name for name, side in trained.items() if side is None)
+        raise MarlError(f"--cross-play does not know at which step the trained agent '{name}' acts. Give it a side.")
     assignments = {step: _named(team, assign(team, step), step) for step in steps}
     rows, columns = (_players(team, side, assignments) for side in sides)
-    neutral = {name: team.agents[name].policy for name in team.agents if team.agents[name].side is None}
+    neutral = {agent.name: agent.policy for agent in members if agent.side is None}
     pairings = tuple(
         Pairing(row, column, {name: {**neutral, **one, **other}[name] for name in team.agents})
         for row, one in rows.items()
         for column, other in columns.items()
     )
-    return CrossPlay((sides[0], sides[1]), assignments, pairings)
+    policies = {assignment.policy: assignment for own in assignments.values() for assignment in own.values()}
+    return CrossPlay(sides, policies, pairings)
 
 
 def _named(team: TeamConfig, own: dict[str, Assignment], step: int) -> dict[str, Assignment]:
     """The assignments of a step, with the step in the names of trained policies."""
-    named = {}
-    for agent, assignment in own.items():
-        name = assignment.policy
-        if team.policies[assignment.source].trained:
-            name = f"{name}-step-{step}"
-            while name in team.policies:
-                name += "-1"
-        named[agent] = replace(assignment, policy=name)
-    return named
+    return {
+        agent: replace(given, policy=f"{given.policy}-step-{step}") if team.policies[given.source].trained else given
+        for agent, given in own.items()
+    }
 
 
 def _players(
@@ -131,7 +113,7 @@ def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Seque
     """
     row, column = sides
     games = [outcomes for own in tasks for outcomes in own]
-    means = [[float(np.mean([outcomes[side] for outcomes in own])) for own in tasks if own] for side in sides]
+    means = {side: [float(np.mean([outcomes[side] for outcomes in own])) for own in tasks if own] for side in sides}
     wins = sum(outcomes[row] > outcomes[column] for outcomes in games)
     losses = sum(outcomes[row] < outcomes[column] for outcomes in games)
     return {
@@ -141,8 +123,8 @@ def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Seque
         "wins": wins,
         "draws": len(games) - wins - losses,
         "losses": losses,
-        "outcome": {side: float(np.mean(own)) if own else None for side, own in zip(sides, means, strict=True)},
-        "outcome_interval": {side: _interval(own) for side, own in zip(sides, means, strict=True)},
+        "outcome": {side: float(np.mean(own)) if own else None for side, own in means.items()},
+        "outcome_interval": {side: _interval(own) for side, own in means.items()},
     }
 
 
@@ -161,8 +143,9 @@ def elo_result(pairings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for pairing in pairings
     }
     elo = ratings(games)
-    players = {name: {"rating": value, "interval": (low, high)} for name, (value, low, high) in elo.players.items()}
-    if elo.advantage is None:
-        return {"elo": players}
-    value, low, high = elo.advantage
-    return {"elo": players, "elo_first_side": {"rating": value, "interval": (low, high)}}
+    result = {"elo": {name: _rating(*estimate) for name, estimate in elo.players.items()}}
+    return result if elo.advantage is None else result | {"elo_first_side": _rating(*elo.advantage)}
+
+
+def _rating(value: float, low: float, high: float) -> dict[str, Any]:
+    return {"rating": value, "interval": (low, high)}

@@ -10,8 +10,6 @@ maximum. Every pairing is given `PRIOR` drawn games, because the rating of a pla
 without them. Intervals are R +- 1.96 standard errors, from the inverse of the Fisher information.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,8 +56,8 @@ def ratings(games: Mapping[tuple[str, str], tuple[float, int]], prior: float = P
     design[:, -1] = both_sides
     points, count = np.array(list(games.values()), dtype=np.float64).T
     values, errors = _maximum(design[:, 1:] if both_sides else design[:, 1:-1], points + prior / 2, count + prior)
-    estimates = [(0.0, 0.0, 0.0), *zip(values, values - WIDTH * errors, values + WIDTH * errors, strict=True)]
-    elo: list[Estimate] = [(float(a) * SCALE, float(b) * SCALE, float(c) * SCALE) for a, b, c in estimates]
+    estimates = zip(values, values - WIDTH * errors, values + WIDTH * errors, strict=True)
+    elo = [(0.0, 0.0, 0.0), *((float(a) * SCALE, float(b) * SCALE, float(c) * SCALE) for a, b, c in estimates)]
     return Ratings(dict(zip(players, elo, strict=False)), elo[-1] if both_sides else None)
 
 

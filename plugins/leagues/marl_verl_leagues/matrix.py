@@ -1,7 +1,5 @@
 """The output of a cross-play: its heading, the matrix of mean outcomes, and the ratings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The key `opponent` of an agent's section: the agent acts with past versions of a policy."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Mapping

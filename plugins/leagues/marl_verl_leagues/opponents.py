@@ -16,8 +16,6 @@ Draws depend on the run's seed, the task's uid and the counts only, so a checkpo
 one snapshot at a time: a step is sampled in rounds, one for each snapshot that its tasks meet.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,12 +89,6 @@ class Pool:
         chances = self.probabilities()
         place = int(np.searchsorted(np.cumsum(chances), draw, side="right"))
         return list(self.results)[min(place, int(np.flatnonzero(chances)[-1]))]  # sums of rounded numbers
-
-    def state(self) -> dict[str, dict[str, float]]:
-        return {str(step): asdict(item) for step, item in self.results.items()}
-
-    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        self.results = {int(step): Results(**values) for step, values in state.items()}
 
 
 class Past:
@@ -174,13 +166,13 @@ class Past:
         """Write the snapshots of each pool with the results against them."""
         folder.mkdir(parents=True)
         for of, pool in self.pools.items():
-            document = {"step": step, "snapshots": pool.state()}
+            document = {"step": step, "snapshots": {str(at): asdict(item) for at, item in pool.results.items()}}
             (folder / f"{of}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         """Continue with saved pools."""
         for of, pool in self.pools.items():
-            pool.restore(read(folder.parent, of))
+            pool.results = {int(at): Results(**counts) for at, counts in read(folder.parent, of).items()}
 
 
 def results(team: TeamConfig, of: str, report: Report) -> list[float]:
@@ -193,8 +185,5 @@ def results(team: TeamConfig, of: str, report: Report) -> list[float]:
     )
     if not own or not theirs or own & theirs or not report.outcomes:
         return [float(success) for success in report.successes]
-    game_results = []
-    for outcome in report.outcomes:
-        mine, other = (max(outcome[str(side)] for side in sides) for sides in (own, theirs))
-        game_results.append(1.0 if mine > other else 0.5 if mine == other else 0.0)
-    return game_results
+    best = ([max(outcome[str(side)] for side in sides) for sides in (own, theirs)] for outcome in report.outcomes)
+    return [1.0 if mine > other else 0.5 if mine == other else 0.0 for mine, other in best]

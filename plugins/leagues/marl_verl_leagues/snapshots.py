@@ -48,29 +48,19 @@ class Snapshots:
         return self.run / FOLDER / self.policy
 
     def write(self, step: int, save: Callable[[Path], None]) -> None:
-        """Write the snapshot of a step; `save` writes the policy's part of a checkpoint. MarlError if the disk is
-        full."""
+        """Write the snapshot of a step; `save` writes the policy's part of a checkpoint."""
         self.root.mkdir(parents=True, exist_ok=True)
         folders.tidy(self.root)
         writing = self.root / f"{folders.WRITING}step_{step}"
-        try:
-            save(writing / SAVED)
-            source = Source(self.policy, step, writing / SAVED, self.settings)
-            if source.lora is None:
-                export(source, writing / MODEL)
-                shutil.rmtree(writing / SAVED)
-            for pattern in NOT_WEIGHTS:
-                for path in (writing / SAVED).glob(pattern):
-                    path.unlink()
-            folders.flush(writing)
-        except Exception as error:
-            if not folders.is_full(error, self.root):
-                raise
-            shutil.rmtree(writing, ignore_errors=True)
-            raise MarlError(
-                f"no space left while saving a snapshot of policy '{self.policy}' in '{self.root}'. Free space and "
-                f"continue with marl-verl train --resume {self.run}"
-            ) from error
+        save(writing / SAVED)
+        source = Source(self.policy, step, writing / SAVED, self.settings)
+        if source.lora is None:
+            export(source, writing / MODEL)
+            shutil.rmtree(writing / SAVED)
+        for pattern in NOT_WEIGHTS:
+            for path in (writing / SAVED).glob(pattern):
+                path.unlink()
+        folders.flush(writing)
         folders.commit(writing, self.folder(step))
 
     def folder(self, step: int) -> Path:

@@ -1,7 +1,5 @@
 """Cross-play: who plays whom with which weights, what is refused, and the numbers of the matrix."""
 
-from __future__ import annotations
-
 import io
 import math
 import types
@@ -78,15 +76,12 @@ def test_the_numbers_of_a_pairing_are_those_of_its_games() -> None:
     assert (found["games"], found["wins"], found["draws"], found["losses"]) == (3, 1, 1, 1)
     assert found["outcome"] == {"red": 0, "blue": 0}
     assert found["outcome_interval"]["red"] == pytest.approx((-1.96, 1.96))
-    none = pairing_result(Pairing("a", "b", {}), ("red", "blue"), [[]])
-    assert (none["games"], none["outcome"], none["outcome_interval"]["red"]) == (0, {"red": None, "blue": None}, None)
 
 
 class _Trainer:
     """The parts of a trainer that a cross-play uses: the stronger policy wins by its step."""
 
     def __init__(self) -> None:
-        self.team = types.SimpleNamespace(agents={"one": None, "two": None})
         marl: dict[str, dict[str, Any]] = {"rollout": {"keep_episodes": 4}, "validation": {"options": {"episodes": 1}}}
         spaces = {name: types.SimpleNamespace(**{k: _space(v) for k, v in own.items()}) for name, own in marl.items()}
         self.config = types.SimpleNamespace(marl=types.SimpleNamespace(**spaces))
@@ -145,24 +140,6 @@ def test_two_players_differ_by_the_odds_of_their_games() -> None:
     assert (high - low) / 2 == pytest.approx(WIDTH * SCALE / math.sqrt(3 / 4))
     assert found.players["a"] == (0, 0, 0)
     assert found.advantage is None
-
-
-def test_draws_are_half_and_the_prior_is_one_drawn_game() -> None:
-    """Two draws and a win of three games are 2 points of 3; with the prior 2.5 of 4."""
-    assert ratings({("a", "b"): (2, 3)}, prior=0).players["b"][0] == pytest.approx(-400 * math.log10(2))
-    assert ratings({("a", "b"): (2, 3)}).players["b"][0] == pytest.approx(-400 * math.log10(2.5 / 1.5))
-    assert ratings({("a", "b"): (4, 4)}).players["b"][0] == pytest.approx(-400 * math.log10(4.5 / 0.5))
-
-
-def test_the_side_and_the_player_are_told_apart() -> None:
-    """The row's odds are 2 for equal players, 6 if a plays the row against b, and 2/3 the other way round: the side is
-    worth a factor of 2, and player a one of 3."""
-    odds = {("a", "a"): 2, ("b", "b"): 2, ("a", "b"): 6, ("b", "a"): 2 / 3}
-    games = {pair: (100 * each / (1 + each), 100) for pair, each in odds.items()}
-    found = ratings(games, prior=0)
-    assert found.players["b"][0] == pytest.approx(-400 * math.log10(3))
-    assert found.advantage is not None
-    assert found.advantage[0] == pytest.approx(400 * math.log10(2))
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,7 +1,5 @@
 r"""What mathematical texts answer: the last `\boxed{...}`, the last number, or the last program."""
 
-from __future__ import annotations
-
 import re
 
 _BOX = re.compile(r"\\f?boxed(?:\s*(?P<brace>\{)|(?![a-zA-Z])\s*)")

@@ -1,7 +1,5 @@
 r"""Boxed sums: the family's task and workflow for tiny models, which only know words such as `\boxed{7}`."""
 
-from __future__ import annotations
-
 import random
 from typing import Annotated
 
@@ -39,10 +37,10 @@ class BoxedSums(DrawnTasks, MathTasks):
         first, right, careful = task.prompt.split()[1], task.data["answer"], rng.random() < good
         wrong = box(rng.choice((first, str(rng.randint(0, 2 * self.largest)))))
         if agent == SOLVER:
-            return solver_sees(task, wrong if rng.random() < 0.3 else None), box(right if careful else first)
+            return sees(task, "rejected", wrong if rng.random() < 0.3 else None), box(right if careful else first)
         solution = box(right) if rng.random() < 0.5 else wrong
         decision = APPROVE if not careful or solution == box(right) else REJECT
-        return verifier_sees(task, solution), verdict_of(decision)
+        return sees(task, "solution", solution), verdict_of(decision)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         one, other = rng.randint(0, self.largest), rng.randint(0, self.largest)
@@ -56,20 +54,18 @@ class TinySolverVerifier(SolverVerifier):
     """`math-solver-verifier` with observations in the words of tiny models."""
 
     def solver_sees(self, task: Task, solution: str | None = None, review: str | None = None) -> str:
-        return solver_sees(task, solution)
+        return sees(task, "rejected", solution)
 
     def verifier_sees(self, task: Task, solution: str) -> str:
-        return verifier_sees(task, solution)
+        return sees(task, "solution", solution)
 
 
-def solver_sees(task: Task, rejected: str | None) -> str:
-    """The numbers, and a rejected solution."""
-    return task.prompt if rejected is None else f"{task.prompt} rejected {_shown(rejected)}"
-
-
-def verifier_sees(task: Task, solution: str) -> str:
-    """The numbers and the solution."""
-    return f"{task.prompt} solution {_shown(solution)}"
+def sees(task: Task, label: str, solution: str | None) -> str:
+    """The numbers, and the box of a solution if there is one."""
+    if solution is None:
+        return task.prompt
+    answer = boxed(solution)
+    return f"{task.prompt} {label} {box(answer) if answer else NOTHING}"
 
 
 def box(number: str) -> str:
@@ -78,8 +74,3 @@ def box(number: str) -> str:
 
 def verdict_of(word: str) -> str:
     return f"<verify>{word}</verify>"
-
-
-def _shown(solution: str) -> str:
-    answer = boxed(solution)
-    return box(answer) if answer else NOTHING

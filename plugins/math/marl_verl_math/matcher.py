@@ -5,8 +5,6 @@ ever, and its own time limit needs the main thread. The process starts with the 
 with this one. An answer that needs longer than `SECONDS`, or more than 4 GiB, is not equal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import re

@@ -4,8 +4,6 @@ A final answer is the text after "####" (GSM8K), the last box of a solution (MAT
 of one problem (OlympiadBench) all belong to it, in any order.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

@@ -4,8 +4,6 @@ Source: Dr. MAS, arXiv 2602.08847, and its public code: two rounds. The wording 
 code silently treats an unparseable verdict as approval; here this is an option, and the action is marked invalid.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from marl_verl import Task, Workflow

@@ -5,8 +5,6 @@ list of the answers of its acts, in order: [["tool-user", "41"], ["reasoner", "4
 last one counts.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from marl_verl.tasks import Fields, PublicTasks, Task

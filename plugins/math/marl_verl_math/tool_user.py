@@ -4,8 +4,6 @@ Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then re
 agree; each is rewarded for its own answer. The wording of the prompts is our own.
 """
 
-from __future__ import annotations
-
 from marl_verl_sandbox import run_python
 
 from marl_verl import Task, Workflow

@@ -1,7 +1,5 @@
 """Public sets of problems, each on rows in its published columns."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

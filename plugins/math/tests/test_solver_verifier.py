@@ -1,7 +1,5 @@
 """The solver and the verifier: what they are shown, when they stop, and their role rewards."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

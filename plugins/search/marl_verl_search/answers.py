@@ -1,8 +1,6 @@
 """Short answers: compared by exact match or F1 after normalisation (SQuAD, arXiv 1606.05250), as numbers, or by the
 rule of GAIA (arXiv 2311.12983)."""
 
-from __future__ import annotations
-
 import math
 import re
 import string
@@ -68,11 +66,11 @@ def gaia(answer: str, truth: str) -> float:
 
     Source: arXiv 2311.12983, and the benchmark's public scorer.
     """
-    if _number_of(truth) is None and _LIST.search(truth):
-        elements, truths = _LIST.split(answer), _LIST.split(truth)
-        return float(len(elements) == len(truths) and all(map(_same_element, elements, truths)))
     if _number_of(truth) is not None:
         return float(_same_element(answer, truth))
+    if _LIST.search(truth):
+        elements, truths = _LIST.split(answer), _LIST.split(truth)
+        return float(len(elements) == len(truths) and all(map(_same_element, elements, truths)))
     bare = _bare(truth).translate(_PUNCTUATION)
     return float(_bare(answer).translate(_PUNCTUATION) == bare if bare else _bare(answer) == _bare(truth))
 

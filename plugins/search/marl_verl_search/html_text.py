@@ -3,13 +3,9 @@
 `html.parser` is quadratic on `<a <a <a ...`: 256 KiB of it take minutes, in which a rollout worker does nothing else.
 """
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from urllib.parse import urldefrag, urljoin
-
-Links = list[tuple[str, str]]
 
 _BLOCKS = """address article aside blockquote br dd div dl dt figcaption footer form h1 h2 h3 h4 h5 h6 header hr li main
 nav ol p pre section table title tr ul"""
@@ -25,7 +21,7 @@ _PIECE = re.compile(
 _HREF = re.compile(r"""(?:^|[\s"'])href\s*=\s*(?:"([^"]*)|'([^']*)|([^\s"'>]+))""", re.IGNORECASE)
 
 
-def page_text(html: str, url: str) -> tuple[str, Links]:
+def page_text(html: str, url: str) -> tuple[str, list[tuple[str, str]]]:
     """(text, links as pairs of label and absolute address) of a page at `url`; blocks are lines, cells follow a `|`."""
     texts: list[str] = []
     links: dict[str, str] = {}  # address -> label

@@ -1,18 +1,11 @@
 """BM25 over texts, by bm25s: the paragraphs of one question, or a corpus.
 
-    python -m marl_verl_search.index corpus.jsonl data/wiki-index
-
-writes the index of a corpus once: JSON lines, a JSON list or parquet with `title` and `text` (and `url`, which is
-shown), or with `contents`, whose first line is the title (as Search-R1's corpora). Rollout workers map it into memory;
-a file is indexed by each of them.
+A corpus is JSON lines, a JSON list or parquet with `title` and `text`, or with `contents`, whose first line is the
+title (as Search-R1's corpora), and perhaps `url`. Each rollout worker indexes it in memory; larger ones need a server.
 """
 
-from __future__ import annotations
-
-import argparse
 import functools
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +20,10 @@ K1, B = 1.5, 0.75
 class Index:
     """Texts to search, as "title: text"."""
 
-    def __init__(self, texts: Sequence[str], scorer: Any = None) -> None:
-        self._texts, self._scorer = texts, scorer
-        words = [_words(text) for text in texts] if scorer is None else []
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._scorer: Any = None
+        words = [_words(text) for text in texts]
         if any(words):
             import bm25s  # seconds: it compiles
 
@@ -46,11 +40,7 @@ class Index:
         places = [int(place) for place in np.argsort(-scores, kind="stable")[:most] if scores[place] > 0]
         if not places:
             raise LookupError("no paragraph has a word of the query")
-        return [_shown(self._texts[place]) for place in places]
-
-    def save(self, folder: Path) -> None:
-        """Write the index and its texts to a folder."""
-        self._scorer.save(str(folder), corpus=[{"text": text} for text in self._texts], show_progress=False)
+        return [self._texts[place] for place in places]
 
 
 @functools.lru_cache(maxsize=256)
@@ -72,36 +62,21 @@ def paragraphs_of(task: Task) -> Index:
 
 @functools.lru_cache(maxsize=2)
 def corpus(path: Path) -> Index:
-    """The index of a corpus file, or a folder that `save` wrote. MarlError for another file or folder."""
-    if path.is_dir():
-        import bm25s
-
-        try:
-            loaded = bm25s.BM25.load(str(path), mmap=True, load_corpus=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise MarlError(f"'{path}' is no index of marl_verl_search.index: {error}") from error
-        return Index(loaded.corpus, loaded)
+    """The index of a corpus file. MarlError for another file."""
     rows = (Fields(row, f"corpus '{path}', row {number}") for number, row in read_rows(path, "corpus"))
-    texts = [contents(row.text("contents")) if "contents" in row else _both(row) for row in rows]
-    if not texts:
+    if not (texts := list(map(document, rows))):
         raise MarlError(f"corpus '{path}' is empty")
     return Index(texts)
 
 
-def contents(text: str) -> str:
-    """A text in the form of Search-R1's corpora, the title in the first line, as "title: text"."""
-    title, line, rest = text.strip().partition("\n")
-    title = title.strip().strip('"')
-    return f"{title}: {rest.strip()}" if line else title
-
-
-def _both(fields: Fields) -> str:
+def document(fields: Fields) -> str:
+    """A document as "title: text (url)": of `title` and `text`, or of `contents`, whose first line is the title."""
     url = f" ({fields.text('url')})" if "url" in fields else ""
-    return f"{fields.text('title')}: {fields.text('text')}{url}"
-
-
-def _shown(text: Any) -> str:
-    return str(text["text"]) if isinstance(text, Mapping) else str(text)
+    if "contents" not in fields:
+        return f"{fields.text('title')}: {fields.text('text')}{url}"
+    title, line, rest = fields.text("contents").partition("\n")
+    title = title.strip().strip('"')
+    return (f"{title}: {rest.strip()}" if line else title) + url
 
 
 def _words(text: str) -> list[str]:
@@ -110,21 +85,3 @@ def _words(text: str) -> list[str]:
     options = {"stopwords": [], "token_pattern": r"\w+", "return_ids": False, "show_progress": False}
     words: list[str] = bm25s.tokenize([text], **options)[0]
     return words
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Index a corpus. Exit code 2 and an error message if that fails."""
-    parser = argparse.ArgumentParser(prog="python -m marl_verl_search.index", description="Index a corpus.")
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args(arguments)
-    try:
-        corpus(options.corpus).save(options.folder)
-    except MarlError as error:
-        print(f"marl_verl_search.index: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,5 @@
 """Look-up: the family's task and workflow for tiny models. The answer is one word of the one note on a name."""
 
-from __future__ import annotations
-
 import random
 from typing import Annotated
 
@@ -64,14 +62,8 @@ class TinySearchTeam(SearchTeam):
     steps: int = 3
     found: int = 1
 
-    def verifier_sees(self, task: Task, history: list[str]) -> str:
-        return sees(VERIFIER, task, _note(history))
-
-    def searcher_sees(self, task: Task, history: list[str]) -> str:
-        return sees(SEARCHER, task, _note(history))
-
-    def answerer_sees(self, task: Task, history: list[str]) -> str:
-        return sees(ANSWERER, task, _note(history))
+    def sees(self, role: str, task: Task, history: list[str]) -> str:
+        return sees(role, task, _note(history))
 
 
 def sees(agent: str, task: Task, note: str) -> str:

@@ -10,8 +10,6 @@ its network. A name is resolved once, and the connection is made to the address 
 environment are not used.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import socket

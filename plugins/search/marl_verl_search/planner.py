@@ -4,8 +4,6 @@ Option `planner` names the planner; all other agents are workers. Each agent's r
 prompts); the observations have the question, the results so far, and the form of an action.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any

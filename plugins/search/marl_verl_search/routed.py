@@ -4,8 +4,6 @@ Source: Dr. MAS, arXiv 2602.08847, and its public code. The wording of the promp
 parsed, the authors' code silently takes it as "yes"; here this is an option, and the action is marked invalid.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Literal
 
@@ -18,7 +16,17 @@ from marl_verl_search.source import Searching
 from marl_verl_search.tasks import answers_of
 
 VERIFIER, SEARCHER, ANSWERER = "verifier", "searcher", "answerer"
+ALONE = "alone"  # one agent that searches and answers
 YES, NO = "yes", "no"
+HOW = {
+    VERIFIER: "Think about whether this is enough to answer the question, and end with your decision: "
+    "<verify>yes</verify> if it is, <verify>no</verify> if another search is needed.",
+    SEARCHER: "Think about what is missing, and write one query: <search>your query</search>.",
+    ANSWERER: "Think, and give a short final answer: <answer>your answer</answer>.",
+    ALONE: "Think, and then do one of the two. If something is missing, write one query: <search>your query</search>. "
+    "Else give a short final answer: <answer>your answer</answer>.",
+}
+"""Role -> the end of its observations."""
 
 
 class _Search(Searching):
@@ -44,23 +52,15 @@ class _Search(Searching):
         return f"<search>{query}</search>\n<information>{information}</information>"
 
     def answer(self, team: Team, action: Action) -> str:
-        answer = tagged(action.text, "answer")
-        if answer is None:
+        """The answer in an action; empty, and the action marked invalid, without one."""
+        if (answer := tagged(action.text, "answer")) is None:
             team.invalid(action, "no answer")
         return answer or ""
 
-    def verifier_sees(self, task: Task, history: list[str]) -> str:
-        how = (
-            "Think about whether this is enough to answer the question, and end with your decision: "
-            "<verify>yes</verify> if it is, <verify>no</verify> if another search is needed."
-        )
-        return _sees(task, history, how)
-
-    def searcher_sees(self, task: Task, history: list[str]) -> str:
-        return _sees(task, history, "Think about what is missing, and write one query: <search>your query</search>.")
-
-    def answerer_sees(self, task: Task, history: list[str]) -> str:
-        return _sees(task, history, "Think, and give a short final answer: <answer>your answer</answer>.")
+    def sees(self, role: str, task: Task, history: list[str]) -> str:
+        """The question, the searches so far, and what an agent has to do."""
+        known = "\n".join(history) or "Nothing yet."
+        return f"Question: {task.prompt}\n\nSearches so far, and what they found:\n{known}\n\n{HOW[role]}"
 
 
 class SearchTeam(_Search):
@@ -78,20 +78,18 @@ class SearchTeam(_Search):
         self.check_source(task)
         history: list[str] = []
         for _ in range(self.steps - 1):
-            review = await team[VERIFIER].act(self.verifier_sees(task, history))
+            review = await team[VERIFIER].act(self.sees(VERIFIER, task, history))
             decision = verdict(review.text, (YES, NO))
             if decision is None:
                 team.invalid(review, "no verdict")
-                decision = YES if self.unparseable == "answer" else NO
-            if decision == YES:
+            if decision == YES or (decision is None and self.unparseable == "answer"):
                 break
-            action = await team[SEARCHER].act(self.searcher_sees(task, history))
-            query = tagged(action.text, "search")
-            if query is None:
+            action = await team[SEARCHER].act(self.sees(SEARCHER, task, history))
+            if (query := tagged(action.text, "search")) is None:
                 team.invalid(action, "no query")
-                continue
-            history.append(await self.search(task, team, SEARCHER, query))
-        return self.answer(team, await team[ANSWERER].act(self.answerer_sees(task, history)))
+            else:
+                history.append(await self.search(task, team, SEARCHER, query))
+        return self.answer(team, await team[ANSWERER].act(self.sees(ANSWERER, task, history)))
 
 
 class SearchAlone(_Search):
@@ -101,37 +99,21 @@ class SearchAlone(_Search):
         self.check_source(task)
         history: list[str] = []
         for _ in range(self.steps - 1):
-            action = await team[ANSWERER].act(alone_sees(task, history))
+            action = await team[ANSWERER].act(self.sees(ALONE, task, history))
             if (answer := tagged(action.text, "answer")) is not None:
                 return answer
-            query = tagged(action.text, "search")
-            if query is None:
+            if (query := tagged(action.text, "search")) is None:
                 team.invalid(action, "neither a query nor an answer")
-                continue
-            history.append(await self.search(task, team, ANSWERER, query))
-        return self.answer(team, await team[ANSWERER].act(self.answerer_sees(task, history)))
-
-
-def _sees(task: Task, history: list[str], how: str) -> str:
-    known = "\n".join(history) or "Nothing yet."
-    return f"Question: {task.prompt}\n\nSearches so far, and what they found:\n{known}\n\n{how}"
-
-
-def alone_sees(task: Task, history: list[str]) -> str:
-    """Question and searches; another search or the answer."""
-    how = (
-        "Think, and then do one of the two. If something is missing, write one query: <search>your query</search>. "
-        "Else give a short final answer: <answer>your answer</answer>."
-    )
-    return _sees(task, history, how)
+            else:
+                history.append(await self.search(task, team, ANSWERER, query))
+        return self.answer(team, await team[ANSWERER].act(self.sees(ANSWERER, task, history)))
 
 
 @quick
 def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `search-verdict`, -0.1 to 1: 1 if the verifier says yes where its observation has a right answer, or
     no where it has none, else 0; -0.1 without a verdict."""
-    decision = verdict(turn.action.text, (YES, NO))
-    if decision is None:
+    if (decision := verdict(turn.action.text, (YES, NO))) is None:
         return -0.1
     return float((decision == YES) == _contains(str(turn.observation), task))
 
@@ -140,8 +122,7 @@ def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
 def search_hit(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward `search-hit`, -0.1 to 1: 1 if this act's search found a text with a right answer, else 0; -0.1 for an
     act without a query."""
-    query = tagged(turn.action.text, "search")
-    if query is None:
+    if (query := tagged(turn.action.text, "search")) is None:
         return -0.1
     calls = [call for call in episode.journal.calls() if call.agent == turn.agent]
     results = [call.value or "" for call in calls if json.loads(call.arguments)[0] == query]

@@ -1,7 +1,5 @@
 """Public sets of questions: where they are, and which of their fields are question, answers and paragraphs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from marl_verl.tasks import Fields, LeftOut, PublicSet, Split, Task, task_id

@@ -1,7 +1,7 @@
 """Where a workflow searches, by its option `source`:
 
     paragraphs                              the paragraphs of the question
-    data/wiki.jsonl, data/wiki-index        a corpus file, or the folder of its index (`marl_verl_search.index`)
+    data/wiki.jsonl                         a corpus (see `marl_verl_search.index`)
     http://127.0.0.1:8000/retrieve          a retrieval server, in the protocol of Search-R1 and verl
     web:my_package.search:find              a function of yours, e.g. a client of a web search
 
@@ -9,13 +9,11 @@ A server gets {"queries": [text], "topk": n, "return_scores": true} and answers 
 "title\\ntext"}, "score": 0.9}, ...]]}. A function gets (query, most) and returns a list of texts; it may be async.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
-import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,8 @@ import httpx
 
 from marl_verl import Task, Workflow
 from marl_verl.errors import MarlError
-from marl_verl_search.index import contents, corpus, paragraphs_of
+from marl_verl.tasks import Fields
+from marl_verl_search.index import corpus, document, paragraphs_of
 
 PARAGRAPHS = "paragraphs"
 SECONDS, TRIES = 60.0, 3
@@ -41,7 +40,7 @@ class Searching(Workflow):
     def __post_init__(self) -> None:
         if self.source.startswith("web:"):
             function(self.source)
-        elif self.source != PARAGRAPHS and "://" not in self.source and not Path(self.source).expanduser().exists():
+        elif self.source != PARAGRAPHS and "://" not in self.source and not Path(self.source).expanduser().is_file():
             raise MarlError(f"no corpus '{self.source}' (or 'paragraphs', http://HOST/retrieve, web:module:function)")
 
     def check_source(self, task: Task) -> None:
@@ -60,8 +59,7 @@ class Searching(Workflow):
                 return await ask(self.source, query, most)
             if self.source.startswith("web:"):
                 texts = function(self.source)(query, most)
-                texts = await texts if inspect.isawaitable(texts) else texts
-                return list(texts)
+                return list(await texts if inspect.isawaitable(texts) else texts)
             if self.source == PARAGRAPHS:
                 return paragraphs_of(task).search(query, most)
             index = await asyncio.to_thread(corpus, Path(self.source).expanduser())
@@ -80,27 +78,18 @@ async def ask(url: str, query: str, most: int) -> list[str]:
                 answer = await client.post(url, json=body)
                 answer.raise_for_status()
                 (documents,) = answer.json()["result"]
-                return [_document(document) for document in documents[:most]]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+                return [document(Fields(found.get("document", found), "document")) for found in documents[:most]]
+        except (httpx.HTTPError, MarlError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
         await asyncio.sleep(0.5 * attempt)
     raise RuntimeError(f"the retrieval server {url} failed {TRIES} times. Is it running? Last: {why}")
 
 
-def _document(result: Mapping[str, Any]) -> str:
-    document = result.get("document", result)
-    url = f" ({document['url']})" if isinstance(document.get("url"), str) else ""
-    if isinstance(document.get("title"), str) and isinstance(document.get("text"), str):
-        return f"{document['title']}: {document['text']}{url}"
-    return contents(document["contents"]) + url
-
-
 @functools.cache
 def function(source: str) -> Callable[[str, int], Any]:
     """The function of "web:package.module:name". MarlError if it cannot be imported."""
-    module, _, name = source.removeprefix("web:").partition(":")
     try:
-        target: Callable[[str, int], Any] = getattr(importlib.import_module(module), name)
+        target: Callable[[str, int], Any] = pkgutil.resolve_name(source.removeprefix("web:"))
     except (ImportError, ValueError, AttributeError) as error:
         raise MarlError(f"source '{source}' cannot be imported: {error}") from error
     return target

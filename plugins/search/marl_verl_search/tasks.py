@@ -4,8 +4,6 @@ A task's `data` has `answers`, any of which is right (or `answer` and `aliases`)
 `title` and `text`, and `metric`, the name of the metric that its set is scored by.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 from marl_verl.errors import unknown

@@ -1,18 +1,14 @@
 """The routed team and the single agent that searches, and their role rewards."""
 
-from __future__ import annotations
-
 import asyncio
+import functools
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import httpx
 import pytest
 from marl_verl_search.look_up import LookUpTasks, TinySearchTeam
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
-from marl_verl_search.source import ask
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
@@ -109,34 +105,6 @@ def test_role_rewards_by_hand() -> None:
 # Where a workflow searches: a server in Search-R1's protocol, a function, a corpus; and their failures
 
 
-QUESTION = Task("q", "When?", {"answers": ["1912"]})
-POLICY = ScriptedPolicy({"verifier": "<verify>no</verify>", "searcher": "<search>town</search>", "answerer": "?"})
-
-
-class Handler(BaseHTTPRequestHandler):
-    seen: list[Any] = []
-
-    def do_POST(self) -> None:
-        self.seen.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-        self.send_response(500 if len(self.seen) == 1 else 200)  # it is asked again
-        self.end_headers()
-        self.wfile.write(json.dumps({"result": [DOCUMENTS]}).encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    Handler.seen = []
-    monkeypatch.setenv("no_proxy", "*")
-    found = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=found.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{found.server_port}/retrieve"
-    found.shutdown()
-    found.server_close()
-
-
 DOCUMENTS = [
     {"document": {"id": "0", "contents": '"Norrvik"\nA town.'}, "score": 0.9},
     {"document": {"title": "Sundby", "text": "A bridge."}, "score": 0.5},
@@ -144,11 +112,18 @@ DOCUMENTS = [
 ]
 
 
-def test_a_retrieval_server(server: str) -> None:
-    assert asyncio.run(ask(server, "town", 3)) == ["Norrvik: A town.", "Sundby: A bridge.", "No title"]
-    assert Handler.seen == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})] * 2
-    run = check_workflow(SearchTeam(source=server, steps=2, found=1), QUESTION, POLICY)
-    assert "<information>Norrvik: A town.</information>" in shown(run.turns[-1][0])
+def test_a_retrieval_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, asked = "http://a.org/retrieve", list[Any]()
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(500 if len(asked) == 1 else 200, json={"result": [DOCUMENTS]})  # it is asked again
+
+    client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(reply))
+    monkeypatch.setattr(httpx, "AsyncClient", client)
+    find = SearchTeam(source=server).finder(TASK)
+    assert asyncio.run(find("town", 3)) == ["Norrvik: A town.", "Sundby: A bridge.", "No title"]
+    assert asked == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})] * 2
 
 
 def test_look_up_for_tiny_models() -> None:

@@ -1,14 +1,11 @@
 """Public sets of questions, each on rows in its published columns."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_search import index
 from marl_verl_search.answers import gaia, normalised
 from marl_verl_search.index import Index, corpus
 from marl_verl_search.tasks import SearchTasks
@@ -161,23 +158,14 @@ def test_a_search_that_finds_nothing_is_an_error(texts: list[str], query: str, e
         Index(texts).search(query, 3)
 
 
-def test_a_corpus_is_indexed_once_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, folder = tmp_path / "wiki.jsonl", tmp_path / "index"
-    file.write_text(
-        '{"id": "0", "contents": "\\"Norrvik\\"\\nA town."}\n{"title": "Sundby", "text": "A bridge, 1887."}\n'
-    )
-    assert index.main([str(file), str(folder)]) == 0
-    for place in (file, folder):
-        assert corpus(place).search("town in norrvik", 2) == ["Norrvik: A town."]
-        assert corpus(place).search("1887 bridge", 1) == ["Sundby: A bridge, 1887."]
+def test_a_corpus(tmp_path: Path) -> None:
+    file = tmp_path / "wiki.jsonl"
+    norrvik, sundby = {"contents": '"Norrvik"\nA town.'}, {"title": "Sundby", "text": "A bridge, 1887.", "url": "s.org"}
+    file.write_text("\n".join(map(json.dumps, (norrvik, sundby))))
+    assert corpus(file).search("town in norrvik", 2) == ["Norrvik: A town."]
+    assert corpus(file).search("1887 bridge", 1) == ["Sundby: A bridge, 1887. (s.org)"]
     file.with_name("bad.jsonl").write_text('{"title": "x"}')
     file.with_name("empty.jsonl").write_text("")
-    for name, message in (
-        ("bad.jsonl", "row 1 has no field 'text'"),
-        ("empty.jsonl", "is empty"),
-        ("wiky.jsonl", "did you mean"),
-    ):
-        assert index.main([str(tmp_path / name), str(tmp_path / "other")]) == 2
-        assert message in capsys.readouterr().err
-    with pytest.raises(MarlError, match="is no index"):
-        corpus(tmp_path)
+    for name, message in (("bad", "row 1 has no field 'text'"), ("empty", "is empty"), ("wiky", "did you mean")):
+        with pytest.raises(MarlError, match=message):
+            corpus(tmp_path / f"{name}.jsonl")

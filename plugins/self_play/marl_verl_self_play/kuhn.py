@@ -4,8 +4,6 @@ Three cards J < Q < K, one for each player; both put in 1 chip. A history is the
 "b" (bet or call, 1 chip). It ends after pp, bp, bb, pbp or pbb; the higher card wins unless a player folded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 

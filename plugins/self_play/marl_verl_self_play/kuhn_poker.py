@@ -1,12 +1,9 @@
 """Kuhn Poker as a task set and a workflow of two agents, each of which sees its own card only."""
 
-from __future__ import annotations
-
 import random
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Any
 
 from marl_verl import Episode, Task, TaskSet, Turn, Workflow
@@ -16,6 +13,7 @@ from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, equil
 
 PLAYERS = ("first", "second")
 BETS = dict(zip(CARDS, (0.1, 0.2, 0.5), strict=True))  # in demonstrations, P(bet or call) with a card
+EQUILIBRIUM = equilibrium(1 / 6)  # information set -> P(bet or call)
 RULES = (
     "Kuhn Poker: the cards are J < Q < K, each player has one, and both have put in 1 chip. A bet or a call is 1 more "
     "chip. The higher card wins, unless a player folds."
@@ -142,15 +140,14 @@ def _told(history: str, seats: Sequence[str] = PLAYERS) -> str:
 
 INFORMATION_SET = {
     text: name
-    for player in range(len(PLAYERS))
+    for player in (0, 1)
     for brief in (False, True)
     for name, text in observations(player, brief=brief).items()
 }
 """Observation, brief or not -> information set."""
-EQUILIBRIUM = equilibrium(1 / 6)  # information set -> P(bet or call)
 
 
-def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: Random) -> str:
-    """A script for a fixed opponent: the move of the equilibrium with alpha = 1/6, drawn with its probabilities."""
+def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: random.Random) -> str:
+    """Script: the move of a player of the equilibrium with alpha = 1/6, drawn with its probabilities."""
     name = INFORMATION_SET[messages[-1]["content"]]
     return legal_moves(name[1:])[random.random() < EQUILIBRIUM[name]]

@@ -1,8 +1,6 @@
 """Debate with a judge: two debaters see a list of letters and claim different majorities; the judge, who sees only the
 letters that they quote, decides."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any, Literal

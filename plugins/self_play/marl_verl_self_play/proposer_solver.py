@@ -1,8 +1,6 @@
 """Proposer and solver: one agent writes problems, another solves them, and the share of solved attempts is the
 measured difficulty, by which the proposer is rewarded."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

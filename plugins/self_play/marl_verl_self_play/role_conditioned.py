@@ -1,7 +1,5 @@
 """Role-conditioned advantage estimation (RAE): a moving-average baseline for each role, kept between steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """Kuhn Poker: its exact solution, and what the two players see, do and are paid."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -101,21 +99,10 @@ def test_the_kit_accepts_the_task_set() -> None:
     assert sorted(deals[:6]) == sorted(deals[6:]) == sorted(DEALS)
 
 
-WORDS = ("bet", "check", "call", "fold", "<end>")
-
-
 def test_the_probability_of_a_move_is_that_of_all_texts_that_name_it() -> None:
-    """From "", the texts "bet", "check" and "fold" of 0.5, 0.3 and 0.2, each followed by "bet" with probability 0.1."""
-    chances = {True: (0.5, 0.3, 0.0, 0.2, 0.0), False: (0.1, 0.0, 0.0, 0.0, 0.9)}
-
-    def moves(history: str, most: int = 2) -> tuple[float, float]:
-        decode = lambda tokens: " ".join(WORDS[each] for each in tokens)  # noqa: E731
-        return move_probabilities(lambda tokens: chances[not tokens], decode, frozenset({4}), history, most)
-
-    # "bet", "bet bet", "fold bet"; illegal: "check bet", "fold"
-    assert moves("") == pytest.approx((0.5 + 0.2 * 0.1, 0.3 * 0.1 + 0.2 * 0.9))
-    assert moves("b") == pytest.approx((0.0, 0.8))  # "bet" and "check" are no answers to a bet
-    assert moves("", most=1) == pytest.approx((0.5, 0.2))
+    chances = {"bet": 0.4, "Bet!": 0.1, "check": 0.3, "fold": 0.15, "bet or check": 0.05}.items()
+    assert move_probabilities(chances, "") == pytest.approx((0.5, 0.2))
+    assert move_probabilities(chances, "b") == pytest.approx((0.0, 0.85))  # "bet" and "check" are no answers to a bet
 
 
 def test_a_player_sees_its_own_card_the_moves_and_the_legal_moves() -> None:

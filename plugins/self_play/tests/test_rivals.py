@@ -1,7 +1,5 @@
 """Agents with interests of their own: proposer and solver, debaters before a judge."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -152,13 +150,10 @@ def test_every_sampler_works_or_is_refused_for_sides(sampler: str, name: str) ->
         return
     workflow, task, tasks, sides = SCENES[name]
 
-    def says(act: Any, session: int, candidate: Any) -> str:
-        rng = random.Random(repr((act.key, act.observation, session, candidate)))
-        if act.agent == "proposer":
-            return "3 + 4" if rng.random() < 0.8 else "nothing"
-        return rng.choice("12345") if act.agent != "judge" else rng.choice("AB")
+    def digit(act: Any, session: int, candidate: Any) -> str:
+        return random.Random(repr((act.key, act.observation, session, candidate))).choice("12345")
 
-    policy = ScriptedPolicy(dict.fromkeys((*sides, *(["judge"] if "pro" in sides else [])), says))
+    policy = ScriptedPolicy({**dict.fromkeys(("solver", "pro", "con"), digit), "proposer": "3 + 4", "judge": "A"})
     check_sampler(made, workflow, task, policy, tasks=tasks, sides=sides)
 
 

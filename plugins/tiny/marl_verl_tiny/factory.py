@@ -5,8 +5,6 @@ The two tokenizers differ on purpose, so that tests find code that relies on one
 token, line breaks in the chat template are tokens, and encoding a decoded text may give other ids than sampled.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

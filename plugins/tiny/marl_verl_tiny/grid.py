@@ -1,7 +1,5 @@
 """A square grid with walls: cells named by letter and number, shortest walks, and legal walks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """Inventory: the holder sees a list of digits and sends a message; the asker sees an index and the message, and answers
 with one digit. A shorter task than Plan-Path, for tests."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Annotated, Any

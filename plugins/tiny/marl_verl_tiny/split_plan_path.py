@@ -5,8 +5,6 @@ and writes the cells to walk; a straight walk never suffices. The team succeeds 
 goal (without that rule, answers would grow until they cross it).
 """
 
-from __future__ import annotations
-
 import random
 from typing import Annotated, Any
 

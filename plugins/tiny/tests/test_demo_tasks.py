@@ -1,7 +1,5 @@
 """The bundled tasks: held-out sets, scoring, and that only both agents together can solve them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

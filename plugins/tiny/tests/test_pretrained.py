@@ -1,7 +1,5 @@
 """Pretrained models from Python packages: found, converted once, named in a recipe."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from pathlib import Path

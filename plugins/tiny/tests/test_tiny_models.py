@@ -1,7 +1,5 @@
 """Tiny models: made on the spot, deterministic, cached by content, and nothing left behind when they fail."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -172,5 +170,5 @@ def test_ctrl_c_leaves_no_process_and_no_half_written_model(tmp_path):
 def alive(cache: Path) -> list[int]:
     """The processes that make models for a cache folder: one, and a fork of it for each model."""
     listing = subprocess.run(["ps", "-axww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
-    workers = [line.split(maxsplit=1) for line in listing.splitlines() if f"--cache {cache}" in line]
+    workers = [line.split(maxsplit=1) for line in listing.splitlines() if f"marl_verl_tiny.model {cache}" in line]
     return [int(pid) for pid, _ in workers]

@@ -15,8 +15,6 @@ case; a transition word occurs wherever its letters do, also inside other words.
 Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Writing). The lists of words are ours.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ the first paragraph of an introduction, the other the second. Neither sees the o
 vocabulary and coherence are defined by the reward only (`levels`). Source: MAGRPO, arXiv 2508.04652.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The words that the style level counts: 12 kinds of transition words, and stop words. The choice of words is ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 TRANSITIONS: Mapping[str, tuple[str, ...]] = {

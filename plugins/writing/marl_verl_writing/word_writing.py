@@ -1,7 +1,5 @@
 """Word writing: the family's task and workflow for tiny models, which write a few words on a topic of three words."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

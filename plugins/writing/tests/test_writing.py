@@ -1,7 +1,5 @@
 """The writing tasks: every level of the reward, the gates between levels, and the workflow."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
