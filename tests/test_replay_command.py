@@ -197,7 +197,7 @@ def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     Path("other").mkdir()
     assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("replay", "other")
     assert "--step needs a run" in refused("replay", "f.jsonl", "--step", "3")
-    assert "no run or file is given: e.g. marl-verl replay runs/NAME, or" in refused("replay")
+    assert "the following arguments are required: RUN|FILE" in refused("replay")
 
 
 def tree() -> Episode:

@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from marl_verl.config.variants import variants_of
-from marl_verl.errors import check
+from marl_verl.errors import MarlError
 from marl_verl.files import read_bounded
 from marl_verl.run.terminal import show
 
@@ -36,19 +35,15 @@ def show_variants(recipe: Path) -> int:
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
     """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
-    parser.add_argument("file", nargs="?", metavar="RUN|FILE", help=f"a run directory, or {file}")
+    parser.add_argument("file", metavar="RUN|FILE", help=f"a run directory, or {file}")
     parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
 
 
-@check
-def check_file_arguments(options: argparse.Namespace, example: str) -> Iterator[str]:
-    """Set `options.folder` to the run, None for a file. MarlError without either, and for --step with a file."""
-    command, file = options.command, options.file
-    options.folder = Path(file) if file is not None and Path(file).is_dir() else None
-    if file is None:
-        yield f"no run or file is given: e.g. marl-verl {command} runs/NAME, or marl-verl {command} {example}"
+def set_folder(options: argparse.Namespace) -> None:
+    """Set `options.folder` to the run, None for a file. MarlError for --step with a file."""
+    options.folder = Path(options.file) if Path(options.file).is_dir() else None
     if options.folder is None and options.step is not None:
-        yield f"--step needs a run: marl-verl {command} runs/NAME --step {options.step}"
+        raise MarlError(f"--step needs a run: marl-verl {options.command} runs/NAME --step {options.step}")
 
 
 def file_content(options: argparse.Namespace) -> tuple[str, bytes]:

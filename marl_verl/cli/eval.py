@@ -9,7 +9,6 @@ from typing import Any
 from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
-from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import results
 from marl_verl.run.progress import Display, Output
 from marl_verl.run.terminal import show
@@ -39,10 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "confidence interval, and statistics of each agent. key=value changes how the team acts, e.g. "
         "marl.task.test_size=1000 or actor_rollout_ref.rollout.temperature=0.7."
     )
-    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory, or a recipe")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="config overrides that change how the team acts"
-    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory, or a recipe")
+    overrides = "config overrides that change how the team acts"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=overrides)
     add_variant_arguments(parser)
     add_plugin_argument(parser)
     add_backend_argument(parser)
@@ -65,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.run is None:
-        raise MarlError("no run is given: e.g. marl-verl eval runs/NAME")
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from marl_verl.api import Run, explain
-from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
+from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, file_content, set_folder
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
 from marl_verl.run.run_dir import RunDir, unpacked
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_file_arguments(options, "rows.json")
+    set_folder(options)
     if options.forest is not None:
         show(_forest(options))
         return 0

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
+from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, file_content, set_folder
 from marl_verl.episode import Episode
 from marl_verl.inspect import replay_text
 from marl_verl.inspect.episodes import EpisodeFile
@@ -70,7 +70,7 @@ def _shown(options: argparse.Namespace) -> str | None:
 
 def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     """(name, content) of the given file; of a run, that of the given episode's step, --step, or the latest."""
-    check_file_arguments(options, "journals/step_00012.jsonl")
+    set_folder(options)
     use_plugin_files(options.folder or run_of(options.file), options.plugin)
     if options.folder is None:
         return file_content(options)
