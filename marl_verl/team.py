@@ -244,7 +244,10 @@ def source_of(section: Mapping[str, Any], where: str) -> Named | None:
     keys = [key for key in names("model") if section.get(key) is not None]
     if len(keys) > 1:
         raise MarlError(f"both {where}.{keys[0]} and {where}.{keys[1]} are set: set one of them to null")
-    return Named(keys[0], dict(section[keys[0]])) if keys else None
+    for key in keys:
+        check_type(section[key], Mapping, f"{where}.{key}")
+        return Named(key, dict(section[key]))
+    return None
 
 
 def _policy(name: str, values: Any) -> PolicyConfig:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.verl_keys import settings_of
-from marl_verl.errors import MarlError, check, format_error, missing, shown
+from marl_verl.errors import MarlError, check, missing, shown, user_error
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import trained
@@ -113,13 +113,10 @@ def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
     settings = settings_of(OmegaConf.to_container(config), defaults_of(config))  # type: ignore[arg-type]
     looked_up = re.compile(r"algorithm\.rollout_correction\..*|.*loss(_agg)?_mode")
     tried = [f"{name}={shown(value)}" for key, name, value in settings if looked_up.fullmatch(key)]
-    try:
-        with warnings.catch_warnings():
+    if tried:
+        with user_error(f"verl refuses {' or '.join(tried)}", Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if tried:
-                _make(resolved)
-    except Exception as error:
-        raise MarlError(f"{' '.join(format_error(error).split())} (one of {', '.join(tried)})") from error
+            _make(resolved)
 
 
 def _make(resolved: DictConfig) -> None:
