@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
-    "lines of the core": (25_930, 18_000),
+    "lines of the core": (25_920, 18_000),
     "raises per 1,000 lines of the core": (14.3, 12),
     "lines of distributions": (19_970, 17_000),
     "lines of tests": (33_980, 32_000),
