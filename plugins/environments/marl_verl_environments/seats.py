@@ -16,6 +16,9 @@ from marl_verl.errors import MarlError, unknown
 from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, held_out, quick
 
+TEST = 4  # one seed in four is a seed of test tasks
+SEEDS = 1 << 31
+
 
 def required(module: str) -> Any:
     """Import a module of an optional package. MarlError with the pip command if it is not installed."""
@@ -26,24 +29,17 @@ def required(module: str) -> Any:
         raise MarlError(f'{module} cannot be imported ({error}): pip install "{which}"') from error
 
 
-TEST = 4  # one seed in four is a seed of test tasks
-SEEDS = 1 << 31
-
-
 class Game(Protocol):
     """A game in progress. It depends only on its arguments, the seed and the moves."""
 
     def to_move(self) -> Mapping[int, str]:
         """Seat -> observation of the players that move now, at the same time; empty when the game is over."""
-        ...
 
     def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
         """Make the moves of these seats. Returns seat -> reason for the moves that are illegal."""
-        ...
 
     def outcomes(self) -> list[float]:
         """One number per seat: of the finished game, or so far."""
-        ...
 
 
 class SeatedTasks(TaskSet):

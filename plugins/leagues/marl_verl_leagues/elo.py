@@ -36,16 +36,15 @@ class Ratings:
     advantage: Estimate | None
 
 
-def ratings(games: Mapping[tuple[str, str], tuple[float, int]], prior: float = PRIOR) -> Ratings:
+def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> Ratings:
     """Rate players from the results of their pairings.
 
     Args:
         games: (player of the row, of the column) -> (points of the row: its wins and half of the draws; games).
-        prior: drawn games that are added to each pairing.
 
     Raises:
-        ValueError: the ratings are not determined by the games: a player has won or lost all of them (without a prior),
-            or two players have neither played each other nor, directly or indirectly, the same opponents.
+        ValueError: the games do not determine the ratings: two players have neither played each other nor, directly or
+            indirectly, the same opponents.
     """
     rows, columns = dict.fromkeys(row for row, _ in games), dict.fromkeys(column for _, column in games)
     players, both_sides = list(rows | columns), rows.keys() == columns.keys()
@@ -55,7 +54,7 @@ def ratings(games: Mapping[tuple[str, str], tuple[float, int]], prior: float = P
         design[pairing, players.index(column)] -= 1
     design[:, -1] = both_sides
     points, count = np.array(list(games.values()), dtype=np.float64).T
-    values, errors = _maximum(design[:, 1:] if both_sides else design[:, 1:-1], points + prior / 2, count + prior)
+    values, errors = _maximum(design[:, 1:] if both_sides else design[:, 1:-1], points + PRIOR / 2, count + PRIOR)
     estimates = zip(values, values - WIDTH * errors, values + WIDTH * errors, strict=True)
     elo = [(0.0, 0.0, 0.0), *((float(a) * SCALE, float(b) * SCALE, float(c) * SCALE) for a, b, c in estimates)]
     return Ratings(dict(zip(players, elo, strict=False)), elo[-1] if both_sides else None)

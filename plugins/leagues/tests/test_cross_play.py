@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from marl_verl_leagues.cross_play import pair, pairing_result
 from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from marl_verl_leagues.matrix import matrix
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from marl_verl.backend.protocol import Done, Report, Rows
@@ -82,9 +83,8 @@ class _Trainer:
     """The parts of a trainer that a cross-play uses: the stronger policy wins by its step."""
 
     def __init__(self) -> None:
-        marl: dict[str, dict[str, Any]] = {"rollout": {"keep_episodes": 4}, "validation": {"options": {"episodes": 1}}}
-        spaces = {name: types.SimpleNamespace(**{k: _space(v) for k, v in own.items()}) for name, own in marl.items()}
-        self.config = types.SimpleNamespace(marl=types.SimpleNamespace(**spaces))
+        marl = {"rollout": {"keep_episodes": 4}, "validation": {"options": {"episodes": 1}}}
+        self.config = OmegaConf.create({"marl": marl})
         self.data, self.step = types.SimpleNamespace(held_out=["0", "1"]), 20
         self.rollouts, self.records = self, self
         self.seeds: list[int] = []
@@ -103,10 +103,6 @@ class _Trainer:
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
         return [Done([Report("u", "t", outcomes=[outcome]) for _ in tasks], Rows([], []), None)]
-
-
-def _space(value: Any) -> Any:
-    return types.SimpleNamespace(**value) if isinstance(value, dict) else value
 
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +129,8 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
 
 
 def test_two_players_differ_by_the_odds_of_their_games() -> None:
-    """a wins 3 of 4: P = 3/4, so 10^(-(R_b - R_a)/400) = 3. The information of n games is n p (1 - p) = 3/4."""
-    found = ratings({("a", "b"): (3, 4)}, prior=0)
+    """a wins 2.5 of 3; with a drawn game P = 3/4, so 10^(-(R_b - R_a)/400) = 3, and the information is n p (1 - p)."""
+    found = ratings({("a", "b"): (2.5, 3)})
     value, low, high = found.players["b"]
     assert value == pytest.approx(-400 * math.log10(3))
     assert (high - low) / 2 == pytest.approx(WIDTH * SCALE / math.sqrt(3 / 4))

@@ -60,7 +60,6 @@ class OneReasoner(Workflow):
     """One agent answers in one act, without a tool: the single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> Answers:
-        """Return its answer."""
         return [[REASONER, await _reasoned(team, f"{task.prompt}\n\n{BOXED}")]]
 
 

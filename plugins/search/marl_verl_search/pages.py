@@ -28,8 +28,8 @@ WEB = "web"
 SECONDS, MEGABYTES, REDIRECTS = 30.0, 2, 5
 PASSAGE = 1500
 """Characters of a passage."""
-LINKS = 10
-"""Links that a page is shown with."""
+LINKS, MOST_LINKS = 10, 3000
+"""Links that a page is shown with, and of how many the best are chosen."""
 TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xml")
 
 
@@ -63,7 +63,8 @@ async def read_page(source: str, url: str, words: str, most: int) -> str:
         raise ValueError(f"the page {url} has no text")
     shown = [*_best(passages, words, most)]
     if links:
-        shown.append("Links:\n" + "\n".join(_best([f"{label}: {target}" for label, target in links], words, LINKS)))
+        texts = [f"{label}: {target}" for label, target in links[:MOST_LINKS]]
+        shown.append("Links:\n" + "\n".join(_best(texts, words, LINKS)))
     return "\n\n".join([f"{url}:", *shown])
 
 

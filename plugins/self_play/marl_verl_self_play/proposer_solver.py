@@ -14,6 +14,8 @@ from marl_verl.episode import Action, Episode, Team, Turn
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, held_out, quick
 
+PROPOSER, SOLVER = "proposer", "solver"
+BRIEF = "propose"  # the first word of a brief observation of the proposer
 SIGNS = ("+", "-")
 HELD_OUT = 10  # one problem in ten
 TRIES = 10_000  # draws without a problem of the split after which there is none
@@ -51,10 +53,6 @@ def drawn(rng: random.Random, terms: int, largest: int, test: bool = False) -> l
         if reserved(parts) == test:
             return parts
     raise MarlError(f"proposed-arithmetic: no test problem of {terms} digits up to {largest}: set a larger 'largest'")
-
-
-PROPOSER, SOLVER = "proposer", "solver"
-BRIEF = "propose"  # the first word of a brief observation of the proposer
 
 
 class ProposedArithmetic(TaskSet):
