@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (25_920, 18_000),
     "raises per 1,000 lines of the core": (14.3, 12),
-    "lines of distributions": (19_970, 17_000),
-    "lines of tests": (33_980, 32_000),
+    "lines of distributions": (19_960, 17_000),
+    "lines of tests": (33_970, 32_000),
     "exported names": (110, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
