@@ -228,13 +228,13 @@ def test_a_rank_has_as_many_micro_batches_as_another_one(parts: int, exact: Any,
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_gets_trees(folder: Path) -> None:
+def test_flex_attention_gets_trees(verl_model: Path) -> None:
     """PyTorch has no backward pass of it on a CPU."""
     results, read = {}, {}
     flex = "+actor_rollout_ref.model.override_config.attn_implementation=flex_attention"
     with torch.compiler.set_stance("force_eager"):
         for settings in ((), (flex,)):
-            actor = Actor(folder, "ppo-clip", *settings, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=99")
+            actor = Actor(verl_model, "ppo-clip", *settings, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=99")
             assert actor.worker.masks()
             engine = actor.worker.actor.engine
             assert engine.flex == bool(settings)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_report import decide
-from marl_verl_report.seeds import quantile
+from marl_verl_report.seeds import estimate, quantile
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Act, Action, Turn
@@ -113,8 +113,9 @@ def test_two_equal_arms_are_seldom_called_different() -> None:
         arm, key = claim.arms[0].name, claim.measures[0].key
         values = [cell["metrics"][key] for cell in cells.stored(claim) if cell["arm"] == arm]
         for _ in range(200 if len(values) >= FEWEST else 0):
-            pairs = [[drawn.choice(values) for _ in range(claim.most)] for _ in range(2)]
-            wrong += decide.stops(*pairs, None)[1] is not None
+            gaps = [drawn.choice(values) - drawn.choice(values) for _ in range(claim.most)]
+            looks = decide.looks(claim.most)
+            wrong += any(decide.decided(estimate(gaps[:n], decide.level(len(looks)))) for n in looks)
             count += 1
     assert wrong <= 0.05 * count
 
