@@ -4,7 +4,7 @@
 prompts that vLLM found in its prefix cache.
 
     local           the embedded server, which computes equal prompts once
-    vllm            with its prefix cache (its default), and without
+    vllm            with its prefix cache, its default
     seeds           a seed for each request, as `marl.run.repeatable` sets them on vLLM, or none
 """
 
@@ -52,13 +52,11 @@ def local(folder: str) -> Callable[[Prompts, bool], int]:
     return run
 
 
-def vllm(folder: str, cache: bool) -> Callable[[Prompts, bool], int]:
+def vllm(folder: str) -> Callable[[Prompts, bool], int]:
     """A function that samples by vLLM and counts tokens that were in its cache."""
     from vllm import LLM, SamplingParams
 
-    engine = LLM(
-        folder, dtype="float32", enable_prefix_caching=cache, max_model_len=PROMPT + RESPONSE, enforce_eager=True
-    )
+    engine = LLM(folder, dtype="float32", max_model_len=PROMPT + RESPONSE, enforce_eager=True)
 
     def run(prompts: Prompts, seeds: bool) -> int:
         settings = [
@@ -100,12 +98,8 @@ def main() -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     folder = str(PRETRAINED["smollm2-135m"].fetch())
-    for name, run in (
-        ("local", lambda: local(folder)),
-        ("vllm", lambda: vllm(folder, True)),
-        ("vllm, no cache", lambda: vllm(folder, False)),
-    ):
-        for result in measured(run()):
+    for name, server in (("local", local), ("vllm", vllm)):
+        for result in measured(server(folder)):
             print(json.dumps({"server": name, **result}), flush=True)
 
 
