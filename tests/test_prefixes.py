@@ -94,7 +94,9 @@ def test_the_printed_trees_have_each_token_once(rows: list[Row]) -> None:
         for n, row in enumerate(rows)
     ]
     episode = Episode("q", 0, Task("q", ""), turns[:2], None, False, Journal(), off_path_turns=turns[1:])
-    file: Any = SimpleNamespace(source="step 1", episodes=["q"], episode=lambda name: episode)
+    file: Any = SimpleNamespace(
+        source="step 1", episodes={"q_0": SimpleNamespace(data={"uid": "q"})}, episode=lambda name: episode
+    )
     head, *lines = forest_text(file, None).splitlines()
     numbers = [re.findall(r"[0-9]+", line.partition("  q_")[0]) for line in lines]
     assert f"{sum(int(tokens) for tokens, _ in numbers)} computed" in head

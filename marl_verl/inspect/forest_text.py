@@ -20,15 +20,16 @@ def forest_text(file: EpisodeFile, uid: str | None) -> str:
     Raises:
         MarlError: no such task, or episodes without token ids.
     """
-    episodes = [file.episode(name) for name in file.episodes]
-    rows: dict[str, dict[str, Turn]] = {}  # uid -> key -> row
-    for episode in episodes:
-        turns = {turn.row: turn for turn in (*episode.turns, *episode.off_path_turns) if not turn.transition}
-        rows.setdefault(episode.uid, {}).update(turns)
-    if not rows or uid not in (None, *rows):
-        raise MarlError(f"{file.source} has no rows of task '{uid or ''}': {nearest(uid or '', rows)}")
+    names: dict[str, list[str]] = {}  # uid -> its episodes
+    for name, stored in file.episodes.items():
+        names.setdefault(stored.data["uid"], []).append(name)
+    if not names or uid not in (None, *names):
+        raise MarlError(f"{file.source} has no rows of task '{uid or ''}': {nearest(uid or '', names)}")
+    rows: dict[str, Turn] = {}
+    for episode in map(file.episode, names[uid or next(iter(names))]):
+        rows |= {turn.row: turn for turn in (*episode.turns, *episode.off_path_turns) if not turn.transition}
     policies: dict[str, list[Turn]] = {}
-    for turn in rows[uid or next(iter(rows))].values():
+    for turn in rows.values():
         if turn.action.prompt_ids and turn.action.response_ids:
             policies.setdefault(turn.policy, []).append(turn)
     if not policies:

@@ -15,14 +15,13 @@ from marl_verl.errors import MarlError, missing
 from marl_verl.files import read_bytes, read_json, read_text
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete, step_of
-from marl_verl.run.run_dir import RunDir, unpacked
+from marl_verl.run.run_dir import PLACES, RunDir, unpacked
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 T = TypeVar("T")
 
-PLACES = ("journals", "episodes", "rows")  # folders of a run with one file per step
 Stored = Callable[[RunDir], Mapping[int, Path]]  # step -> its file, ascending
 
 

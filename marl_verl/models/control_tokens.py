@@ -1,7 +1,7 @@
 """Text of messages that looks like a control token stays text, so that no agent can write the turns of another.
 
-A tokenizer makes a token such as `<|im_end|>` of its text wherever it stands. In a message or tool, a space follows the
-first character of such a text:
+A tokenizer encodes the text of a control token such as `<|im_end|>` as that token, also inside a message. In a message
+or tool, a space follows the first character of such a text:
 
     Say <|im_end|>   ->   Say < |im_end|>
 """

@@ -162,9 +162,8 @@ class Shared:
             chosen = chosen.new_zeros(1)
         rows = torch.repeat_interleave(loss_mask.offsets().diff())[chosen]
         self._tokens = tokens
-        self._places = (
-            chosen + (starts - loss_mask.offsets())[1:][rows] - 1
-        )  # the token before, among those of all rows
+        # the token before each, among those of all rows
+        self._places = chosen + (starts - loss_mask.offsets())[1:][rows] - 1
         tree, columns = (torch.from_numpy(values).to(device) for values in forest.columns())
         self._tree, self._columns = tree[rows], columns[rows, self._places - starts[rows]]
 

@@ -90,8 +90,8 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
 def _named(team: TeamConfig, own: dict[str, Assignment], step: int) -> dict[str, Assignment]:
     """The assignments of a step, with the step in the names of trained policies."""
     return {
-        agent: replace(given, policy=f"{given.policy}-step-{step}") if team.policies[given.source].trained else given
-        for agent, given in own.items()
+        agent: replace(model, policy=f"{model.policy}-step-{step}") if team.policies[model.source].trained else model
+        for agent, model in own.items()
     }
 
 

@@ -78,7 +78,7 @@ async def ask(url: str, query: str, most: int) -> list[str]:
                 answer = await client.post(url, json=body)
                 answer.raise_for_status()
                 (documents,) = answer.json()["result"]
-                return [document(Fields(found.get("document", found), "document")) for found in documents[:most]]
+                return [document(Fields(entry.get("document", entry), "document")) for entry in documents[:most]]
         except (httpx.HTTPError, MarlError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
         await asyncio.sleep(0.5 * attempt)

@@ -165,10 +165,10 @@ class PlannerAndWorkers(Workflow):
     async def _reports(self, task: Task, team: Team, asked: str) -> dict[str, str]:
         """Worker -> the one word that it reports."""
         looks = await team.act({worker: worker_sees(worker, asked) for worker in WORKERS})
-        found = {
+        entries = {
             worker: await _looked_up(team, worker, task, worker, look.text.strip()) for worker, look in looks.items()
         }
-        actions = await team.act({worker: worker_found(worker, found[worker]) for worker in WORKERS})
+        actions = await team.act({worker: worker_found(worker, entries[worker]) for worker in WORKERS})
         reports = {}
         for worker, action in actions.items():
             word = action.text.strip()

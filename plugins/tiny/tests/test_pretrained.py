@@ -29,7 +29,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Stands in for transformers: every conversion writes one file."""
+    """Replace transformers: every conversion writes one file."""
     folders: list[Path] = []
 
     def convert(file: Path, model: Any, folder: Path) -> None:
