@@ -13,8 +13,6 @@
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import re

@@ -4,8 +4,6 @@ A run directory may come from someone else. A link would lead its readers to oth
 device has no end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

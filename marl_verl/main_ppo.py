@@ -1,7 +1,5 @@
 """`python -m marl_verl.main_ppo key=value ...`: train with the overrides of a verl script, plus `marl.*` for a team."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

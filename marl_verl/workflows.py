@@ -1,7 +1,5 @@
 """The one-agent team for any task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from marl_verl.episode import Workflow

@@ -1,7 +1,5 @@
 """MkDocs hook of the documentation site: adds the generated pages, follows links out of docs/, renders equations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ indexes first, because an unreachable extra index costs minutes of retries; othe
 index.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

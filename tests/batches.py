@@ -1,7 +1,5 @@
 """For each algorithm, rows that it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A policy's client for tests, whose server gives prepared actions, and chat templates for it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A server that speaks as much of OpenAI's API as an endpoint needs, in a thread, with answers that a test gives."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 python -m tests.embedded_work NAME FOLDER    does the work NAME in this process, as `marl-verl train --local` would
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

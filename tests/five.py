@@ -4,8 +4,6 @@ The text that one policy gives goes into the observation of the next, whose toke
 depends on the digits, so that the policies get different numbers of rows, which divide by nothing.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions called in a fork of this process, which has imported torch and verl already."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable
 from typing import Any

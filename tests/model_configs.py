@@ -1,7 +1,5 @@
 """Sizes of the models that recipes name, as in their public config.json files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

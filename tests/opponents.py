@@ -1,7 +1,5 @@
 """What the agents of a run against snapshots of a policy said, and with which weights."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Workflows made of plain functions, and policies that answer them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """One of several ranks that update models together."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run directory as the trainer writes it, made without training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A trainer with scripted policies and rollout workers, for the asynchronous schedule."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

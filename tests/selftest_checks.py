@@ -1,7 +1,5 @@
 """Checks for `test_selftest.py` in place of those of `marl-verl selftest`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the servers of a run sampled, and how far a model's log-probs are from theirs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

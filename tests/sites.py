@@ -1,7 +1,5 @@
 """Distributions of a test's plugins, in a folder for the module path instead of the installed packages."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

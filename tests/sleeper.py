@@ -4,8 +4,6 @@ python -m tests.sleeper start FOLDER     is the command line: starts the trainer
 python -m tests.sleeper FOLDER           is the trainer: starts helpers, writes who is there, and waits
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

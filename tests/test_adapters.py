@@ -1,7 +1,5 @@
 """The training worker of several adapters on one model: each policy learns, is saved and loaded as in its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The row table and the generic advantage: properties, singletons, mixing, and user errors."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

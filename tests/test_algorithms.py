@@ -1,7 +1,5 @@
 """Every shipped algorithm: the properties it must have, each part against a slow reference, and how they differ."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from typing import Any

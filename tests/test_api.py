@@ -1,7 +1,5 @@
 """`from marl_verl import train, evaluate, explain, load_run`: the same checks and results as the commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The asynchronous schedule: no row is lost or used twice, bounds of staleness, errors, and a resume."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

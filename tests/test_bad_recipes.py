@@ -1,7 +1,5 @@
 """Recipe files that took minutes or ended in a traceback, and recipes with random mistakes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The messages are in `config_messages.txt`: `MARL_VERL_WRITE=1 pytest tests/test_bad_values.py` writes it anew.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,8 +1,6 @@
 """Bad workflows, tasks, observations and journals with every registered sampler: the error names workflow, task and
 effect, and concurrent sampling in the same event loop is unaffected."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from concurrent.futures import ThreadPoolExecutor

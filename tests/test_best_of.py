@@ -1,7 +1,5 @@
 """Best of n: the session with the highest public score is chosen, and the turns of the others are kept."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

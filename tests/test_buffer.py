@@ -1,7 +1,5 @@
 """Buffers and tasks under way: no row and no task is lost or used twice, for any order of events."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Chat templates: real ones, folded instructions, and what a template leaves out."""
 
-from __future__ import annotations
-
 import importlib.util
 import mmap
 import struct

@@ -1,7 +1,5 @@
 """`check_algorithm`: every shipped algorithm passes on random rows, and each violation is reported."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

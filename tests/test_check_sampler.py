@@ -1,7 +1,5 @@
 """`check_sampler`: every sampler passes on random workflows, and each broken promise is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable

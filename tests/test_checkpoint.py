@@ -1,7 +1,5 @@
 """Which checkpoints count, that a kill at any moment leaves the last one, and a full disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

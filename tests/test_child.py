@@ -1,7 +1,5 @@
 """Work in a child process: errors are raised, and nothing runs on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """No run resources remain, whichever process is killed. Without Ray; tests/e2e/test_kill.py uses it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

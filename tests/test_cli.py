@@ -1,7 +1,5 @@
 """The command line: every user error is one line on standard error with exit code 2, and nothing is written."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The connection to a running Ray cluster: its token, and what is wrong when there is no connection."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

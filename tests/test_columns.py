@@ -1,7 +1,5 @@
 """Computed columns, weights and advantages per token: from the turn to the row, the update and `explain`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

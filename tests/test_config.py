@@ -1,7 +1,5 @@
 """Recipes and overrides: the composed config, and the message for each user error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts of messages that look like a chat template's tokens stay text, wherever they enter a prompt."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

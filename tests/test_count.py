@@ -1,7 +1,5 @@
 """Parameters are counted from a model's files; against transformers and peft."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Credit: Shapley's axioms, leave-one-out, and credits from a table against a slow reference."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Critics: the critics of a run, the input of the team critic, and the rows of each critic."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

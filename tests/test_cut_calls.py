@@ -1,7 +1,5 @@
 """Tool calls that the token limit cuts off, answers without thinking under a reasoning parser, and nested JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

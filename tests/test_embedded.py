@@ -1,7 +1,5 @@
 """Work in this process: its output, its errors, Ctrl-C, and a debugger on a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """External endpoints: requests to a real server, conversion of its responses, and error messages."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import traceback

@@ -1,7 +1,5 @@
 """The replay engine: acts, calls and draws in any order, and replays."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The replay engine: workflows that break its rules, acts that are given up, and runs that are dropped."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

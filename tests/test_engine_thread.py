@@ -1,7 +1,5 @@
 """vLLM's engine in a thread of its server (a CPU): the part of a process that vLLM uses."""
 
-from __future__ import annotations
-
 import inspect
 import queue
 from multiprocessing import connection

@@ -1,7 +1,5 @@
 """`marl-verl eval` on the command line: error messages, and the files that a run keeps of an evaluation."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

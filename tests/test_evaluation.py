@@ -1,7 +1,5 @@
 """pass@k, intervals, counts of agents, and the weights of each agent."""
 
-from __future__ import annotations
-
 import itertools
 import types
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`marl-verl explain`: every golden file, the output, stored steps of a run, and user errors."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exports of policies that verl has saved: its own worker, FSDP2 on gloo, one rank, in this process."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which run may continue from a checkpoint: the settings, and the plugins."""
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Teams of frameworks are replayable workflows: recipes/frameworks, and the page about them."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """A full disk: the run ends with its reason, although its log cannot be written, and can be continued."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

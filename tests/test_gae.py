@@ -1,7 +1,5 @@
 """Generalised advantage estimation: against a plain loop, lam 0 and 1, the order of turns, and its derivation."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gates: no request is in flight while weights change."""
 
-from __future__ import annotations
-
 import asyncio
 
 from marl_verl.backend.rollout.context import Gate

@@ -1,7 +1,5 @@
 """Run directories of others: links, files that block or never end, and damaged ones. No command follows or hangs."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

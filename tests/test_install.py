@@ -1,7 +1,5 @@
 """The decisions of scripts/install.py, with the answers of pip, uv and Python faked: nothing is installed here."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

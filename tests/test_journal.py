@@ -1,7 +1,5 @@
 """The journal: cheap copies, lookups, and the JSON round trip."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """The testing kit for plugin authors: checks must not pass vacuously. Each breaks in one way what a check looks at."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import threading

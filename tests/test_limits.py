@@ -1,7 +1,5 @@
 """Limits of one episode: errors that end it, and no effect on other runs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

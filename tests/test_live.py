@@ -1,7 +1,5 @@
 """What a command shows of a run: a live view on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterable

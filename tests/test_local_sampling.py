@@ -1,7 +1,5 @@
 """Tokens and ends of the local backend's completions are those of the installed vLLM, on the same logits and ids."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from types import SimpleNamespace

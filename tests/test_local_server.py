@@ -1,7 +1,5 @@
 """The sampler of the local backend: equal to a forward of the whole sequence per token, whatever shares its batch."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence

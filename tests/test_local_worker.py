@@ -1,7 +1,5 @@
 """The local backend's training workers: the updates and checkpoint files of verl's FSDP2 workers, in one process."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lock of a run directory: one process at a time, and it ends with the last process that holds it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What a loss makes of a config, and the sentence for everything that does not go with it. Imports no verl."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Each loss through verl's real actor update, against its equation written here in plain autograd, in float64."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

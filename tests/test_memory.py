@@ -1,7 +1,5 @@
 """The estimate of a run's memory, against cases computed by hand; the sizes are those of public models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

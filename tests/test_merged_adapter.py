@@ -1,7 +1,5 @@
 """An adapter that verl merges for the servers: they receive base + (alpha / r) B A, and training goes on unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Messages in the chat format, tools of an act, and the parsers of what a model samples."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings on a CPU that follow from a policy's model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

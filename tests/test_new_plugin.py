@@ -1,7 +1,5 @@
 """`marl-verl new-plugin`: the written package works unchanged, and a failure leaves no files."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

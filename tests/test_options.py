@@ -1,7 +1,5 @@
 """Options of a class: types, ranges and nested options, checked when config is read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

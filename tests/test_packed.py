@@ -1,7 +1,5 @@
 """Rows packed into one sequence, as verl's engine gives them to a model: each row is computed as if it were alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What README, docs, tutorials and notebooks show runs: Python, parts of recipes, rows, and commands."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

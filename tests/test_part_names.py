@@ -1,7 +1,5 @@
 """Parts of an algorithm in config: short names, paths, nested options."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import dataclass

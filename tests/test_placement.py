@@ -1,7 +1,5 @@
 """Which policies go where, and the arithmetic when they do not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The CPU platform, and its workarounds."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

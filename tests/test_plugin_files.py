@@ -1,7 +1,5 @@
 """A plugin in one file: loaded from its contents in every process, copied into the run, and compared on resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Plugins: discovery of real distributions, and every mistake a plugin author makes."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json

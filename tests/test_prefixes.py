@@ -1,7 +1,5 @@
 """Rows that share what they begin with: the forest, the parts of a batch, and the gradient of separate rows."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

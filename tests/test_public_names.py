@@ -1,7 +1,5 @@
 """The plugins use only public names of marl-verl: those in `__all__` of a public module."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Public data sets: local files in a set's own columns, the hub, and errors with file, row and field."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

@@ -1,7 +1,5 @@
 """Several ranks of a policy: its training workers get one call at a time, and begin from the run's seed."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading

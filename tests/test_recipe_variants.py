@@ -4,8 +4,6 @@ Recipes for GPUs are checked with the settings for GPUs, and data sets with a fe
 its tasks are made, once for all its variants (conftest.py).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What a run would refuse of its clients is refused by the testing kit and by a dry run."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

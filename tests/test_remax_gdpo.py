@@ -1,7 +1,5 @@
 """ReMax and GDPO: a greedy episode as baseline, and reward components that are normalised one by one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`marl-verl replay`: output for episodes and trees, and user errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """docs/results.md is what its generator makes of the stored cells, and the statistics on it are right."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

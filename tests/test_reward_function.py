@@ -1,7 +1,5 @@
 """A user's function scores the answers: `marl.task.reward`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

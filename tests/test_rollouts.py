@@ -1,7 +1,5 @@
 """From a finished run to rows: rewards, where the team reward counts, invalid actions, and metrics of each agent."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Stores of rows: both keep the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import resources
 from itertools import count

@@ -1,7 +1,5 @@
 """Turns as rows: tensors for those that a policy learns from, a tag for every one, and how they reach the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Run.run_until_blocked`: when a run is blocked, independent of the arrival order of actions."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

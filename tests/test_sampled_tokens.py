@@ -1,7 +1,5 @@
 """Prompts begin with the sampled tokens; ends of actions: stop tokens and stop strings."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from pathlib import Path

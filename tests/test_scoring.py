@@ -1,7 +1,5 @@
 """Scores and role rewards of users: a limit ends them whatever they do, and others go on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Scripted policies: a plugin's function acts in place of a model."""
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Policies with `base: shared`: which settings must agree, their devices, and the adapter of each request."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.metadata
 from types import SimpleNamespace

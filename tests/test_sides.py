@@ -1,7 +1,5 @@
 """Sides: a score for each, what every sampler, credit and return does with them, and how they are shown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import zlib

@@ -1,7 +1,5 @@
 """The documentation site: it builds without a warning, a newcomer finds the way, and its generated pages are true."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -1,7 +1,5 @@
 """Stored episodes: deterministic files with all data that a replay needs."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Synthetic rows: those of the run's own sampler, on which an algorithm is tried before work starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

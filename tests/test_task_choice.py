@@ -1,7 +1,5 @@
 """The filter of groups, refills and the curriculum: which tasks a step samples, and which rows it trains on."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

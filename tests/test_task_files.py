@@ -1,7 +1,5 @@
 """Task files: round trip, and errors that name the row of a malformed file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

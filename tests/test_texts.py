@@ -1,7 +1,5 @@
 """Tags, verdicts and clipping of agents' texts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Trackers: settings are checked before a run starts, and verl's `Tracking` writes into its run directory, offline."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

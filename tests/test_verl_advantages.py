@@ -1,7 +1,5 @@
 """The advantages of a script with `algorithm.adv_estimator` are those of stock verl."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

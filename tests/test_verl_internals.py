@@ -1,7 +1,5 @@
 """All internals of verl, vLLM and Ray that marl-verl uses: a change there fails a test by name."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """Task set `verl` and workflow `single`: rows of verl's preprocessing scripts, their errors, and verl's own scores."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import importlib.util

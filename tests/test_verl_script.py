@@ -1,7 +1,5 @@
 """`python -m marl_verl.main_ppo`: the overrides of verl's example scripts, the estimators, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

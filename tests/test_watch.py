@@ -1,7 +1,5 @@
 """Crash detection, with real Ray actors that are killed while they work."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

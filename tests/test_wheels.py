@@ -3,8 +3,6 @@
 The heavy packages are not installed twice: the fresh environment sees those of this one, all but marl-verl's own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

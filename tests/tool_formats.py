@@ -1,7 +1,5 @@
 """Tool calls in the formats of vLLM's parsers, as (before, call, between two calls, after)."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -5,8 +5,6 @@
 makes (weights before - weights after) the gradient.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 from collections.abc import Iterator, Sequence

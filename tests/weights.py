@@ -1,7 +1,5 @@
 """How far the weights of a policy moved in a run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All policies of a run: their runtimes, which start, update and sync weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The runtime of a policy; this base is for an external endpoint or a script, which starts and syncs nothing."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The backend of a run (`marl.run.backend`): which one it uses, and what `local`, one process, cannot do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

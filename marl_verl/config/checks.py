@@ -1,7 +1,5 @@
 """Checks of a run before it starts: each function raises MarlError where a check fails. They write no files."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

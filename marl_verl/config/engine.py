@@ -1,7 +1,5 @@
 """Checks of training settings that verl accepts, and that fail long after the start or give wrong numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Also whether flash-attn can be used, and the names and replica ranks of a policy
 where verl's are unique per job only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

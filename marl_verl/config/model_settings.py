@@ -5,8 +5,6 @@ On a CPU with instructions for bfloat16, a model of 135M parameters trains 1.6 t
 weights, gradients and optimiser stay float32. Small models stay in float32: they gain nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from math import ceil, prod

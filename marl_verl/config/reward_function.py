@@ -8,8 +8,6 @@ setting becomes the task set `function-scored`, which wraps the recipe's own one
 directory with its plugin files.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ either as a weight min(pi_old / pi_rollout, c), truncated importance sampling wi
 the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, TypeVar
 

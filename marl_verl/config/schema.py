@@ -4,8 +4,6 @@ The defaults of a recipe, the checks of its values and the page docs/config.md a
 policies and their sections are in `marl_verl.team`, options of registered parts in the parts themselves.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ verl accepts other values than those of `PASSED`, and trains wrongly, hangs or f
 are checked by verl, vLLM, Ray and torch themselves.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

@@ -5,8 +5,6 @@ team passes on stay as they are. All others are refused together. Without a team
 workflow `single`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Run a workflow's calls without blocking other runs, and record their results."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import dataclasses

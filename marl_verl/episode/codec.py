@@ -5,8 +5,6 @@ stored, and a long observation as what it adds to an earlier one (`Deltas`). Enc
 are not stored. The standard library's `json` is used, since it keeps NaN and unpaired surrogates.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -7,8 +7,6 @@ share of the tokens of the action that it is from, by characters other than whit
 without a letter or digit, do not count. Words that a workflow takes out of a line are not seen: it is a lower bound.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from marl_verl.episode.journal import Episode

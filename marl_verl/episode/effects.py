@@ -1,7 +1,5 @@
 """The effects of a workflow: acts, calls and random numbers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

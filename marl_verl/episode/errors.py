@@ -1,7 +1,5 @@
 """Errors that end an episode, and its limits."""
 
-from __future__ import annotations
-
 import traceback
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -7,8 +7,6 @@ and whose conversation it continues. So the names follow from the structure of t
 and not from the order in which actions arrive.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import re

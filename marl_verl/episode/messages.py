@@ -8,8 +8,6 @@
 The content is always a text: text parts are joined by line breaks, as vLLM does, and a missing content is "".
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Run a checked evaluation, store its result in the run directory, and print it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

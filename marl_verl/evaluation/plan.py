@@ -1,7 +1,5 @@
 """Check an evaluation (`marl-verl eval`) before any process is started or file is written."""
 
-from __future__ import annotations
-
 import copy
 import re
 import uuid

@@ -10,7 +10,7 @@ import msgspec
 
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, nearest, user_error
 from marl_verl.tasks.task import Split, Task
 from marl_verl.team import Named
 
@@ -113,10 +113,8 @@ class EpisodeFile:
             if known and not hint.startswith("did"):  # `nearest` lists all of them if none is near
                 hint = f"its {len(known)} ids are like '{known[0]}'"
             raise MarlError(f"{self.source} has no episode '{name}': {hint}")
-        try:
+        with user_error(f"{stored.where}: episode '{name}'"):
             return decode_episode(stored.data)
-        except MarlError as error:
-            raise MarlError(f"{stored.where}: episode '{name}': {error}") from error
 
     def _add(self, line: bytes, where: str) -> None:
         try:

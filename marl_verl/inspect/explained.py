@@ -12,7 +12,7 @@ import numpy as np
 from marl_verl import plugins
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.episode.codec import decode
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, nearest, user_error
 from marl_verl.inspect.episodes import holds_episodes
 from marl_verl.inspect.explain import Document, Explanation, Record, derive
 from marl_verl.inspect.run_files import about
@@ -51,10 +51,8 @@ class ExplainedRows(list[Record]):
         content = unpacked(content, source)
         if holds_episodes(content):
             raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
-        try:
+        with user_error(f"{source} is not JSON", ValueError, RecursionError):
             document = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise MarlError(f"{source} is not JSON: {error}") from error
         return cls(document, source, stored)
 
     @property

@@ -1,7 +1,5 @@
 """The output of `marl-verl explain RUN --forest`: what the rows of a task share (docs/shared_prefixes.md)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

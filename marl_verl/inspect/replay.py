@@ -1,7 +1,5 @@
 """Replay a stored episode: without model requests or calls, each act gets its recorded action; the answer is scored."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Collection

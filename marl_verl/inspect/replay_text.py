@@ -1,7 +1,5 @@
 """The output of `marl-verl replay`: a list of episodes, or one episode as a conversation with its rewards."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """The summary at the end of a run: success before and after, the learning curve, and suggested commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Text formatting: tables, counts and values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

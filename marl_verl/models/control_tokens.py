@@ -6,8 +6,6 @@ or tool, a space follows the first character of such a text:
     Say <|im_end|>   ->   Say < |im_end|>
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A model's config and sizes, also of a LoRA adapter, from the headers of its files."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -13,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import user_error
 from marl_verl.models.sources import ModelToMake
 
 # Layers that "all-linear" excludes, as in peft: embeddings, which are not linear layers, and the output layer.
@@ -64,12 +62,9 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
     tensors: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="numpy") as file:
-                names = file.keys()
-                tensors.update({name: tuple(file.get_slice(name).get_shape()) for name in names})
-        except SafetensorError as error:
-            raise MarlError(f"the weights in '{path}' cannot be read: {error}") from error
+        cannot = user_error(f"the weights in '{path}' cannot be read", SafetensorError)
+        with cannot, safe_open(path, framework="numpy") as file:
+            tensors.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
     return tensors
 
 

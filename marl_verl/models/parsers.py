@@ -4,8 +4,6 @@ Which parser fits is a property of the model: it is found in its chat template, 
 Importing vLLM takes seconds, so it is imported by the first request with tools or a response format.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

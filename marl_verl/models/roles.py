@@ -1,7 +1,5 @@
 """Messages that a chat template leaves out are refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

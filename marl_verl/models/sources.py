@@ -4,8 +4,6 @@ A `model` is named by a key of a policy's section, `marl.policies.NAME.KEY: {opt
 `model: {path: NAME}`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Details of registered parts for `marl-verl plugins NAME`: origin, docstring, and options with types and defaults."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Work in a forked child: the plan of a run, while this process imports verl."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ Standard output is the terminal's, for prints and prompts of users' code. Standa
 log, as those of the processes of a run on Ray do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import logging

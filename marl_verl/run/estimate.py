@@ -19,8 +19,6 @@ with verl's functions. Servers sleep meanwhile, or have their `gpu_memory_utiliz
 does not know, and is rather too small. No weights are loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

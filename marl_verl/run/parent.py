@@ -1,7 +1,5 @@
 """The trainer's process and the command line that started it: the trainer ends when the command line has ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

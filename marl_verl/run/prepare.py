@@ -1,7 +1,5 @@
 """Check a run's recipe, parts and tasks before any process starts, and make its run directory."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """A rehearsal of the workflow without a model, and the tasks that are too long for a policy."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from collections.abc import Awaitable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The run directory: its files, the lock, and what it says about machine and packages."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import importlib.metadata

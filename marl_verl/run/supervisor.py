@@ -1,7 +1,5 @@
 """Starts the trainer as a process, shows its events, logs its output, and cleans up after it."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

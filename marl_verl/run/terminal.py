@@ -1,7 +1,5 @@
 """Output of commands to the terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -3,8 +3,6 @@
 Uses verl internals: the names, environment variables and adapters of `verl.utils.tracking.Tracking`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import uuid

@@ -1,8 +1,6 @@
 """Task sets, which score the team's answer; and random generation of different tasks, each of which belongs to one
 split for every seed."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from abc import abstractmethod

@@ -9,8 +9,6 @@ Several held-out sets, `test: [aime24, aime25]`, are reported one by one and tog
 as `data["set"]` (`SET`), which tasks of a file may have, too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import warnings

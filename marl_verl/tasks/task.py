@@ -1,7 +1,5 @@
 """A task, the splits of a task set, and statistics of episodes whose sides compete."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Read and write task files: JSON lines, a JSON list or parquet with `id`, `prompt` and `data`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections import defaultdict
@@ -9,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, missing, nearest
+from marl_verl.errors import MarlError, missing, nearest, user_error
 from marl_verl.tasks.task import SET, Task
 
 
@@ -17,10 +15,8 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     """Write one JSON line per task. MarlError, and no file, if a task's data is not JSON-serialisable."""
     lines = []
     for task in tasks:
-        try:
+        with user_error(f"the data of task '{task.id}' cannot be written as JSON", TypeError, ValueError):
             lines.append(json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) + "\n")
-        except (TypeError, ValueError) as error:
-            raise MarlError(f"the data of task '{task.id}' cannot be written as JSON: {error}") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
 

@@ -7,8 +7,6 @@ Uses verl internals: `default_compute_score`, and the data sources that it knows
 model in the rollout worker; these are refused.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import random

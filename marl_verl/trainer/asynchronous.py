@@ -14,8 +14,6 @@ Source: MARS2's asynchronous training (arXiv 2602.07848, authors' code), which d
 neither bounds nor reports staleness.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping

@@ -12,8 +12,6 @@
 What plays, stores and computes is the backend (`backend/protocol.py`): Ray and vLLM, or this process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Metrics of a training step, of the team and of each agent; and validation on held-out tasks, greedily and sampled."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -6,8 +6,6 @@ The paper's claim is that spikes of the gradient norm disappear: `max/median` is
 is the effect that one mean and std for all agents would have, `A^2` the second moment of the actual advantages.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -6,8 +6,6 @@ An argument is a run, whose newest evaluation is shown, or a JSON file that `mar
 is Markdown.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

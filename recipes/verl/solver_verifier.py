@@ -1,7 +1,5 @@
 """The team of gsm8k.sh: a solver drafts, a verifier checks the draft and writes the solution that is scored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from marl_verl import Task, Workflow, hookimpl

@@ -1,7 +1,5 @@
 """The reference of the Python API: a page per public module, which mkdocstrings fills from the docstrings."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from pathlib import Path

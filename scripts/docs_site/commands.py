@@ -1,7 +1,5 @@
 """The reference of the command line, from its parsers."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from typing import Any

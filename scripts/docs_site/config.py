@@ -1,7 +1,5 @@
 """The reference of configuration keys: meaning, default and allowed values, from the schema and its comments."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """All error messages of marl-verl from A to Z, read from its source."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Links of docs/*.md to files outside docs/: to a page of the site where there is one, else to the repository."""
 
-from __future__ import annotations
-
 import functools
 import posixpath
 import re

@@ -3,8 +3,6 @@
 A block of language `math` is a displayed equation; $`x`$ is one in a line.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -6,8 +6,6 @@ in one process, and the median of the rounds is reported; memory is the peak of 
 table itself. Takes about two minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import pickle
 import statistics

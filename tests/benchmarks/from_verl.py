@@ -5,8 +5,6 @@ machine without a GPU needs. Prints the share of right answers in training for e
 with its interval. Runs that are in FOLDER already are not repeated; `--limit 1` ends after one run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -9,8 +9,6 @@
 Backends take turns. The seconds of the first step begin at the command.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -1,7 +1,5 @@
 """Run a command and watch its process tree: seconds and peak memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """The benchmarks' plugin: a one-agent team on the inventory task, which stock verl is given in `stock.py`, and sums."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -8,8 +8,6 @@ prompts that vLLM found in its prefix cache.
     seeds           a seed for each request, as `marl.run.repeatable` sets them on vLLM, or none
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

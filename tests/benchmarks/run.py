@@ -8,8 +8,6 @@ For each: seconds a step (median after the first two), seconds from command to t
 memory of the whole process tree. Takes a quarter of an hour on two cores; run nothing else meanwhile.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """`python -m tests.benchmarks.sampling`: processor microseconds of one act without a model, the best and the median."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

@@ -5,8 +5,6 @@
 Commands take turns, so that a busy moment of the machine meets all of them. Aim: each of ours under a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -3,8 +3,6 @@
 It runs on marl-verl's CPU platform, without which it has no CPU to run on, and uses nothing else of marl-verl.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

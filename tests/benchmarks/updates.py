@@ -8,8 +8,6 @@ TransferQueue and servers do not take part.
     conversation    6 turns, in which the agent and those who talk to it say about equally much
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

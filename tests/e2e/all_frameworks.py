@@ -1,7 +1,5 @@
 """A plugin file: the teams of all frameworks in one run, each on its own tasks."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

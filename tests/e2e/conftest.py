@@ -1,7 +1,5 @@
 """Real runs of the real stack, shared by the tests that look at them: a start of Ray and vLLM costs a minute."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -9,8 +9,6 @@ step it is noted what training workers were given to learn from. Everything goes
 waits to be killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

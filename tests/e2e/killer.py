@@ -8,8 +8,6 @@ A path as victim: nothing is killed. The file is made when the phase has begun i
 some seconds more. It may also be one of `CALLS`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,8 +1,6 @@
 """The inventory team as programs of their own: each asks its URL once, and prints what it is told. Both rewards come
 back with the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any

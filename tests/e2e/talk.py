@@ -1,7 +1,5 @@
 """A team whose agents keep their conversations, so that each prompt repeats what came before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from marl_verl_tiny.inventory import NOTHING, asker_sees, holder_sees

@@ -4,8 +4,6 @@ The run is that of MARS2's CPU recipe, shortened: a Qwen3 and a Llama, one tree 
 own nodes, buffer and loss.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

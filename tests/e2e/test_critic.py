@@ -1,7 +1,5 @@
 """MAPPO on the real stack, in the run of the topology tests."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -4,8 +4,6 @@ The actions in the journal of step 4 were sampled by the servers with the weight
 the log-probs that they were sampled with.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a request of a framework may ask of vLLM's servers. MARL_VERL_LONG=1; `tests/local/` has the frameworks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

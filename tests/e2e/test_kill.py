@@ -4,8 +4,6 @@ A chain is a copy of a run up to step 2, which is killed in step 3 and continued
 another victim. Four chains (MARL_VERL_LONG=1) take a quarter of an hour. `test_whole.py` has a run killed once.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

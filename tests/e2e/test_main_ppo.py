@@ -1,8 +1,6 @@
 """A verl script trains with `python -m marl_verl.main_ppo`: rows, scores and steps. The benchmark compares it with
 stock verl."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """Opponents on the real stack: servers have exactly the snapshots, and a run that is killed while it loads or writes
 one and then continued is the run that would have happened."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 The actions of step 2 were sampled by both servers with the weights of checkpoint 1, which both ranks have saved.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """One check of `marl-verl selftest` on the real stack; all of them with MARL_VERL_LONG=1."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

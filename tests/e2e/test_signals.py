@@ -4,8 +4,6 @@ One run is stopped in one phase after the other, and resumed each time; in the e
 (sync), or has learnt from every row once (async). MARL_VERL_LONG=1, 18 and 10 starts (15 and 10 minutes).
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,8 +1,6 @@
 """Every kind of policy in one team: shared by two agents, LoRA, another family with another tokenizer, frozen; two of
 them colocated. Updates reach the policy that they are for and no other; rows and tokens are those that were sampled."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

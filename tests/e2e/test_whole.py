@@ -2,8 +2,6 @@
 trainer is killed in step 3 on Ray and vLLM; one process continues the run. The team learns, and its run directory
 tells how, when the user's own files are gone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny models are made in this process: another one would first import torch and transformers."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

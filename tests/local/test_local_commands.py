@@ -1,7 +1,5 @@
 """The commands that read a run directory, on one that was trained in this process."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

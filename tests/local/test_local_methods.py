@@ -1,7 +1,5 @@
 """Every algorithm, sampler and credit trains, and every family of tasks: a step in this process."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

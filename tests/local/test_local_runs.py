@@ -1,7 +1,5 @@
 """Runs that are stopped and continued, opponents, evaluations and a whole run by the Python API, in this process."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Teams of every kind of policy and agent, in this process: what is learnt from are the tokens that were sampled."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Training in this process, in seconds: few tasks, and models that have learnt little."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from pathlib import Path

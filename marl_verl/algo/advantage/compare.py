@@ -3,8 +3,6 @@
 In this module `value` [S] are the returns of samples, `group` [S] ids 0..G-1 without gaps.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Advantage estimators. `Advantage` composes returns, overlong penalty, groups, baseline and scale."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

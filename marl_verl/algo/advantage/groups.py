@@ -1,7 +1,5 @@
 """Groups and samples of a table's rows: which rows are compared, and which count as one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Returns: the (discounted) sum of rewards from a turn on."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal

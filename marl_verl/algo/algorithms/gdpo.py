@@ -1,7 +1,5 @@
 """GDPO: normalises each reward component by itself, then their sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """GiGPO: compares whole episodes, and steps that started from the same observation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import user_error
 
 LossFunction = Callable[..., tuple[Any, Mapping[str, Any]]]
 """(log-probs, advantages and mask, [rows, tokens] each, ...) -> (scalar loss, metrics): verl's policy losses."""
@@ -53,11 +53,9 @@ class Loss:
     @classmethod
     def of(cls, function: LossFunction, name: str, settings: Mapping[str, Any]) -> Loss:
         """The loss of a function, registered as `name` with these settings. MarlError: it lacks a parameter."""
-        try:
+        wanted = f"({', '.join(PARAMETERS)}), which verl passes by name"
+        with user_error(f"loss '{name}' must be a function of {wanted}", TypeError, ValueError):
             inspect.signature(function).bind(**dict.fromkeys(PARAMETERS))
-        except (TypeError, ValueError) as error:
-            wanted = f"({', '.join(PARAMETERS)}), which verl passes by name"
-            raise MarlError(f"loss '{name}' must be a function of {wanted}: {error}") from error
         actor = dict(settings.get("actor") or {})
         actor["policy_loss"] = {**actor.get("policy_loss", {}), "loss_mode": OWN + name}
         return cls(actor, settings.get("correction") or {}, bool(settings.get("one_update")), function)

@@ -4,8 +4,6 @@ All of them have the defaults of `Algorithm`: independent episodes, the sum of t
 assignment, and PPO's clipped loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Each preset has one beside it, in `REFERENCES` of its module: plain rows (`RowTa
 equation as code, without parts. A test compares both on random rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ReMax: compares each episode with a greedy one of the same task."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 A credit is computed from the rows of a batch (`TableCredit`), or by replaying episodes with changes (`ReplayCredit`).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

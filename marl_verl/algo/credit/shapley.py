@@ -1,7 +1,5 @@
 """The Shapley value of a cooperative game: the marginal contribution of each player."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import factorial

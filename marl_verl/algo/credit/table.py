@@ -1,7 +1,5 @@
 """Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups compare steps from one observation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

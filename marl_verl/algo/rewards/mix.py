@@ -1,7 +1,5 @@
 """Mixes, which combine the reward components of a row into its reward; and a role reward for any team."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a sampler returns: episodes and failures of one task, their stored lines, and computed columns of turns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

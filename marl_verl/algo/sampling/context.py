@@ -1,7 +1,5 @@
 """The context of a sampler: runs, turns, scores and rewards; and the scores of a user's functions as numbers."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import abstractmethod

@@ -6,8 +6,6 @@ All episodes run concurrently, and each act is sampled as soon as its run reache
 other, nor do concurrent agents. The time for a task is that of the critical path of its slowest episode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar, TypeVar

@@ -1,7 +1,5 @@
 """A node of a sampled tree: one candidate for an act, the state that it leads to, and the value of that state."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 An error in an attempt becomes a `Failure` with its reason and does not affect other attempts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence

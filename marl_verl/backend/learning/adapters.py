@@ -6,8 +6,6 @@ of another policy in. So names, sharding and checkpoint files are those of a pol
 Uses verl internals: `TrainingWorker` and its FSDP engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of a batch's rows in an update: parts of optimiser updates and ranks, and padding rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any

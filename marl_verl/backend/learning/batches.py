@@ -1,7 +1,5 @@
 """Tensors of rows: nested columns, padding, advantages."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Sequence
 

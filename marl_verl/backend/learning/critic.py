@@ -9,8 +9,6 @@ The loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, 
 Critic rows are sent to the workers directly, not through the store.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from abc import abstractmethod

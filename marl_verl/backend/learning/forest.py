@@ -7,8 +7,6 @@
 Rows are sorted, so that each shares most with a row beside it, and trees are written in depth-first order.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from functools import cached_property

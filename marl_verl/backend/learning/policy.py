@@ -3,8 +3,6 @@
 `call` is what a backend adds: it runs a method of verl's training worker on fields of rows in the store.
 """
 
-from __future__ import annotations
-
 import time
 import zlib
 from abc import abstractmethod

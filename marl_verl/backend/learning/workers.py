@@ -3,8 +3,6 @@
 Uses verl internals: `ActorRolloutRefWorker`, `TrainingWorker` with a value model, `load_valuehead_model`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

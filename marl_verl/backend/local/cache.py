@@ -7,8 +7,6 @@ reads views. A prompt is computed without its last token; the first step of deco
     decoding  [n, 1] tokens, at the rows' own positions     each row sees its positions up to that one
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

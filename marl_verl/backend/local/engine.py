@@ -10,8 +10,6 @@ returns, which under FSDP2 are DTensors sharded along dimension 0, each with one
 Uses verl internals: methods of `FSDPEngine`; and torch's `_reparametrize_module`, the core of `functional_call`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

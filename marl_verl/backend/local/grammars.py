@@ -1,8 +1,6 @@
 """Completions that a grammar restricts (`response_format`, a forced `tool_choice`), as in vLLM: before a token is drawn
 the logits of tokens with which the text cannot continue are -inf. xgrammar, imported when needed, knows them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

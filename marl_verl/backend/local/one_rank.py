@@ -4,8 +4,6 @@ Import this module before any other that imports `verl.workers`: it leaves out m
 which imports vLLM (1.2 s and 40 MB). Nothing here listens on a port or starts a process.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

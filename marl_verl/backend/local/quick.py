@@ -3,8 +3,6 @@
 The numbers are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock

@@ -1,7 +1,5 @@
 """The backend of a run in this process: models are loaded, tasks are played in one event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

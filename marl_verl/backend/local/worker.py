@@ -4,8 +4,6 @@ Their methods are those of verl's worker groups with a data-parallel size of 1. 
 non-tensor data, and return TensorDicts. They take options out of the TensorDict, so pass each of them one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from copy import deepcopy

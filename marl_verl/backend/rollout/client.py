@@ -1,7 +1,5 @@
 """Clients of a run's own policy servers: messages are encoded once, requests and responses are token ids."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Each policy has a gate: no request is in flight while the policy's weights chang
 version. Time that a request waits at a gate counts for its episode's limit, not for `marl.rollout.act_seconds`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -8,8 +8,6 @@ the length of a response is taken from the server's `usage`. The `openai` packag
 after rate limits, server errors and lost connections.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

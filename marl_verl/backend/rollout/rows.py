@@ -4,8 +4,6 @@ Only rows of trained policies have tensors. The row of a frozen policy or an ext
 metrics and credits, and in no group. Agents, positions and rewards reach the trainer as a `RowTable`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 

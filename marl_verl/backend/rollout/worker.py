@@ -1,7 +1,5 @@
 """The rollout worker of every backend: it runs the sampler of the team on each task."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

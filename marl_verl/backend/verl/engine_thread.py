@@ -4,8 +4,6 @@ That is 0.5 GiB and seconds of start-up for every server. Uses vLLM internals: `
 from `get_mp_context`, and `EngineCoreProc` is the engine that runs there.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

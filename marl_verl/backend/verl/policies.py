@@ -4,8 +4,6 @@ Each policy has its own `RayWorkerGroup`, training workers, `LLMServerManager` a
 verl, so policies start, update and sync concurrently.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The servers of a policy on Ray, and the runtimes of policies that only act: frozen ones, past versions."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

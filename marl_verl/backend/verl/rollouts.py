@@ -1,7 +1,5 @@
 """Rollout workers on Ray: tasks are divided among them, whole batches or a stream of single tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence

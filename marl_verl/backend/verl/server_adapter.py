@@ -3,8 +3,6 @@
 Uses verl internals: `ServerAdapter`. It is apart from `vllm_servers.py`, whose imports a training worker does not need.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

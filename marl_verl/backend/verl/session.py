@@ -1,7 +1,5 @@
 """Starts Ray, TransferQueue, policies and rollout workers, watches their processes, and shuts them down."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ verl logs errors in plugins at DEBUG level only.
 Uses verl internals: `PlatformRegistry`, `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from importlib import import_module

@@ -6,8 +6,6 @@ Policies with `base: shared` have one server with an adapter each: verl gives ev
 Uses verl internals: `vLLMReplica` and `vLLMHttpServer`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar

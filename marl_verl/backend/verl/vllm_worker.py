@@ -3,8 +3,6 @@
 Uses verl internals: `vLLMColocateWorkerExtension`, whose methods read the adapter's identity from their module.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl.workers.rollout.vllm_rollout import utils

@@ -4,8 +4,6 @@ Ray does not report a dead server to a training worker that waits for it on a so
 the worker. So `Watch` keeps a call pending at every actor, which fails as soon as the actor dies.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -4,8 +4,6 @@ It contains the `marl` section except paths, time limits, validation, and settin
 included by default. Of verl's sections it contains keys that determine weights, data and their order, and objective.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -9,8 +9,6 @@ A checkpoint is written to a temporary folder, flushed to the disk, and renamed.
 A rename is atomic. `team.json`, written last, lists every file with its size; `damage` finds later changes.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

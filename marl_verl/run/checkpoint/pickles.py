@@ -4,8 +4,6 @@ A pickle may call any function while it is loaded. `torch.load(weights_only=True
 which NumPy's arrays are added here. verl loads its own files with `weights_only=False`, so `check` reads them first.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

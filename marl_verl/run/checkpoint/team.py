@@ -11,8 +11,6 @@ schedule.pt      the state of the schedule, if it has any
 team.json        the step, the resume fingerprint (`fingerprint`), the plugins, and every file with its size
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -4,8 +4,6 @@ A policy's folder in a checkpoint has `model_world_size_W_rank_R.pt` from each o
 the rank's shard along one dimension. A policy with an adapter saves only the adapter.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Anthropic's Messages API: a request body as the arguments of an act, and an action as a response."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

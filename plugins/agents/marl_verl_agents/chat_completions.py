@@ -3,8 +3,6 @@
 Ids are those of the acts, and `created` is 0, so that a replay gives the same response.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

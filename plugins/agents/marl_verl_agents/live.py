@@ -1,7 +1,5 @@
 """Objects of a run, such as its clients, in frameworks that copy or pickle what they get: a copy is the object."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from typing import Any, TypeVar

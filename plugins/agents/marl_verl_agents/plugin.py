@@ -1,7 +1,5 @@
 """Registers nothing: with it, a run stores the version and the content of this distribution."""
 
-from __future__ import annotations
-
 from marl_verl.plugins import Registry, hookimpl
 
 

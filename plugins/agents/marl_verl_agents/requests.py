@@ -3,8 +3,6 @@
 A key is never ignored silently. It is read, is on one of the two lists here, or is refused by its name.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence

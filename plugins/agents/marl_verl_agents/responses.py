@@ -1,7 +1,5 @@
 """OpenAI's Responses API: a request body as the arguments of an act, and an action as a response, without a client."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

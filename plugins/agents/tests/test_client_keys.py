@@ -1,7 +1,5 @@
 """Bodies of requests: a key that would change a prompt, a sampling or a response is honoured or refused by its name."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The gateway: real HTTP requests, of this process and of others, that are acts of an episode."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import sys

@@ -1,7 +1,5 @@
 """Clients of OpenAI's API in a workflow: chat completions, responses, streams, threads and errors, without a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import gc

@@ -1,7 +1,5 @@
 """Tools of frameworks: recorded functions, MCP servers and sandboxed Python."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """AT-GRPO (arXiv 2510.11062): candidates for one act are compared, and the best is the next state."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar

@@ -5,8 +5,6 @@ program's output, and decides; 5 turns. Plan-Path on 10 x 10, Sokoban on 6 x 6, 
 is our own.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from marl_verl_games import log

@@ -1,7 +1,5 @@
 """AT-GRPO's filter of groups: those with the lowest mean, or spread, of the rewards are not trained on."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal

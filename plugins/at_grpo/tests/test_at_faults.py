@@ -4,8 +4,6 @@ The faults: groups that mix problems (the task's index divided by the sample cou
 the second agent, a state that stays at the first turn's winner, and a "GRPO baseline" that is AT-GRPO.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from typing import Any

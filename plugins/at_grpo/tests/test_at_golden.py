@@ -1,7 +1,5 @@
 """The authors' role rewards: golden cases of games, of coder and tester, and of tests that are calls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The workflows: replays, the checks of `marl_verl_testing`, and the observations of their agents."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The greedy tree of AT-GRPO: candidates from one shared state, each with its own reward; the best goes on."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -16,8 +16,6 @@ Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Cod
 lists where their value is plainly a bug, and ours the intended one.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

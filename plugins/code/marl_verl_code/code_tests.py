@@ -6,8 +6,6 @@ and the public score. The score is 1 when all tests pass, public and private, as
 programs run in the sandbox, and the event loop is not blocked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

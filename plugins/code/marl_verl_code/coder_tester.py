@@ -14,8 +14,6 @@ The wording of the prompts is our own. A team's answer is the coder's last progr
 in one block, {"input", "output"} or {"args", "expected"}, or blocks after "Test Input:" and "Test Output:".
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -10,8 +10,6 @@ The four patterns are those that MAGRPO (arXiv 2508.04652) describes; the defini
 show several, and counts in each.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows of HumanEval, CoopHumanEval and MBPP: a function to write, and assertions about it."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import gzip

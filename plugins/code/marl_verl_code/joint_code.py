@@ -4,8 +4,6 @@ The helper's task is not specified: the agents learn a convention from the rewar
 both codes and the feedback on them. Source: MAGRPO, arXiv 2508.04652.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Programs are those of `code-with-tests`. Public tests run as a recorded call, so
 the same attempt, reads their result from the journal.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple

@@ -10,8 +10,6 @@ A test says by itself how it is run, so that a task's `data` is {"public": [...]
 functions that the problem gives.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -3,8 +3,6 @@
 Answers have line breaks, which the models with byte-pair encoding can write (`tiny: {family: llama}`).
 """
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The loaders: rows in the columns of each set, made here, and HumanEval's own; rows of another form."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

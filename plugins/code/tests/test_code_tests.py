@@ -1,7 +1,5 @@
 """`code-with-tests` and `refine-code`: real programs in real processes, their limits, and a refinement's feedback."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Coder and unit tester: the turns, and both role rewards by hand; patterns of cooperation; the expert's feedback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from types import SimpleNamespace

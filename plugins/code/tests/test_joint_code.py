@@ -1,7 +1,5 @@
 """The code tasks: every level of the reward on syntax trees, the feedback, and the workflow."""
 
-from __future__ import annotations
-
 import json
 import signal
 import textwrap

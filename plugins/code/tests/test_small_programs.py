@@ -1,7 +1,5 @@
 """Small programs, for tiny models."""
 
-from __future__ import annotations
-
 import asyncio
 
 from marl_verl_code.coder_tester import written

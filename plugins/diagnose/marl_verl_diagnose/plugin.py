@@ -1,7 +1,5 @@
 """The commands of this distribution."""
 
-from __future__ import annotations
-
 from marl_verl.plugins import Registry, hookimpl
 
 

@@ -1,7 +1,5 @@
 """`marl-verl doctor`: every problem is reported with a remedy, and does not hide others."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import shutil

@@ -3,8 +3,6 @@
 tests/e2e/test_selftest.py runs a check of the stack.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

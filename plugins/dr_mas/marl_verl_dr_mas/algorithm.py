@@ -1,7 +1,5 @@
 """Dr. MAS (arXiv 2602.08847): advantages are normalised per agent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

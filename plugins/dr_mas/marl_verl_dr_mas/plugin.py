@@ -1,7 +1,5 @@
 """The registered parts of this distribution, all lazy: listing plugins imports none of them."""
 
-from __future__ import annotations
-
 from marl_verl.plugins import Registry, hookimpl
 
 

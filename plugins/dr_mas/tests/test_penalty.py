@@ -1,7 +1,5 @@
 """Dr. MAS: the penalty of invalid actions, and its metrics."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Second-guess: the task set is right, and so are its workflow and the verifier's reward."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from typing import Any

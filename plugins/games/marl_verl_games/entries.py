@@ -1,7 +1,5 @@
 """Entries of generators as JSON values: tuples, sets, numpy values and other keys than texts come back as they were."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

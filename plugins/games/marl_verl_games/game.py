@@ -1,7 +1,5 @@
 """Games for chat models: a state, its text, its legal moves, and why a move is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, Self, TypeVar

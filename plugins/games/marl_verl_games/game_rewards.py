@@ -25,8 +25,6 @@ Source: AT-GRPO's public code (arXiv 2510.11062) for Plan-Path and Sokoban; the 
 reward, 1 if solved, is a component of its own: alpha 0 gives the authors' reward.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from marl_verl import Task

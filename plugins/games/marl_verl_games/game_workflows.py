@@ -4,8 +4,6 @@ Each turn shows the state, the legal moves, and the refused moves of the turn be
 the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Read what chat models write as lines of a `log`: the list of moves of an answer, or of a program's output."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -8,8 +8,6 @@ direction, or a digit in a cell of a Sudoku, "r1c2=3"; "!" is a word that is no 
 "?", one with an empty list with "[]", and one with a list of other things than words with "[?]".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plan-Path: reach the goal of a random board with walls. The task sets, for chat models and for tiny ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Annotated, Any

@@ -22,8 +22,6 @@ planner would be trained on what it cannot know, and the executor would see fewe
 `at-bee-line-paid`: the same plus 10, a role reward on a different scale.
 """
 
-from __future__ import annotations
-
 from marl_verl import Task
 from marl_verl.episode import Episode, Turn
 from marl_verl.tasks import quick

@@ -1,7 +1,5 @@
 """Every generator of reasoning-gym as a task set, scored by the generator's own `score_answer`."""
 
-from __future__ import annotations
-
 import dataclasses
 import decimal
 import functools

@@ -5,8 +5,6 @@ A formula has numbers, one-letter variables, functions of FUNCTIONS, + - * / and
 (9**9**9 would take all memory). Integrals are compared within a time limit.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

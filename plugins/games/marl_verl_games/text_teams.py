@@ -4,8 +4,6 @@ The answer of an agent is its whole text; a vote compares what is between <answe
 After every act the answer so far is proposed, so that samplers which branch can score it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

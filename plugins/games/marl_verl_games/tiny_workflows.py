@@ -1,7 +1,5 @@
 """Plan-Path in turns, for tiny models: a planner and an executor, and a single agent."""
 
-from __future__ import annotations
-
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive

@@ -1,7 +1,5 @@
 """Cover, and the metric that says whether agents with one prompt act differently."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Sokoban, Sudoku and Plan-Path as games: states, moves, tasks, workflows, and rewards against values by hand."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Plan-Path: boards, moves, the log of a team, task sets and the local reward."""
 
-from __future__ import annotations
-
 import pytest
 from marl_verl_games import log
 from marl_verl_games.board import Board, PathGame, moves_in

@@ -1,7 +1,5 @@
 """Every generator of reasoning-gym as a task set."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

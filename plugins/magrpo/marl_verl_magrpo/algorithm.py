@@ -1,7 +1,5 @@
 """MAGRPO (arXiv 2508.04652): agents that act simultaneously, one joint reward, returns over turns."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 Turns count from 0, as in the row table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

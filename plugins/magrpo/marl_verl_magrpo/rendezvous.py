@@ -13,8 +13,6 @@ so that a first turn which communicates one's half gets 0, less than staying: on
 it. Neither agent can know the place before the other has communicated its half.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Annotated, Any

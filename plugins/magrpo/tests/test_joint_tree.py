@@ -1,7 +1,5 @@
 """The joint tree of MAGRPO: every joint action goes on, returns follow the branches."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """MAGRPO's returns and baselines over a joint tree, against the paper's recursion."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rendezvous: the task, its workflow, and the advantages of the method and its baselines."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shifted rewards: returns, advantages and the stop rule as in the authors' code, from rows and from sampled trees."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

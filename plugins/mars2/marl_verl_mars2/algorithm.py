@@ -1,7 +1,5 @@
 """MARS2 and MARS2+: one search tree per task, rewards shaped by parent and siblings, the whole tree as one group."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -27,8 +27,6 @@ its own. A child's posterior includes the child's own score, as in their code: o
 be equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

@@ -20,8 +20,6 @@ Style diversity is above 0 even between two identical agents, because each distr
 Compare it with a run that uses the same model twice and has as many nodes, not with 0.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import itertools

@@ -1,7 +1,5 @@
 """Metrics of a search tree: diversity of its candidates (formulas in `diversity`), and refinement across agents."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ of an arm's scores is no reason to try it again, only the uncertainty of its mea
 draws the mean. The priors are theirs: NIG(0, 1, 1, 0.1), and Jeffreys' Beta(0.5, 0.5).
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable

@@ -11,8 +11,6 @@ versa, and both tend to keep digits that pass. So an attempt of one agent that t
 more often than attempts of one agent alone: a shared search tree helps.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any

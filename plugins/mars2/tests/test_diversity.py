@@ -1,7 +1,5 @@
 """Diversity: the formulas hold as mathematics, and the metrics read the right texts of a tree."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """The presets, and the advantages of the paper's baselines on the same rows."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, observations, and the tree of both agents."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Tree search: exact budget, posteriors that match the tree, preference for high scores, reproducibility."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import statistics

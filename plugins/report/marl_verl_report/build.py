@@ -1,7 +1,5 @@
 """The report: one HTML file with its styles, scripts and data, which opens without a network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

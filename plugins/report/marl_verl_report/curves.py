@@ -1,7 +1,5 @@
 """Learning curves: the lines of each chart, with intervals, and all metrics of a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

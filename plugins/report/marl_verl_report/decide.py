@@ -5,8 +5,6 @@ interval has the level 1 - 0.05 / L. By the union bound all L of them hold at on
 that whatever is decided, at whichever look, is wrong in at most 5 % of comparisons.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One picture of a comparison: the learning curve of each arm, and the difference of each pair of runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers of a run that are compared, from its metrics."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """What the page shows of a run beside its episodes: curves, team, algorithm, plugins, machine, commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Means over seeds: the learning curves of runs that differ in nothing else, with intervals of Student's t."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

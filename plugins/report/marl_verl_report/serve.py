@@ -1,7 +1,5 @@
 """The report of a running run on loopback: its page, the episodes of a step, Server-Sent Events with the metrics."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import secrets

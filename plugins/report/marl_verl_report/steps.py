@@ -1,7 +1,5 @@
 """One stored step for the page: its episodes as conversations, each turn with the derivation of its advantage."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 These tests are skipped where no Chromium is installed; tests/test_report_command.py checks the content without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`marl-verl watch` in a real Chromium: runs that resume, stop or are damaged."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`marl-verl compare`: paired runs over seeds, when it ends, and what it says. Training is replaced by a function."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

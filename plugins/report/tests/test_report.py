@@ -1,7 +1,5 @@
 """The numbers at the end of a run, and the curve."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

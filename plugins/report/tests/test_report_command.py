@@ -1,7 +1,5 @@
 """`marl-verl report`: the content of the page, what it leaves out, and damaged runs. tests/test_browser.py opens it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

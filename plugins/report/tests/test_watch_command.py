@@ -1,7 +1,5 @@
 """`marl-verl watch`: the page, steps and events of a running run, and who may read them. test_browser.py opens it."""
 
-from __future__ import annotations
-
 import json
 import threading
 import urllib.error

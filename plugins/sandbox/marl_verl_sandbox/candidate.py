@@ -4,8 +4,6 @@ Everything here runs in the process of the program, which can change all of it. 
 the caller has the expected values, and receives plain values. Standard library only.
 """
 
-from __future__ import annotations
-
 import _thread
 import atexit
 import builtins

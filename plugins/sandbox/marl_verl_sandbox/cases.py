@@ -1,7 +1,5 @@
 """Test files of `marl-verl sandbox check`: cases of a function, or of a program's standard input and output."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

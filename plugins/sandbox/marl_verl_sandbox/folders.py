@@ -1,7 +1,5 @@
 """Remove a program's folder by its descriptor, never by a path, which a program may rename. Standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

@@ -1,7 +1,5 @@
 """Messages on a socket: four bytes of length, then JSON. Standard library only."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 

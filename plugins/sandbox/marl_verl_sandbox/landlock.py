@@ -4,8 +4,6 @@ Tier `limits` uses it. The kernel then also refuses ptrace and /proc/PID/mem, fd
 those that the restricted process has started. Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterable

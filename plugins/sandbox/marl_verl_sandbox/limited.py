@@ -4,8 +4,6 @@ For libraries that a text can keep busy for ever, such as SymPy, and whose own t
 process (`limited_child`) starts with the first call, stays warm, and ends with this one.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import select

@@ -1,7 +1,5 @@
 """Linux namespaces, mounts and capabilities, by the C library. Standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

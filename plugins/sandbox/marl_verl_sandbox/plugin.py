@@ -1,7 +1,5 @@
 """The command of this distribution."""
 
-from __future__ import annotations
-
 from marl_verl.plugins import Registry, hookimpl
 
 

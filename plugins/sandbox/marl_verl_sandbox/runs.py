@@ -3,8 +3,6 @@
 Expected values stay in this process; the program's process receives inputs and returns plain values.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

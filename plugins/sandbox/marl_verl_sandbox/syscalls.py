@@ -4,8 +4,6 @@ In tier `isolated` it is one barrier of several. In `limits`, where the program 
 keeps the program from sending signals, opening sockets and starting processes. Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

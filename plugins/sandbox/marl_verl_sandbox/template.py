@@ -6,8 +6,6 @@ forks a guard, which reads the request, enters new namespaces (tier `isolated`),
 it with all that it has started when the caller closes the connection. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -1,7 +1,5 @@
 """Python as a tool of an agent, in the sandbox of the run."""
 
-from __future__ import annotations
-
 import asyncio
 
 from marl_verl_sandbox.pool import Limits

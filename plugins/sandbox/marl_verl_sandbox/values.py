@@ -5,8 +5,6 @@ They travel as JSON: a list, a text, a number is itself, everything else is an o
 have exact builtin types, so that nothing of the sender's, such as an `__eq__`, comes along.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -7,8 +7,6 @@ output, and counts the first ten tests. 10 s a test, as in verl.
 Uses verl internals: `sandbox_fusion.compute_score`, and what it calls in `sandbox_fusion.utils`.
 """
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Callable, Mapping

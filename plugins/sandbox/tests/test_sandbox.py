@@ -1,7 +1,5 @@
 """The sandbox: values and their equality; programs, functions and tests in every tier; `marl-verl sandbox check`."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

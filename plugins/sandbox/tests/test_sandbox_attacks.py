@@ -1,7 +1,5 @@
 """Attack programs: none gets a score that it has not earned, none does what its tier promises to prevent."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Right programs pass; programs do not influence each other; an ordinary user gets what root gets."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """SHARP: a planner and its workers, rewarded by broadcast, marginal credit and tool use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

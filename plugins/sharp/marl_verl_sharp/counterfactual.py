@@ -8,8 +8,6 @@ have 0 each). Masking, and its modes: `marl_verl_sharp.masking`.
 Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -11,8 +11,6 @@ So one worker can be useful, one is idle, and one is harmful as long as it repor
 planner sees the report of each worker, but no ledger.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Annotated, Any

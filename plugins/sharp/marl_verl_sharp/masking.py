@@ -15,8 +15,6 @@ A masked run that reaches the token limit of an episode is scored by its latest 
 Source of the modes: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Masked runs: placeholders, kept actions, acts that are sampled again, and failures."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Set
 from typing import Any, get_args

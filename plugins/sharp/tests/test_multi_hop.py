@@ -1,7 +1,5 @@
 """Multi-hop questions without a model: the planner's team and its credits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

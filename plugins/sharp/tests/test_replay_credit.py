@@ -1,7 +1,5 @@
 """Credit by replay: leave-one-out, Shapley, SHARP with it, and the kit that checks such credits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

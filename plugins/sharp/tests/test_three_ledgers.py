@@ -1,7 +1,5 @@
 """Three ledgers without a model: the task, its team, and the workers' credits with SHARP and its baselines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Check the properties that every advantage estimator and algorithm must have; example in docs/plugins.md."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random

@@ -1,7 +1,5 @@
 """Check credits that replay episodes; example in docs/plugins.md."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """Check that a workflow can be replayed: every run with the same actions is the same run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

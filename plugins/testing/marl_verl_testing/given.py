@@ -1,7 +1,5 @@
 """What the checks have in common: their errors and time limit, a failing policy, and the comparison of results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

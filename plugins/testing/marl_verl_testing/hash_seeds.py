@@ -4,8 +4,6 @@ A workflow that iterates over a set behaves in the same way for the whole life o
 one: resumed runs and replays would fail. The processes are started once, and end with this one.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os

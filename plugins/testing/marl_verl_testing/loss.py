@@ -1,7 +1,5 @@
 """Check a loss function: its gradient, and that padding and the split into micro-batches do not change it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

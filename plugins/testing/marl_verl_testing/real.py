@@ -4,8 +4,6 @@ Starting Ray and vLLM takes about a minute: share one run among the tests that i
 scope="module").
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -4,8 +4,6 @@ The journal of a node is that of its parent plus the actions of the rows at the 
 several nodes, whose names are joined by "+". Without nodes, the journal of a session is its rows in order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Rewards are multiples of 1/4, so that sums are exact and ties occur.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

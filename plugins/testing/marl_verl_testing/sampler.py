@@ -4,8 +4,6 @@ Use a workflow whose observations contain the earlier actions and whose calls ar
 workflow from `node` and `parent` of the rows, independently of the sampler.
 """
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """A team without models: scripted policies and their sampling context."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import random

@@ -1,7 +1,5 @@
 """Check of a task set: different, reproducible and serialisable tasks, separate splits, and scores in their range."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import inspect

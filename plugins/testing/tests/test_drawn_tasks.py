@@ -1,8 +1,6 @@
 """Task sets of the distributions that draw their tasks: the kit accepts them, and their demonstrations are seeded, in
 the words of their vocabulary, and of known agents only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

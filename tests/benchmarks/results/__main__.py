@@ -8,8 +8,6 @@ A claim has 20 seeds, and ten more, and again ten, until each of its statements 
 run has ended, so that the command can be interrupted and repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What an experiment is: the arms that are trained, what is measured, and what the paper says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

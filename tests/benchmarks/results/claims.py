@@ -1,7 +1,5 @@
 """The experiments, one or more per paper."""
 
-from __future__ import annotations
-
 from tests.benchmarks.results import kuhn
 from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, steps
 from tests.benchmarks.results.dr_mas import DR_MAS, DR_MAS_EQUAL, DR_MAS_RARE

@@ -1,7 +1,5 @@
 """The experiments of Dr. MAS: one normalisation for all agents against one per agent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.benchmarks.results.claim import KEPT, SHORT, Arm, Claim, Comparison, steps

@@ -9,8 +9,6 @@ Dr. MAS's amplification predicts the moment if |g_i| does not depend on the rewa
 and the episodes of step s + 1 with their tokens, which the weights of that checkpoint sampled.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

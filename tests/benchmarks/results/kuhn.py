@@ -1,7 +1,5 @@
 """Exploitability of the player in Kuhn Poker before and after a run, exact: nothing is sampled."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

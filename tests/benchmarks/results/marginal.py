@@ -9,8 +9,6 @@ Delta_m, the credit that training measures by one masked run, is one sample of i
 needs a checkpoint of step s and the episodes of step s + 1, which the weights of that checkpoint sampled.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

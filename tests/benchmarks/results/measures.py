@@ -1,7 +1,5 @@
 """Numbers of a run that a claim is about, from its run directory."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable

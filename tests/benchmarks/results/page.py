@@ -1,7 +1,5 @@
 """docs/results.md, from the claims and their stored cells."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import textwrap

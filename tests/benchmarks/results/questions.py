@@ -1,7 +1,5 @@
 """Questions that no paper answers, as experiments. What was expected, and the settings, are from before the runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """vLLM plugin, loaded in each vLLM process (entry-point group `vllm.general_plugins`)."""
 
-from __future__ import annotations
-
 from marl_verl.backend.verl.platforms import workarounds
 from marl_verl.config.hardware import cpu_run, in_run
 

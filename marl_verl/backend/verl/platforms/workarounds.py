@@ -1,8 +1,6 @@
 """Workarounds with which verl 0.9 and vLLM run on a CPU, one per function, with the reason in its docstring.
 `tests/test_platform.py` fails with the function's name if verl or vLLM changes the code that it patches."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """The requests of one agent of an episode as conversations, each in a slot of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

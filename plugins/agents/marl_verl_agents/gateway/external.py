@@ -7,8 +7,6 @@ class Terminal(ExternalWorkflow):
         return done.output
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -7,8 +7,6 @@ A process has one server for all of its episodes, in the event loop of the runs.
 until the episode ends; a request that comes later, or is then in progress, is answered with status 410.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

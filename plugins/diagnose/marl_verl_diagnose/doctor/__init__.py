@@ -1,7 +1,5 @@
 """The checks of `marl-verl doctor`, one module per subject. All checks are read-only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """Check that torch, vLLM, verl and the plugins load, in separate processes, so that a crash or a hang does not end the
 doctor. Versions alone do not show whether a shared library is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The machine: GPUs, memory, disk, shared memory, and leftovers of killed runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

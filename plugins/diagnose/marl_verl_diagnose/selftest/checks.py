@@ -4,8 +4,6 @@ Later checks use the models and runs of earlier ones, and make what is missing. 
 one. `record_property` keeps the figures for the report.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -5,8 +5,6 @@ log-probs must not depend on how verl batches rows (packed or padded), on fused 
 computed. Uses verl internals: its worker's methods.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

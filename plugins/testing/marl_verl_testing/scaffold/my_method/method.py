@@ -4,8 +4,6 @@ A = (R - median) / (std + eps)               over an agent's n-th acts in the ep
 R = team + 0.5 * role + 0.5 * credit         team reward, and the turn's role reward and credit
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

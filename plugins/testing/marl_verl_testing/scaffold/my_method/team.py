@@ -1,7 +1,5 @@
 """The team: a task set, the workflow in which two agents solve its tasks, and a reward for each agent."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every part without a model, the names that the plugin registers, and the recipe."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
