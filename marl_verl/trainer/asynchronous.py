@@ -18,13 +18,13 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig
 
-from marl_verl.algo.advantage import RowTable
 from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
-from marl_verl.backend.protocol import Done, Report, Rows, Stream
+from marl_verl.backend.protocol import Done, Report, Stream
 from marl_verl.config.schedule import settings_of
 from marl_verl.events import timed
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
@@ -111,18 +111,15 @@ class Asynchronous(Schedule):
                     self._wait()
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
-                        finished.append(self._arrived.popleft())
+                        finished.append(self._buffer(self._arrived.popleft()))
                         reports += finished[-1].reports
                         self._dispatch.done(reports[-1].uid)
-                        if finished[-1].rows.keys:  # else every attempt failed
-                            self._buffer(*in_key_order(finished[-1:]))
                         self._learn()  # start updates without waiting for the rest of the finished tasks
             trainer.sampling.keep(reports)
             if trainer.step >= trainer.steps:
                 self._finish()  # include the remaining updates in the last step's metrics and weights
-        table = trainer.algorithm.credited(in_key_order(finished)[1])
-        # advantages do not depend on other tasks (`check_schedule`)
-        result = trainer.algorithm.compute(table)
+        table = in_key_order(finished)[1]
+        result = trainer.algorithm.compute(table)  # advantages do not depend on other tasks (`check_schedule`)
         metrics = trainer.stored(table, result)
         if (signal := trainer.sampling.signal(table, result)) is not None:
             metrics |= signal.metrics()
@@ -152,8 +149,12 @@ class Asynchronous(Schedule):
         """How many tasks may be in flight: those that the update of the slowest policy lacks, and those ahead of it."""
         return self._ahead + min((learner.missing for learner in self.learners.values()), default=self._size)
 
-    def _buffer(self, batch: Rows, table: RowTable) -> None:
-        """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""
+    def _buffer(self, done: Done) -> Done:
+        """Credit a finished task, compute its advantages, and add each row to the buffer of its policy."""
+        if not done.rows.keys:  # every attempt failed
+            return done
+        batch, rows = in_key_order([done])
+        table = self.trainer.algorithm.credited(rows)
         result = self.trainer.algorithm.compute(table)
         put_advantages(self.trainer.store, batch, result, self.learners)
         signal = self.trainer.sampling.signal(table, result)
@@ -165,6 +166,7 @@ class Asynchronous(Schedule):
                 learner.buffer.add([Waiting(key, tag, int(tag["version"]))])
             else:
                 self._spent.append(key)
+        return replace(done, table=table)
 
     def _metrics(self) -> dict[str, float]:
         values = {name: value for learner in self.learners.values() for name, value in learner.metrics().items()}

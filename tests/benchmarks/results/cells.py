@@ -1,5 +1,7 @@
 """Cells: a run of one arm with one seed, trained by its command and stored as a line of docs/results/CLAIM.json."""
 
+from __future__ import annotations
+
 import json
 import re
 import shlex
@@ -47,9 +49,11 @@ def store(claim: Claim, cell: Cell, folder: Path = STORED) -> None:
 
 
 def missing(claim: Claim, seeds: Iterable[int], folder: Path = STORED) -> list[tuple[Arm, int]]:
-    """The cells of a claim without a stored line: all arms of a seed before the next seed."""
+    """The cells of a claim without a stored line: all arms of two seeds before the next two. The second arm finds the
+    tiny models of the first one in the cache, which would be made twice if both ran at the same time."""
     have = {(cell["arm"], cell["seed"]) for cell in stored(claim, folder)}
-    return [(arm, seed) for seed in seeds for arm in claim.arms if (arm.name, seed) not in have]
+    cells = [(arm, seed) for arm in claim.arms for seed in seeds if (arm.name, seed) not in have]
+    return sorted(cells, key=lambda cell: cell[1] // 2)
 
 
 def borrow(claim: Claim, claims: Iterable[Claim], folder: Path = STORED) -> None:
