@@ -44,12 +44,12 @@ def check(problems: Callable[P, Iterator[str]]) -> Callable[P, None]:
 
 @contextlib.contextmanager
 def user_error(label: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label`, a colon, the message in one line."""
+    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label: ` if any, and the message in one line."""
     kinds = kinds or (MarlError,)
     try:
         yield
     except kinds as error:
-        raise MarlError(f"{label}: {' '.join(str(error).split())}") from error
+        raise MarlError(f"{label}{': ' * bool(label)}{' '.join(str(error).split())}") from error
 
 
 def shown(value: object, width: int = 60) -> str:

@@ -56,7 +56,7 @@ class PerToken(Advantage):
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> plugins.Plugins:
+def known(monkeypatch: pytest.MonkeyPatch) -> Any:
     @plugins.hookimpl
     def marl_register(registry: plugins.Registry) -> None:
         registry.algorithm("weighted", Algorithm(advantage=Weighted(), columns=(nll,)))
@@ -82,7 +82,7 @@ def rows(sample: Sample) -> list[dict[str, Any]]:
     return [row(turn) for turn in sample.turns]
 
 
-def test_columns_go_from_turns_to_the_table_and_back(known: plugins.Plugins) -> None:
+def test_columns_go_from_turns_to_the_table_and_back(known: Any) -> None:
     sample = sampled()
     add_columns(columns_of(known.get("algorithms", "weighted")), sample)
     table = RowTable.from_rows(json.loads(json.dumps(rows(sample))))
@@ -112,7 +112,7 @@ def test_what_is_no_number_is_an_error_with_the_plugin(returned: Any, message: s
         add_columns({"'bad' of mine 1": lambda turn, episode: returned}, sampled())
 
 
-def test_a_weight_multiplies_the_advantage_and_is_shown(known: plugins.Plugins) -> None:
+def test_a_weight_multiplies_the_advantage_and_is_shown(known: Any) -> None:
     sample = sampled()
     add_columns({"nll": nll}, sample)
     plain = Algorithm().compute(RowTable.from_rows(rows(sample)))
@@ -129,7 +129,7 @@ def test_a_weight_multiplies_the_advantage_and_is_shown(known: plugins.Plugins) 
     assert "advantage = weight * (return - baseline) / scale = 0.75 * (1 - 0.5)" in text
 
 
-def test_tokens_have_advantages_of_their_own(known: plugins.Plugins) -> None:
+def test_tokens_have_advantages_of_their_own(known: Any) -> None:
     sample = sampled()
     add_columns({"nll": nll}, sample)
     method = known.get("algorithms", "per-token")

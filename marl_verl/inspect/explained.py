@@ -15,7 +15,6 @@ from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, nearest, user_error
 from marl_verl.inspect.episodes import holds_episodes
 from marl_verl.inspect.explain import Document, Explanation, Record, derive
-from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
 from marl_verl.options import Part
 from marl_verl.run.run_dir import unpacked
@@ -39,7 +38,7 @@ class ExplainedRows(list[Record]):
         """
         plugins.load()  # an error in a plugin is not one of the document
         self.source, self.difference = source, None
-        with about(source):
+        with user_error(source):
             self._derived = derive(document)
             super().__init__(self._derived.records())
             if stored:
@@ -68,12 +67,12 @@ class ExplainedRows(list[Record]):
 
     def row(self, key: str) -> Record:
         """The record with a key, "{uid}_{session}_{index}". MarlError with the nearest key."""
-        with about(self.source):
+        with user_error(self.source):
             return self[self._at(key)]
 
     def text(self, row: str | None = None, width: int | None = None) -> str:
         """What `marl-verl explain` prints, cut at `width`: all rows, or how the advantage of one was computed."""
-        with about(self.source):
+        with user_error(self.source):
             at = None if row is None else self._at(row)
             lines = self._table(width) if at is None else self._derivation(self._derived, at, width)
             return "\n".join([*_header(self._derived), "", *lines])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -173,12 +172,3 @@ def run_of(file: str | Path) -> Path | None:
     """The run directory that contains a file, or None."""
     folder = Path(file).parent
     return folder.parent if folder.name in (*PLACES, "evaluations") else None
-
-
-@contextmanager
-def about(source: str) -> Iterator[None]:
-    """Prefix MarlErrors with the source."""
-    try:
-        yield
-    except MarlError as error:
-        raise MarlError(f"{source}: {error}" if source else str(error)) from error

@@ -10,7 +10,7 @@ from annotated_types import Gt
 
 from marl_verl.algo.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
-from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_ids, sample_ids
+from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_ids, sample_ids, session_weights
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
 from marl_verl.algo.advantage.rows import RowTable
@@ -171,6 +171,7 @@ class Advantage(GroupEstimator):
         scale_group: columns of other groups for sigma, which is then the spread of R - b in these groups; () is the
             whole batch, ("agent",) each agent; None: the same groups.
         singleton: advantage of a group of one sample: "zero", "raw" or "batch" (see `compare.compare`).
+        session_weight: weigh sessions equally in a loss that averages "tokens" or "rows" (`groups.session_weights`).
 
     Raises:
         MarlError: columns that are no list of different texts.
@@ -187,6 +188,7 @@ class Advantage(GroupEstimator):
     eps: Small = 1e-6
     scale_group: Group | None = None
     singleton: Literal["zero", "raw", "batch"] = "zero"
+    session_weight: Literal["tokens", "rows"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
@@ -199,8 +201,8 @@ class Advantage(GroupEstimator):
         return self.returns.wants_critic()
 
     def incompatibility(self, rows: Rows) -> str | None:
-        if rows.tree and self.sample != "row":
-            return f"sample '{self.sample}' counts sessions, and a tree is a single session: use sample 'row'"
+        if rows.tree and (self.sample != "row" or self.session_weight):
+            return "sample 'session_mean' and 'session_weight' count sessions, and a tree is a single session"
         return super().incompatibility(rows)
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
@@ -223,4 +225,5 @@ class Advantage(GroupEstimator):
         std = self.std if self.norm_by_std else None
         b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
         ret, baseline, scale = value[sample], b[sample], scale[sample]
-        return AdvantageResult(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)
+        result = AdvantageResult(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)
+        return result if not self.session_weight else result.weighted(session_weights(table, self.session_weight))

@@ -49,6 +49,16 @@ def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
     return combine([group, table.uid.codes, table.session], len(table))
 
 
+def session_weights(table: RowTable, unit: str) -> FloatArray:
+    """[n] w = (N / S) / n_s: of session s with n_s of its policy's N tokens or rows (`unit`) in S sessions."""
+    size = table.length.astype(np.float64) if unit == "tokens" else np.ones(len(table))
+    policy = combine([table.policy.codes], len(table))
+    session = combine([policy, table.uid.codes, table.session], len(table))
+    sessions = np.bincount(policy[np.unique(session, return_index=True)[1]])
+    weights: FloatArray = (np.bincount(policy, size) / sessions)[policy] / np.bincount(session, size)[session]
+    return weights
+
+
 def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) -> None:
     """Raise MarlError unless rows with the same id [n] have the same value [n]. `what` describes rows of one id."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
