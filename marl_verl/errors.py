@@ -44,7 +44,7 @@ def check(problems: Callable[P, Iterator[str]]) -> Callable[P, None]:
 
 @contextlib.contextmanager
 def user_error(label: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label: ` if any, and the message in one line."""
+    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label: ` if any, the message in one line."""
     kinds = kinds or (MarlError,)
     try:
         yield
