@@ -73,6 +73,12 @@ def test_a_workflow_with_a_tool_is_replayable_and_stores_its_messages() -> None:
     assert decode_journal(json.loads(json.dumps(encode_journal(run.journal)))) == run.journal
 
 
+def test_an_image_is_refused() -> None:
+    for part in ({"type": "image", "image": "a.png"}, {"type": "image_url", "image_url": {"url": "data:"}}):
+        with pytest.raises(TypeError, match=r"contains image, which is not supported: .*describe the image in text"):
+            as_observation([{"role": "user", "content": [{"type": "text", "text": "What?"}, part]}])
+
+
 # Parsers of vLLM
 
 WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "two", "so"]

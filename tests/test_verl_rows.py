@@ -155,16 +155,3 @@ def test_what_scores_by_comparing_evaluates_nothing(name: str) -> None:
     assert not called & {"eval", "exec", "compile", "parse_expr", "__import__"}
     imported = {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
     assert imported <= {"re", "random", "string", "Optional", "annotations"}
-
-
-# In a recipe
-
-
-RECIPE = """
-defaults: [marl_trainer, _self_]
-marl:
-  task: {name: verl, options: {train_files: %s, val_files: [%s]}}
-  workflow: {name: single}
-  agents: {solver: {policy: solver}}
-  policies: {solver: {}}
-"""

@@ -86,7 +86,6 @@ class Parsers:
         template = str(tokenizer.chat_template)
         self.tool = tool or next((name for text, name in FAMILIES if text in template), None)
         self.reasoning, self.whose, self._words, self._options = reasoning, whose, tokenizer, dict(options or {})
-        self._cached: Any = None
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """MarlError for parameters of an act that `parse` or the server would refuse. Does not import vLLM."""
@@ -149,7 +148,7 @@ class Parsers:
         from vllm.reasoning import ReasoningParserManager
 
         kind = ReasoningParserManager.get_reasoning_parser(str(self.reasoning))
-        parser = kind(self._tokenizer(), chat_template_kwargs=self._options)
+        parser = kind(self._tokenizer, chat_template_kwargs=self._options)
         marks = (parser.reasoning_start_str, parser.reasoning_end_str)
         if not any(mark and mark in raw for mark in marks) and parser.is_reasoning_end(
             self._words.encode(opening, add_special_tokens=False)
@@ -176,7 +175,7 @@ class Parsers:
         from vllm.tool_parsers import ToolParserManager
 
         self._check_family()
-        return ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer(), request.tools)
+        return ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer, request.tools)
 
     def _begun(self, raw: str, request: Any) -> bool:
         """Whether a text that is cut off has begun a call."""
@@ -184,12 +183,11 @@ class Parsers:
         bare = start and any(text[0] == start and self._extracted(text, request)[0] for text in BARE)
         return bool(bare or BEGIN.search(raw))
 
+    @functools.cached_property
     def _tokenizer(self) -> Any:
-        if self._cached is None:
-            from vllm.tokenizers.hf import get_cached_tokenizer  # else each parser would read the whole vocabulary
+        from vllm.tokenizers.hf import get_cached_tokenizer  # else each parser would read the whole vocabulary
 
-            self._cached = get_cached_tokenizer(self._words)
-        return self._cached
+        return get_cached_tokenizer(self._words)
 
 
 def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,8 @@ def _record(known: Plugins, entry: Entry) -> dict[str, Any]:
     record |= {"distribution": source.distribution, "version": source.version, "target": entry.shown, "error": ""}
     try:
         target = known.get(entry.kind, f"{source.distribution}:{entry.name}")
-        options = list(_options(target, entry.kind))
+        listed = isinstance(target, Algorithm) or (entry.kind not in WITHOUT and dataclasses.is_dataclass(target))
+        options = list(_fields(target, "")) if listed else []
     except Exception as error:  # noqa: BLE001  code of a plugin, which must not hide the other parts
         return {**record, "error": str(error) if isinstance(error, MarlError) else repr(error)}
     record |= {"doc": _doc(target, entry), "section": SECTIONS.get(entry.kind, "marl.algorithm.options")}
@@ -43,11 +44,6 @@ def _doc(target: Any, entry: Entry) -> str:
         return inspect.getdoc(target) or ""
     place = entry.target if isinstance(entry.target, str) else entry.source.target
     return inspect.getdoc(sys.modules.get(place.partition(":")[0])) or ""
-
-
-def _options(target: Any, kind: str) -> Iterator[Option]:
-    if isinstance(target, Algorithm) or (kind not in WITHOUT and dataclasses.is_dataclass(target)):
-        yield from _fields(target, "")
 
 
 def _fields(part: Any, prefix: str) -> Iterator[Option]:

@@ -24,22 +24,14 @@ LITERAL = "print({'2': 4, '5': 10}[input()])"  # passes the public tests only
 TASKS = CodeWithTests(seconds=20)
 
 
-def score(code: str, task: Task = DOUBLE) -> tuple[float, float]:
-    """(score, public score)."""
-
-    async def both() -> tuple[float, float]:
-        return await TASKS.score(task, code), await TASKS.public_score(task, code)
-
-    return asyncio.run(both())
-
-
-@pytest.mark.parametrize(("code", "found"), [(RIGHT, (1, 1)), (SQUARE, (0, 0.5)), ("", (0, 0))])
-def test_the_score_is_1_when_all_tests_pass_and_the_public_score_a_share(code: str, found: tuple[float, float]) -> None:
-    assert score(code) == found
-
-
-@pytest.mark.parametrize(("code", "rate"), [(SQUARE, 1 / 3), ("", 0)])
-def test_the_pass_rate_is_the_share_of_all_tests(code: str, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("code", "score", "public", "rate"), [(RIGHT, 1, 1, 1), (SQUARE, 0, 0.5, 1 / 3), ("", 0, 0, 0)]
+)
+def test_the_score_is_1_when_all_tests_pass_and_the_others_are_shares(
+    code: str, score: float, public: float, rate: float
+) -> None:
+    assert asyncio.run(TASKS.score(DOUBLE, code)) == score
+    assert asyncio.run(TASKS.public_score(DOUBLE, code)) == public
     assert asyncio.run(TASKS.measures(DOUBLE, code)) == {"pass_rate": pytest.approx(rate)}
 
 

@@ -31,26 +31,23 @@ def program(code: str) -> str:
     return f"So:\n```python\n{code}\n```"
 
 
-def tests(*pairs: tuple[str, str]) -> str:
+def listed(*pairs: tuple[str, str]) -> str:
     return f"```json\n{json.dumps([{'input': one, 'output': two} for one, two in pairs])}\n```"
 
 
 RIGHT, SQUARE = program("print(2 * int(input()))"), program("print(int(input()) ** 2)")
-GOOD, HALF = tests(("5", "10"), ("0", "0")), tests(("5", "10"), ("5", "25"))
+GOOD, HALF = listed(("5", "10"), ("0", "0")), listed(("5", "10"), ("5", "25"))
 
 
-def rewarded(coder: Any, tester: Any, turns: int = 1) -> list[dict[str, float]]:
+def scripted(coder: Any, tester: Any, task: Task = TASK, turns: int = 1) -> ScriptedContext:
     rewards: Any = {"coder": coder_reward, "tester": coder_tester.tester_reward}
-    context = ScriptedContext(
-        CoderTester(turns=turns),
-        TASK,
-        ScriptedPolicy({"coder": coder, "tester": tester}),
-        tasks=CodeWithTests(seconds=20),
-        rewards=rewards,
-    )
-    sample = asyncio.run(Independent(episodes=1).sample(context))
-    assert not sample.failures, sample.failures
-    return [{turn.agent: turn.rewards["role"]} for turn in sample.turns]
+    policy = ScriptedPolicy({"coder": coder, "tester": tester})
+    return ScriptedContext(CoderTester(turns=turns), task, policy, tasks=CodeWithTests(seconds=20), rewards=rewards)
+
+
+def rewarded(coder: str, tester: str, task: Task = TASK) -> dict[str, float]:
+    (episode,) = asyncio.run(Independent(episodes=1).sample(scripted(coder, tester, task))).episodes
+    return {turn.agent: turn.rewards["role"] for turn in episode.turns}
 
 
 @pytest.mark.parametrize(
@@ -64,11 +61,7 @@ def rewarded(coder: Any, tester: Any, turns: int = 1) -> list[dict[str, float]]:
     ],
 )
 def test_both_role_rewards(coder: str, tester: str, expected: tuple[float, float]) -> None:
-    found = rewarded(coder, tester)
-    assert {agent: value for each in found for agent, value in each.items()} == {
-        "coder": pytest.approx(expected[0]),
-        "tester": pytest.approx(expected[1]),
-    }
+    assert rewarded(coder, tester) == pytest.approx(dict(zip(("coder", "tester"), expected, strict=True)))
 
 
 def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
@@ -91,24 +84,12 @@ def test_calls_are_run_as_calls_and_no_reference_scores_the_tester_by_the_coder(
     assert "class `Solution` with its method `add`" in run.turns[0][0].observation[0]["content"]
     assert "calls of Solution.add" in run.turns[1][0].observation[0]["content"]
     for coder, expected in ((METHOD, 1.0), (program("print(3)"), 0.0)):
-        context = ScriptedContext(
-            *(CoderTester(turns=1), CALLS, ScriptedPolicy({"coder": coder, "tester": tester})),
-            tasks=CodeWithTests(seconds=20),
-            rewards={"coder": coder_reward, "tester": coder_tester.tester_reward},
-        )
-        sample = asyncio.run(Independent(episodes=1).sample(context))
-        scores = {turn.agent: turn.rewards["role"] for turn in sample.turns}
-        assert scores == {"coder": 2 * expected, "tester": expected}
+        assert rewarded(coder, tester, CALLS) == {"coder": 2 * expected, "tester": expected}
 
 
 def test_a_tree_samples_no_token_that_is_not_a_row() -> None:
     """Every act proposes an answer, so that no continuation has to be sampled to score it."""
-    context = ScriptedContext(
-        *(CoderTester(turns=2), TASK, ScriptedPolicy({"coder": [SQUARE, RIGHT], "tester": HALF})),
-        tasks=CodeWithTests(seconds=20),
-        rewards={"coder": coder_reward, "tester": coder_tester.tester_reward},
-    )
-    sample = asyncio.run(GreedyTree(candidates=2).sample(context))
+    sample = asyncio.run(GreedyTree(candidates=2).sample(scripted([SQUARE, RIGHT], HALF, turns=2)))
     assert sample.extra_tokens == {}
     assert {turn.agent: turn.rewards["role"] for turn in sample.turns[-4:]} == {"coder": 2.0, "tester": 1.5}
     assert len(sample.turns) == 8
@@ -130,27 +111,18 @@ def test_patterns_of_cooperation(body: str, found: set[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_reports_the_pass_rate_and_what_the_agents_read() -> None:
-    """The second program, which passes 2 of 3 tests; a failed measure ends no run."""
+def test_a_run_reports_the_pass_rate_and_a_failed_measure_does_not_end_it() -> None:
+    """The answer is the second program, which passes 2 of 3 tests."""
     from marl_verl.backend.protocol import Report
     from marl_verl.backend.rollout.worker import RolloutWorker
 
-    tasks = CodeWithTests(seconds=20)
-    policy = ScriptedPolicy({"coder": [SQUARE, program("print(2 * abs(int(input())))")], "tester": GOOD})
-    context = ScriptedContext(CoderTester(turns=2), TASK, policy, tasks=tasks)
+    context = scripted([SQUARE, program("print(2 * abs(int(input())))")], GOOD, turns=2)
     sample = asyncio.run(Independent(episodes=1).sample(context))
     made: Any = object.__new__(RolloutWorker)
-    made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=tasks))
+    made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=CodeWithTests(seconds=20)))
     made.observers, made._logged = SimpleNamespace(marl_episode_finished=lambda **_: None), set()
-    report = Report("u", "t")
-    asyncio.run(made._fill(report, sample))
-    assert report.measures == [{"pass_rate": pytest.approx(2 / 3)}]
-    assert [turn.agent for turn in report.turns] == ["coder", "tester"] * 2
-    read = [turn.read for turn in report.turns]
-    line = "print(int(input()) ** 2)"  # all that a tester sees of the coder's text
-    share = len(line.replace(" ", "")) / len("".join(SQUARE.split()))
-    assert read == [0, 0, 0, pytest.approx(len(SQUARE) * share)]
-    tasks.seconds = None  # type: ignore[assignment]
-    again = Report("u", "t")
-    asyncio.run(made._fill(again, sample))
-    assert (again.measures, len(again.turns)) == ([], 4)
+    for seconds, measures in ((20, [{"pass_rate": pytest.approx(2 / 3)}]), (None, [])):
+        made.parts.task_context.tasks.seconds = seconds
+        report = Report("u", "t")
+        asyncio.run(made._fill(report, sample))
+        assert (report.measures, len(report.turns)) == (measures, 4)

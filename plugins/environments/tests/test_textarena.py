@@ -11,10 +11,9 @@ pytest.importorskip("textarena")
 
 from marl_verl_environments.pettingzoo import PettingZooTasks
 from marl_verl_environments.textarena import TextArena, TextArenaGame, TextArenaTasks
-from marl_verl_testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
-from marl_verl import Task, plugins
-from marl_verl.algo.sampling import Independent
+from marl_verl import Task
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 
@@ -70,18 +69,6 @@ def test_an_illegal_move_is_marked_and_judged_by_the_game() -> None:
     assert run.answer["outcomes"] == [1, -1]
     assert list(run.invalid) == [("nought", "0"), ("nought", "1")]
     assert "[0]" not in run.invalid["nought", "1"]
-
-
-@pytest.mark.parametrize("sampler", [Independent(episodes=2), "greedy-tree"])
-def test_samplers_replay_a_game(sampler: Any) -> None:
-    if isinstance(sampler, str):
-        sampler = plugins.load().get("samplers", sampler)()
-
-    def choose(act: Any, session: int, candidate: int) -> str:
-        return f"[{(act.turn * 3 + session + (candidate if isinstance(candidate, int) else 0)) % 9}]"
-
-    policy = ScriptedPolicy({"cross": choose, "nought": choose})
-    check_sampler(sampler, TextArena(moves=3), TICTACTOE, policy, tasks=TextArenaTasks(env="TicTacToe-v0", side=0))
 
 
 def test_a_game_ends_when_it_would_ask_an_eliminated_player() -> None:

@@ -8,7 +8,7 @@ from marl_verl_math.boxed_sums import BoxedSums, TinySolverVerifier
 from marl_verl_math.solver_verifier import SolverVerifier, solution_right, verdict_right
 from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
@@ -44,18 +44,6 @@ def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: A
     run = check_workflow(SolverVerifier(unparseable=unparseable), TASK, policy)
     assert len(run.turns) == acts
     assert run.invalid == {("verifier", "0"): "no verdict"}
-
-
-def test_the_sampler_keeps_its_promises_on_it() -> None:
-    policy = ScriptedPolicy(
-        {
-            "solver": lambda act, session, candidate: RIGHT if (session + act.turn) % 2 else WRONG,
-            "verifier": lambda act: REJECT if WRONG in shown(act) else APPROVE,
-        }
-    )
-    sample = check_sampler(Independent(4), SolverVerifier(), TASK, policy, tasks=TASKS)
-    assert [len(episode.turns) for episode in sample.episodes] == [3, 2, 3, 2]
-    assert all(episode.success for episode in sample.episodes)
 
 
 def test_role_rewards_by_hand() -> None:

@@ -15,10 +15,6 @@ from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 
 DIGITS = Task("i", "digits", {"digits": ["4", "7", "1", "9"], "index": 2})
-SETS: list[tuple[TaskSet, tuple[str, str]]] = [
-    (SplitPlanPath(), ("scout", "mover")),
-    (Inventory(), ("holder", "asker")),
-]
 
 
 def board(start: str, walls: list[str], goal: str, landmark: str = "d4") -> Task:
