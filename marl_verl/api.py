@@ -142,7 +142,7 @@ def evaluate(
     seed: int | None = None,
     greedy_only: bool = False,
     at_once: int | None = None,
-    cross_play: bool = False,
+    cross_play: bool | str | None = False,
     steps: str | Sequence[int] | None = None,
     plugins: Sequence[StrPath] = (),
     backend: Backend | None = None,
@@ -163,7 +163,8 @@ def evaluate(
         seed: sampling seed; default: that of the run.
         greedy_only: skip the sampled episodes.
         at_once: maximum number of episodes in flight; default: 256. With 1, times are those without load.
-        cross_play: let steps of a team with two sides play each other, instead of evaluating one.
+        cross_play: let steps of a team with two sides play each other, instead of evaluating one; with the name of an
+            agent, let this agent act with its policy of each step, beside the team of the last one.
         steps: those of the cross-play; default: 0 and every checkpoint.
         plugins: plugin files in addition to the run's copies.
         backend: as in `train`; default: that of the run.

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_testing import ScriptedPolicy, check_sampler
 
+from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit import TableCredit, shapley
 from marl_verl.algo.credit.shapley import coalitions
+from marl_verl.algo.rewards import Mix
+from marl_verl.algo.sampling import Independent
+from marl_verl.episode import Team
 from tests.batches import Rows, algorithm, episodes, find, joint_trees, keep, row, trees
 
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
@@ -96,3 +101,29 @@ def test_c3_as_an_advantage() -> None:
 def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
     result = algorithm("gigpo", gamma=0.5).compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(credit("step-groups", rows, gamma=0.5), dict(result.stages)["step advantage"])
+
+
+# Costs: amounts of an agent in its whole episode
+
+
+@pytest.mark.parametrize(("returns", "wanted"), [("immediate", [2.0, 1.0, 2.0]), ("discounted", [2.0, 1.0, 2.0])])
+def test_a_cost_counts_once_in_a_return(returns: str, wanted: list[float]) -> None:
+    """Two acts of a, one of b: on every row of its agent, or on its last one where returns sum turns."""
+    costs = algorithm("grpo", rewards={"name": "weights", "weights": {"acts": 1.0}}, returns=returns, baseline="none")
+    rows = [row("q", 0, i, i // 2, agent, acts=acts) for i, (agent, acts) in enumerate(zip("aba", wanted, strict=True))]
+    table = RowTable.from_rows([{**r, "team_reward": 0.0} for r in rows])
+    assert costs.compute(table).ret.tolist() == wanted
+
+
+def test_costs_are_recorded_if_a_mix_names_them() -> None:
+    class Chat(Workflow):
+        async def run(self, task: Task, team: Team) -> str:
+            told = await team["a"].act("question")
+            await team["b"].call(len, "text")
+            return (await team["b"].act(f"a says:\n{told.text}")).text
+
+    policy, mix = ScriptedPolicy({"a": "five words of an answer", "b": "yes"}), Mix(team=1.0, read=-0.1, calls=1)
+    sample = check_sampler(Independent(episodes=2), Chat(), Task("t", "", {}), policy, mix=mix)
+    for turn in sample.turns:
+        read, calls = (0.0, 0.0) if turn.agent == "a" else (sample.turns[0].length, 1.0)
+        assert turn.rewards == {"read": pytest.approx(read), "calls": calls}

@@ -143,11 +143,7 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        (None, ["No module named 'puzzles_pkg'"]),
-        ("class Rubik2: ...", ["no attribute 'Rubik'"]),
-    ],
+    ("parts", "message"), [(None, ["No module named 'puzzles_pkg'"]), ("class Rubik2: ...", ["no attribute 'Rubik'"])]
 )
 def test_a_lazy_target_is_imported_on_use_and_raises_if_it_cannot(
     install: Install, tmp_path: Path, parts: str | None, message: list[str]

@@ -11,11 +11,7 @@ from marl_verl.tasks import Task, clipped, verdict
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("<ANSWER>a\nb</answer>", "a\nb"),
-        ("<answer>one</answer> no: <answer>two</answer>", "two"),
-    ],
+    ("text", "found"), [("<ANSWER>a\nb</answer>", "a\nb"), ("<answer>one</answer> no: <answer>two</answer>", "two")]
 )
 def test_the_content_of_a_tag(text: str, found: str | None) -> None:
     assert tagged(text, "answer") == found

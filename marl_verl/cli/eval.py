@@ -23,6 +23,7 @@ EXAMPLES = """
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
   marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
+  marl-verl eval runs/magrpo_cpu-1 --partner right --steps 20,40   what the change of this agent is worth to the others
 """
 
 PASSED_ON = (
@@ -58,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-once", type=int, metavar="N", help=at_once)
     cross_play = "checkpoints of a team with two sides play each other: mean outcomes of all pairs, and Elo ratings"
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
-    parser.add_argument("--steps", metavar="0,20,40", help="steps of --cross-play (default: 0 and every checkpoint)")
+    partner = "this agent acts with its policy of each of --steps, beside the team of the last: differences in rewards"
+    parser.add_argument("--partner", dest="cross_play", metavar="NAME", help=partner)
+    steps = "steps of --cross-play or --partner (default: 0 and every checkpoint)"
+    parser.add_argument("--steps", metavar="0,20,40", help=steps)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

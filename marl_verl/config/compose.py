@@ -33,13 +33,9 @@ def attention(dtype: str) -> str:
     return "flash_attention_2" if dtype not in ("fp32", "float32") and flash_attention() else "sdpa"
 
 
-def rollout_workers() -> int:
-    """The default number of rollout workers on GPU machines (hardware/gpu.yaml): each of them keeps one core busy."""
-    return min(max((os.cpu_count() or 1) // 16, 1), 8)
-
-
 OmegaConf.register_new_resolver("marl_attention", attention, replace=True)
-OmegaConf.register_new_resolver("marl_rollout_workers", rollout_workers, replace=True)
+WORKERS = min(max((os.cpu_count() or 1) // 16, 1), 8)  # rollout workers on GPU machines: each keeps one core busy
+OmegaConf.register_new_resolver("marl_rollout_workers", lambda: WORKERS, replace=True)
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:

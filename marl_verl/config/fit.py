@@ -16,14 +16,16 @@ import numpy as np
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
+from marl_verl.algo.advantage.returns import Returns
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit.base import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
 from marl_verl.algo.sampling.base import add_columns
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.config.parts import algorithm_named, columns_of
-from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.calls import breakpoints
+from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check, user_error
 from marl_verl.options import Part
@@ -82,6 +84,11 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
         usual = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if usual == algorithm.sampler else f" (the algorithm's own sampler is '{usual}')"
         yield f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}': {why}{hint}"
+    for cost in (name for name in algorithm.rewards.required() if name in COSTS):
+        joint = [part.name for part in algorithm.parts() if isinstance(part, Returns) and part.one_side]
+        if sampler.branches or joint:
+            label = f"returns '{joint[0]}' sums the turns of all agents" if joint else "turns of a tree are of several"
+            yield f"reward component '{cost}' is of one agent's whole episode, but {label}: leave it out of the mix"
     for credit in algorithm.credit:
         if (why := credit.incompatibility(sampler.branches)) is not None:
             yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"
@@ -121,7 +128,9 @@ class SyntheticTeam:
     def turns(self, number: int, episodes: int | None = None) -> list[Turn]:
         """The turns of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
         name, agents = self.algorithm.sampler, self.team.agents
-        rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
+        # a role reward that differs between the agents of a joint move
+        named = [agent.reward for agent in agents.values() if agent.reward]
+        rewards = dict.fromkeys(named, lambda task, turn, episode: 1.0 + (turn.session + turn.index) % 2)
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
         moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
         workflow, mix = _SyntheticWorkflow(moves), self.algorithm.rewards
@@ -201,11 +210,6 @@ class _SyntheticContext(SamplingContext):
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The sum of the components; errors of the mix appear when the advantage is computed."""
         return [sum(turn.components.values()) for turn in turns]
-
-
-def _role_reward(task: Task, turn: Turn, episode: Episode) -> float:
-    """A role reward that differs between the agents of a joint move."""
-    return 1.0 + (turn.session + turn.index) % 2
 
 
 def _number(text: str, below: int) -> int:

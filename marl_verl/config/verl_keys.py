@@ -127,10 +127,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
         list[Literal["model", "optimizer", "extra", "hf_model"]],
         "learner.checkpoint.save_contents learner.checkpoint.load_contents",
     ),
-    (
-        Mapping | None,
-        "engine.mixed_precision ray_kwargs.ray_init.runtime_env learner.optim.override_optimizer_config",
-    ),
+    (Mapping | None, "engine.mixed_precision ray_kwargs.ray_init.runtime_env learner.optim.override_optimizer_config"),
 )
 """Type of the values -> keys, and sections with all their keys, that a team passes on to verl."""
 DROPPED = """

@@ -7,11 +7,15 @@ share of the tokens of the action that it is from, by characters other than whit
 without a letter or digit, do not count. Words that a workflow takes out of a line are not seen: it is a lower bound.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marl_verl.episode.journal import Episode
 from marl_verl.episode.messages import message_text
 from marl_verl.episode.turn import Turn
+
+COSTS = ("read", "acts", "calls")
+"""Reward components of an agent's turns: amounts of its whole episode."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ def read_lengths(episode: Episode) -> list[float]:
         for text, tokens in _lines(turn).items():
             written.setdefault((turn.agent, text), _Line(turn.agent, position, tokens))
     return lengths
+
+
+def amounts(agent: str, episode: Episode, lengths: Sequence[float]) -> dict[str, float]:
+    """An agent's amounts in an episode: `read`, tokens that its acts read from others; `acts` and `calls`, their
+    numbers; and `tool`, the share of its calls that did not raise, if it made any. `lengths`: as `read_lengths`."""
+    read = [length for turn, length in zip(episode.turns, lengths, strict=True) if turn.agent == agent]
+    worked = [call.raised is None for call in episode.journal.calls() if call.agent == agent]
+    tool = {"tool": sum(worked) / len(worked)} if worked else {}
+    return {"read": sum(read), "acts": float(len(read)), "calls": float(len(worked)), **tool}
 
 
 def has(text: str, part: str) -> bool:

@@ -99,20 +99,20 @@ def plan(
     seed: int | None = None,
     greedy_only: bool = False,
     at_once: int | None = None,
-    cross_play: bool = False,
+    cross_play: bool | str | None = False,
     steps: str | Sequence[int] | None = None,
     plugin_files: Sequence[Path] = (),
 ) -> EvaluationPlan:
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
-    swap = list(swap)
+    swap, partner = list(swap), cross_play if isinstance(cross_play, str) else None
     if steps is not None and not cross_play:
-        raise MarlError("--steps is an option of --cross-play. Give --step N for the evaluation of one step.")
+        raise MarlError("--steps is an option of --cross-play and --partner. Give --step N to evaluate one step.")
     one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
     for option, value in one_team.items():
         if cross_play and value not in (None, False, [], ()):
             why = "it plays sampled episodes of pairs of steps"
-            raise MarlError(f"--cross-play and {option} are incompatible: {why}")
+            raise MarlError(f"--{'partner' if partner else 'cross-play'} and {option} are incompatible: {why}")
     for option, number in (("--at-once", at_once), ("--episodes", None if greedy_only else episodes)):
         if number is not None and number < 1:
             raise MarlError(f"{option} must be a whole number >= 1, got {number}")
@@ -128,7 +128,7 @@ def plan(
     chosen = playing.chosen_steps(run, steps) if playing else (chosen_step(run, step),)
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
     step = chosen[-1]
-    crossed = playing.pair(team, chosen) if playing else None
+    crossed = playing.pair(team, chosen, partner) if playing else None
     if crossed:
         assignments, policies = crossed.first, crossed.policies
     else:
@@ -141,7 +141,7 @@ def plan(
     config = evaluation_config(composed, assignments, policies, paths, max(1, episodes), seed)
     evaluated = read_team(marl_section(config), evaluation=True)
     workflow, task_set = check_team(config, evaluated)
-    if crossed and not task_set.sides:
+    if crossed and not partner and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     played = _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)
@@ -155,7 +155,7 @@ def plan(
     settings |= {"seed": request.seed, "at_once": request.at_once, "overrides": list(overrides)}
     if crossed:
         request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
-        settings["cross_play"] = list(chosen)
+        settings |= {"cross_play": list(chosen), "partner": partner}
     resolved = resolve(config, evaluated)
     return EvaluationPlan(run, folder, resolved, played, request, settings, tuple(files))
 

@@ -66,24 +66,19 @@ def play_all(trainer: Trainer, request: Request) -> dict[str, Any]:
 def play_pairings(trainer: Trainer, request: Request) -> dict[str, Any]:
     """Run a sampled pass for each pairing of a cross-play, on the same tasks. Returns the content of result.json.
 
-    Episodes have seeds of their own in every pairing, so that the pairings are independent samples.
+    Pairings of sides are independent samples, with seeds of their own; those of a partner have the same seeds.
     """
-    playing = extension("league", "cross-play")
-    results: list[dict[str, Any]] = []
-    all_reports: list[Report] = []
+    all_reports: list[list[Report]] = []
     for number, pairing in enumerate(request.pairings):
         trainer.rollouts.assign(pairing.policies)
-        reports = played(trainer, request, sampled=True, pairing=number)
-        trainer.records.check_failures(reports)
-        all_reports += reports
-        results.append(playing.pairing_result(pairing, request.sides, [report.outcomes for report in reports]))
+        all_reports.append(played(trainer, request, sampled=True, pairing=number))
+        trainer.records.check_failures(all_reports[-1])
     return {
         "sides": list(request.sides),
         "eval_tasks": len(trainer.data.held_out),
         "episodes": request.episodes,
-        "pairings": results,
-        **playing.elo_result(results),
-        **counts(all_reports),
+        **extension("league", "cross-play").result(request, all_reports),
+        **counts([report for reports in all_reports for report in reports]),
     }
 
 
@@ -92,7 +87,7 @@ def played(trainer: Trainer, request: Request, sampled: bool, pairing: int | Non
     marl, held_out = trainer.config.marl, trainer.data.held_out
     stored = 0 if sampled else int(marl.rollout.keep_episodes)
     at_once = max(1, request.at_once // (int(marl.validation.options.episodes) if sampled else 1))
-    step = trainer.step if pairing is None else pairing  # in the seeds
+    step = pairing if pairing is not None and request.sides else trainer.step  # in the seeds
     batches = play(held_out, trainer.rollouts, step, sampled, keep=stored, at_once=at_once)
     before, tasks = (pairing or 0) * len(held_out), max(1, len(request.pairings)) * len(held_out)
     reports: list[Report] = []

@@ -38,11 +38,7 @@ class Unjudged(MarlError):
 
 @breakpoints(None)
 def rehearse_split(
-    workflow: Workflow,
-    tasks: Sequence[Task],
-    team: TeamConfig,
-    task_set: TaskSet,
-    parts: Sequence[str] = (),
+    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, task_set: TaskSet, parts: Sequence[str] = ()
 ) -> Moves:
     """`rehearse` the first of `TRIED` tasks that can be judged, and judge reference answers of these tasks.
 
@@ -65,11 +61,7 @@ def rehearse_split(
 
 
 def rehearse(
-    workflow: Workflow,
-    task: Task,
-    team: TeamConfig,
-    task_set: TaskSet | None = None,
-    parts: Sequence[str] = (),
+    workflow: Workflow, task: Task, team: TeamConfig, task_set: TaskSet | None = None, parts: Sequence[str] = ()
 ) -> Moves:
     """Run the workflow once with empty actions and return the acts of each move. With a task set, try score and role
     rewards on its end.

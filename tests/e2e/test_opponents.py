@@ -46,10 +46,7 @@ def without_log_probs(run: Finished) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("victim", "phase"),
-    [
-        ("vLLM server of policy 'player-past'", "loading snapshots"),
-        (killer.DRIVER, "writing a snapshot"),
-    ],
+    [("vLLM server of policy 'player-past'", "loading snapshots"), (killer.DRIVER, "writing a snapshot")],
 )
 def test_a_run_that_is_killed_with_a_snapshot_goes_on(
     victim: str, phase: str, played: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

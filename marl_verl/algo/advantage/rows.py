@@ -25,6 +25,7 @@ from marl_verl.algo.advantage.columns import (
 )
 from marl_verl.algo.advantage.tree import Tree
 from marl_verl.episode.codec import decode
+from marl_verl.episode.communication import COSTS
 from marl_verl.episode.turn import DIFFERS_AT, Turn
 from marl_verl.errors import MarlError, unknown
 
@@ -280,12 +281,13 @@ class RowTable:
         """The table with its episodes' team rewards as component "team" of their rows.
 
         Args:
-            counts: [n] bool, the rows that get the team reward; other rows get 0.
+            counts: [n] bool, the rows that get the team reward and the costs of the episode; other rows get 0.
         """
         recorded = ~np.isnan(self.team_reward)
         team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
         present = recorded | self.present.get("team", False)
         rewards, has = {**self.rewards, "team": team}, {**self.present, "team": present}
+        rewards |= {name: np.where(counts, rewards[name], 0.0) for name in COSTS if name in rewards}
         return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
 
     def with_component(self, name: str, values: FloatArray) -> RowTable:

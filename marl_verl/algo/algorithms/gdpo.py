@@ -14,11 +14,9 @@ from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.reference import PlainRows, in_groups
+from marl_verl.algo.credit.base import TAKEN
 from marl_verl.errors import MarlError
 from marl_verl.options import Small
-
-SET = ("team", "role", "tool")
-"""Components that a run sets without a part of the score."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Decoupled(Estimator):
     `compute_gdpo_outcome_advantage`.
 
     Attributes:
-        keys: reward components; besides `team`, `role` and `tool`, these are parts of the task's score.
+        keys: reward components; those other than `team`, `role` and those of `Mix` are parts of the task's score.
         key_weights: w, one per key; None: all are 1.
         group: columns of the groups.
         norm_by_std: divide each component by its std.
@@ -49,12 +47,11 @@ class Decoupled(Estimator):
         if not self.keys:
             raise MarlError("'keys' is empty: name the reward components to normalise")
         if self.key_weights is not None and len(self.key_weights) != len(self.keys):
-            raise MarlError(
-                f"'key_weights' has {len(self.key_weights)} numbers for {len(self.keys)} 'keys': one for each"
-            )
+            count = len(self.key_weights)
+            raise MarlError(f"'key_weights' has {count} numbers for {len(self.keys)} 'keys': one for each")
 
     def score_parts(self) -> tuple[str, ...]:
-        return tuple(key for key in self.keys if key not in SET)
+        return tuple(key for key in self.keys if key not in TAKEN)
 
     def consumed(self) -> tuple[str, ...]:
         return self.score_parts()

@@ -12,10 +12,11 @@ from marl_verl.algo.advantage.columns import FloatArray, numbers_of
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
 from marl_verl.episode import Episode
+from marl_verl.episode.communication import COSTS
 from marl_verl.errors import MarlError
 from marl_verl.options import Part
 
-TAKEN = ("team", "role", "tool")
+TAKEN = ("team", "role", "tool", *COSTS)
 """Components that are set while sampling; a credit must not have one of these names."""
 
 

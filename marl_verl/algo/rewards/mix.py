@@ -10,6 +10,7 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, first_true
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.episode import Episode, Turn
+from marl_verl.episode.communication import COSTS
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import Part, check_type
 from marl_verl.tasks import quick
@@ -28,7 +29,7 @@ class RewardMix(Part):
         return frozenset(("team", *role, *self.required()))
 
     def required(self) -> tuple[str, ...]:
-        """Components that are computed only if a mix requires them: "tool"."""
+        """Components that are computed only if a mix requires them: "tool", and those of `COSTS`."""
         return ()
 
     @abstractmethod
@@ -60,7 +61,7 @@ class Mix(RewardMix):
         object.__setattr__(self, "weights", chosen)
 
     def required(self) -> tuple[str, ...]:
-        return ("tool",) if self.weights is not None and "tool" in self.weights else ()
+        return tuple(name for name in ("tool", *COSTS) if name in (self.weights or ()))
 
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]. MarlError as in `total` and `weighted`."""

@@ -13,6 +13,7 @@ from marl_verl.algo.sampling.base import Candidate
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
 from marl_verl.episode.calls import perform
+from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.episode.messages import Observation
 from marl_verl.errors import MarlError, nearest, shown
@@ -138,8 +139,8 @@ class SamplingContext:
         await self._reward_turns(turns, episode, run)
 
     async def _reward_turns(self, turns: Sequence[Turn], episode: Episode, run: Run) -> None:
-        """Set `invalid`; `role` if the agent has a role reward; and `tool` if the mix requires it and the agent made
-        calls: the share of its calls in the episode that did not raise."""
+        """Set `invalid`; `role` if the agent has a role reward; and of the agent's `amounts` in the episode those that
+        the mix requires."""
         by_reward: dict[str, list[Turn]] = {}
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
@@ -150,11 +151,11 @@ class SamplingContext:
             for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
                 label = f"role reward '{name}' of agent '{turn.agent}'"
                 turn.rewards["role"] = finite(value, label, getattr(fn, "__qualname__", fn))
-        if self.task_context.mix is not None and "tool" in self.task_context.mix.required():
+        if self.task_context.mix is not None and (required := self.task_context.mix.required()):
+            lengths = read_lengths(episode) if "read" in required else [0.0] * len(episode.turns)
+            agents = {turn.agent: amounts(turn.agent, episode, lengths) for turn in turns}
             for turn in turns:
-                calls_made = [call for call in run.journal.calls() if call.agent == turn.agent]
-                if calls_made:
-                    turn.rewards["tool"] = sum(call.raised is None for call in calls_made) / len(calls_made)
+                turn.rewards |= {name: value for name, value in agents[turn.agent].items() if name in required}
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The reward of each turn, with the algorithm's reward mix."""

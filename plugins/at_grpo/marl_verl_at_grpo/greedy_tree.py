@@ -13,10 +13,6 @@ An act of an agent that is not trained is a part of the transition to s_(n+1): i
 state (from each candidate's state if its reward depends on it: without a proposal before it), and is no row.
 """
 
-from __future__ import annotations
-
-import asyncio
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from marl_verl.algo.sampling import (
@@ -29,6 +25,7 @@ from marl_verl.algo.sampling import (
     State,
     attempt,
     expand,
+    gather_all,
     leaf_episode,
     root,
     settled,
@@ -60,73 +57,39 @@ class GreedyTree(Sampler):
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
             return Sample(failures=[start] * self.candidates)  # none of the first act's candidates could be sampled
-        path = _Path(start)
-        while path.waiting:
-            grown = await self._candidates(context, path)
+        state, number, waiting, off_path = start, 0, list(start.acts), list[Turn]()
+        while waiting:  # the acts that the run is blocked on, in the order in which it reached them
+            grown = await self._candidates(context, state, waiting[0], number)
             sample.failures += [child for child in grown if isinstance(child, Failure)]
             states = [child for child in grown if isinstance(child, State)]
             if not states:
                 break
-            if value_tokens := sum(state.value_tokens for state in states):
+            if value_tokens := sum(child.value_tokens for child in states):
                 sample.add_tokens("rollout", value_tokens)
-            best = path.choose(states)
-            after = await attempt(context, SESSION, settled(context, best, SESSION))
+            state = max(states, key=lambda child: child.value)  # the first of equals
+            off_path += [turn for child in states if child is not state for turn in child.own]
+            after = await attempt(context, SESSION, settled(context, state, SESSION))
             if isinstance(after, Failure):
                 sample.failures.append(after)
                 break
-            path.advance(after)
-        if path.state.episode is not None:
-            sample.episodes.append(leaf_episode(path.state, path.off_path_turns))
+            before = [act.key for act in waiting]
+            state, number = after, number + 1
+            waiting = sorted(after.acts, key=lambda act: before.index(act.key) if act.key in before else len(before))
+        if state.episode is not None:
+            sample.episodes.append(leaf_episode(state, off_path))
         sample.count_transitions()
         return sample
 
-    async def _candidates(self, context: SamplingContext, path: _Path) -> list[State | Failure]:
-        async with asyncio.TaskGroup() as group:
-            made = [group.create_task(self._candidate(context, path, k)) for k in range(self.candidates)]
-        return [task.result() for task in made]
-
-    async def _candidate(self, context: SamplingContext, path: _Path, k: int) -> State | Failure:
-        grown = expand(
-            context,
-            path.state,
-            path.waiting[0],
-            SESSION,
-            f"{path.number}-{k}",
-            index=path.number * self.candidates + k,
-            parent=path.state.turn.node if path.number else None,
-            partial_value=self.partial_value,
-        )
-        return await attempt(context, SESSION, grown)
-
-
-@dataclass
-class _Path:
-    """The winners so far.
-
-    Attributes:
-        state: state after the last winner.
-        waiting: acts that the run is blocked on, in the order in which it reached them.
-        number: number of the next act.
-        off_path_turns: the candidates that were not chosen.
-    """
-
-    state: State
-    waiting: list[Act] = field(init=False)
-    number: int = 0
-    off_path_turns: list[Turn] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.waiting = list(self.state.acts)
-
-    def choose(self, states: list[State]) -> State:
-        self.state = max(states, key=lambda state: state.value)  # the first of equals
-        self.off_path_turns += [turn for state in states if state is not self.state for turn in state.own]
-        return self.state
-
-    def advance(self, state: State) -> None:
-        self.state = state
-        before = [act.key for act in self.waiting]
-        self.waiting = sorted(
-            self.state.acts, key=lambda act: before.index(act.key) if act.key in before else len(before)
-        )
-        self.number += 1
+    async def _candidates(self, context: SamplingContext, state: State, act: Act, number: int) -> list[State | Failure]:
+        """The states after each candidate for the n-th act of the path."""
+        parent = state.turn.node if number else None
+        grown = [
+            expand(
+                *(context, state, act, SESSION, f"{number}-{k}"),
+                index=number * self.candidates + k,
+                parent=parent,
+                partial_value=self.partial_value,
+            )
+            for k in range(self.candidates)
+        ]
+        return await gather_all(attempt(context, SESSION, child) for child in grown)

@@ -31,23 +31,6 @@ from marl_verl.algo.algorithms import Metric
 
 
 @dataclass(frozen=True)
-class Factor:
-    """Factor by which the second moment of an agent's gradient is scaled.
-
-    Attributes:
-        spread: the term of the agent's variance, std_k^2 / std^2.
-        shift: the term of the distance of its mean, (mean_k - mean)^2 / std^2.
-    """
-
-    spread: float
-    shift: float
-
-    @property
-    def total(self) -> float:
-        return self.spread + self.shift
-
-
-@dataclass(frozen=True)
 class Amplification(Metric):
     """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent
     of how the advantage is normalised. At 1 with shift 0, one mean and std for all agents has no effect."""
@@ -56,9 +39,10 @@ class Amplification(Metric):
         """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         values: dict[str, float] = {}
-        for code, factor in amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows]).items():
+        terms = amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
+        for code, (spread, shift) in terms.items():
             name = f"agent/{table.agent.names[code]}/amplification"
-            values |= {name: factor.total, f"{name}/spread": factor.spread, f"{name}/shift": factor.shift}
+            values |= {name: spread + shift, f"{name}/spread": spread, f"{name}/shift": shift}
         return values
 
 
@@ -74,8 +58,8 @@ class SecondMoment(Metric):
         return {f"agent/{table.agent.names[code]}/second_moment": value for code, value in values.items()}
 
 
-def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, Factor]:
-    """Agent -> its factor; agents whose tasks all have equal rewards only are missing.
+def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, tuple[float, float]]:
+    """Agent -> the terms (spread, shift) of its factor; agents whose tasks all have equal rewards only are missing.
 
     Args:
         reward: [n] rewards.
@@ -85,7 +69,7 @@ def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[i
     mean = pairs.mean(reward)
     spread = pairs.by_agent(pairs.mean((reward - mean[pairs.pair]) ** 2) / pairs.variance)
     shift = pairs.by_agent((mean - pairs.task_mean) ** 2 / pairs.variance)
-    return {code: Factor(spread[code], shift[code]) for code in spread}
+    return {code: (spread[code], shift[code]) for code in spread}
 
 
 @dataclass(frozen=True)

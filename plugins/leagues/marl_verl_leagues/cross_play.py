@@ -1,4 +1,7 @@
-"""`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game."""
+"""`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
+
+With `--partner NAME`, only this agent acts with earlier checkpoints, beside the team of the last one (`partner`).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from marl_verl.backend.protocol import Report
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.request import Assignment, Pairing, assign, chosen_step
+from marl_verl.evaluation.request import Assignment, Pairing, Request, assign, chosen_step
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.team import TeamConfig, sides_of
-from marl_verl_leagues.elo import WIDTH, ratings
+from marl_verl_leagues.elo import interval, ratings
 from marl_verl_leagues.matrix import heading, matrix
+from marl_verl_leagues.partner import differences, pairings_of
 
-__all__ = ["CrossPlay", "chosen_steps", "elo_result", "heading", "matrix", "pair", "pairing_result"]
+__all__ = ["CrossPlay", "chosen_steps", "heading", "matrix", "pair", "pairing_result", "result"]
 
 Outcomes = Mapping[str, float]
 """Side -> its outcome, of one episode."""
@@ -56,13 +61,19 @@ def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ..
     return tuple(sorted(steps))
 
 
-def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
+def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> CrossPlay:
     """Pair every step on the first side with every step on the second one. A side that plays with a frozen policy is
     the same player at every step, and plays once. An agent with `opponent` plays with the policy itself. MarlError: the
     team does not have two sides, a side has several policies, or a trained agent has no side."""
     past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
     agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
     team = replace(team, agents=agents)
+    assignments = {step: _named(team, assign(team, step), step) for step in steps}
+    policies = {assignment.policy: assignment for own in assignments.values() for assignment in own.values()}
+    if partner is not None:
+        pairings = pairings_of(partner, assignments)
+        playing = dict.fromkeys(name for pairing in pairings for name in pairing.policies.values())
+        return CrossPlay((), {name: policies[name] for name in playing}, pairings)
     sides, members = sides_of(team.agents), team.agents.values()
     if len(sides) != 2:
         known = ", ".join(sides) or "none"
@@ -75,7 +86,6 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
     if None in trained.values():
         name = next(name for name, side in trained.items() if side is None)
         raise MarlError(f"--cross-play does not know at which step the trained agent '{name}' acts. Give it a side.")
-    assignments = {step: _named(team, assign(team, step), step) for step in steps}
     rows, columns = (_players(team, side, assignments) for side in sides)
     neutral = {agent.name: agent.policy for agent in members if agent.side is None}
     pairings = tuple(
@@ -83,7 +93,6 @@ def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
         for row, one in rows.items()
         for column, other in columns.items()
     )
-    policies = {assignment.policy: assignment for own in assignments.values() for assignment in own.values()}
     return CrossPlay(sides, policies, pairings)
 
 
@@ -105,6 +114,24 @@ def _players(
     return {labels[step]: {agent.name: own[agent.name].policy for agent in agents} for step, own in assignments.items()}
 
 
+def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, Any]:
+    """The numbers of a cross-play, from the reports of each pairing; of a partner, its `differences`."""
+    if not request.sides:
+        return differences(request.pairings, [[report.rewards for report in each] for each in reports])
+    pairings = [
+        pairing_result(pairing, request.sides, [report.outcomes for report in own])
+        for pairing, own in zip(request.pairings, reports, strict=True)
+    ]
+    games = {(own["row"], own["column"]): (own["wins"] + own["draws"] / 2, own["games"]) for own in pairings}
+    elo = ratings(games)
+    numbers = {"pairings": pairings, "elo": {name: _rating(*estimate) for name, estimate in elo.players.items()}}
+    return numbers if elo.advantage is None else numbers | {"elo_first_side": _rating(*elo.advantage)}
+
+
+def _rating(value: float, low: float, high: float) -> dict[str, Any]:
+    return {"rating": value, "interval": (low, high)}
+
+
 def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Sequence[Outcomes]]) -> dict[str, Any]:
     """The numbers of one pairing.
 
@@ -124,28 +151,5 @@ def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Seque
         "draws": len(games) - wins - losses,
         "losses": losses,
         "outcome": {side: float(np.mean(own)) if own else None for side, own in means.items()},
-        "outcome_interval": {side: _interval(own) for side, own in means.items()},
+        "outcome_interval": {side: interval(own) for side, own in means.items()},
     }
-
-
-def _interval(means: Sequence[float]) -> tuple[float, float] | None:
-    """The mean of the tasks -+ 1.96 standard errors; None with fewer than two tasks."""
-    if len(means) < 2:
-        return None
-    middle, error = float(np.mean(means)), float(np.std(means, ddof=1)) / len(means) ** 0.5
-    return middle - WIDTH * error, middle + WIDTH * error
-
-
-def elo_result(pairings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The Elo ratings of the players of `pairing_result`s, by the keys of a result."""
-    games = {
-        (pairing["row"], pairing["column"]): (pairing["wins"] + pairing["draws"] / 2, pairing["games"])
-        for pairing in pairings
-    }
-    elo = ratings(games)
-    result = {"elo": {name: _rating(*estimate) for name, estimate in elo.players.items()}}
-    return result if elo.advantage is None else result | {"elo_first_side": _rating(*elo.advantage)}
-
-
-def _rating(value: float, low: float, high: float) -> dict[str, Any]:
-    return {"rating": value, "interval": (low, high)}

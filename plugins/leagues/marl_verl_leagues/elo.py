@@ -11,7 +11,7 @@ without them. Intervals are R +- 1.96 standard errors, from the inverse of the F
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,14 @@ class Ratings:
 
     players: dict[str, Estimate]
     advantage: Estimate | None
+
+
+def interval(means: Sequence[float]) -> tuple[float, float] | None:
+    """The mean of the tasks -+ 1.96 standard errors; None with fewer than two tasks."""
+    if len(means) < 2:
+        return None
+    middle, error = float(np.mean(means)), float(np.std(means, ddof=1)) / len(means) ** 0.5
+    return middle - WIDTH * error, middle + WIDTH * error
 
 
 def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> Ratings:

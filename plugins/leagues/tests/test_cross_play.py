@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from marl_verl_leagues.cross_play import pair, pairing_result
 from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from marl_verl_leagues.matrix import matrix
+from marl_verl_leagues.partner import differences
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -102,7 +103,8 @@ class _Trainer:
         self.seeds.append(step)
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
-        return [Done([Report("u", "t", outcomes=[outcome]) for _ in tasks], Rows([], []), None)]
+        rewards = [{"one": {"team": outcome["red"]}}]
+        return [Done([Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks], Rows([], []), None)]
 
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +125,48 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
     for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed, 0 tokens, 3 s in total"):
         assert part in text.getvalue()
+
+
+# Partners: the team of the last step, beside one agent of each step, with the same seeds
+
+
+def test_beside_a_partner_of_each_step_the_rest_of_the_team_is_that_of_the_last() -> None:
+    paired = pair(_team({"left": ("p", None), "right": ("q", None), "also": ("q", None)}), (5, 20), "right")
+    assert [(each.row, each.column) for each in paired.pairings] == [("team@20", "right@5"), ("team@20", "right@20")]
+    assert [each.policies for each in paired.pairings] == [
+        {"left": "p-step-20", "right": f"q-step-{step}", "also": "q-step-20"} for step in (5, 20)
+    ]
+    assert set(paired.policies) == {"p-step-20", "q-step-20", "q-step-5"}
+    with pytest.raises(MarlError, match="its policy is not trained"):
+        pair(_team({"left": ("p", None), "right": ("q", None)}, ("q",)), (5, 20), "right")
+
+
+@given(st.lists(st.tuples(*[st.lists(st.integers(-5, 5), max_size=3)] * 2), min_size=1, max_size=5))
+def test_a_difference_is_the_mean_over_tasks_of_differences_of_means(tasks: list[tuple[list[int], list[int]]]) -> None:
+    rewards = [[[{"left": {"team": float(v)}, "right": {}} for v in pair[i]] for pair in tasks] for i in (0, 1)]
+    pairings = [Pairing("team@2", f"right@{step}", {}) for step in (1, 2)]
+    found = differences(pairings, rewards)["pairings"][0]["difference"]
+    gains = [np.mean(after) - np.mean(before) for before, after in tasks if before and after]
+    assert set(found) == ({"left, team"} if gains else set())
+    if len(gains) > 1:
+        error = 1.96 * np.std(gains, ddof=1) / len(gains) ** 0.5
+        middle = pytest.approx(np.mean(gains), abs=1e-9)
+        assert found["left, team"]["mean"] == middle
+        assert found["left, team"]["interval"] == pytest.approx(
+            (np.mean(gains) - error, np.mean(gains) + error), abs=1e-9
+        )
+
+
+def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _Trainer()
+    monkeypatch.setattr(evaluate, "emit", lambda event, **values: None)
+    pairings = tuple(Pairing("team@20", f"two@{step}", {"one": "s20", "two": f"s{step}"}) for step in (0, 20))
+    result = evaluate.play_pairings(trainer, Request(20, 1, (1,), 0, {}, pairings=pairings))  # type: ignore[arg-type]
+    assert trainer.seeds == [20, 20]
+    assert result["pairings"][0]["difference"]["one, team"] == {"mean": -20.0, "interval": (-20.0, -20.0)}
+    text = io.StringIO()
+    matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
+    assert "-20.000 +-0.000" in text.getvalue()
 
 
 # Elo ratings: values worked out by hand, the equations of the maximum, and what the games do not determine

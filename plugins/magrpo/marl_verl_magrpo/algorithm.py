@@ -96,11 +96,7 @@ class JointAdvantage(GroupEstimator):
         )
 
 
-MAGRPO = Algorithm(
-    sampler="joint-tree",
-    advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS),
-    loss="reinforce",
-)
+MAGRPO = Algorithm(sampler="joint-tree", advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS), loss="reinforce")
 """A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.
 
 Compared: the same agent's actions in the sibling joint actions of one state, by the team's return from there on. No

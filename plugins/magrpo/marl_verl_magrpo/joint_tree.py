@@ -105,20 +105,16 @@ class JointTree(Sampler):
 
     def __post_init__(self) -> None:
         if self.partial_value == "zero" and self.stop_above is not None:
-            raise MarlError(
-                "'stop_above' needs scores, but 'partial_value' is 'zero': leave it out, or set "
-                "'partial_value' to 'proposal'"
-            )
+            problem = "'stop_above' needs scores, but 'partial_value' is 'zero'"
+            raise MarlError(f"{problem}: leave it out, or set 'partial_value' to 'proposal'")
 
     def warning(self, tasks: TaskSet, turns: int) -> str | None:
         """With three or more turns, a path that stops with a positive reward lacks those of the turns that are left."""
         if self.stop_above is None or turns < 3 or (self.stop_above < 0 and tasks.shift < 0):
             return None
-        message = (
-            f"stop_above={self.stop_above:g} with {turns} turns stops at positive rewards, so that an earlier solution"
-        )
+        problem = f"stop_above={self.stop_above:g} with {turns} turns stops at positive rewards"
         remedy = "Shift rewards to 0 or less (marl.task.options.shift), and the threshold too."
-        return f"{message} has a lower return. {remedy}"
+        return f"{problem}, so that an earlier solution has a lower return. {remedy}"
 
     @property
     def crossed(self) -> bool:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_at_grpo.greedy_tree import GreedyTree
-from marl_verl_code.joint_code import JointCode, TwoCoders
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
@@ -505,55 +504,3 @@ def test_a_transition_that_fails_loses_its_joint_action_only(sampler: Sampler) -
     assert [failure.reason for failure in sample.failures] == ["policy-error"]
     assert sample.turns
     assert all(turn.node != "1" for turn in sample.turns if isinstance(sampler, JointTree))
-
-
-def test_turns_of_an_untrained_opponent_are_compared_with_none() -> None:
-    context = ScriptedContext(
-        Alternating(), Q, team("one", "expert"), tasks=Sided(), untrained=["expert"], sides={"one": "x", "expert": "y"}
-    )
-    sample = asyncio.run(Independent(3).sample(context))
-    rows = [{**row(turn), "untrained": turn.agent == "expert"} for turn in sample.turns]
-    table = RowTable.from_rows(rows)
-    result = algorithm("grpo").compute(table)
-    sizes = {table.agent.value(at): len(result.members(at)) for at in range(len(table))}
-    assert sizes == {"one": 6, "expert": 1}
-    assert {float(r) for r, turn in zip(result.reward, sample.turns, strict=True) if turn.agent == "expert"} == {-1.0}
-
-
-class Sided(TaskSet):
-    """Side x always wins."""
-
-    quick = True
-
-    def score(self, task: Task, answer: Any) -> dict[str, float]:
-        return {"x": 1.0, "y": -1.0}
-
-
-# Joint code under the joint tree: the shift, the stop rule, and an expert between the turns
-
-
-HELPER = "def aux(x):\n    return x + 1\n"
-MAIN = "def solve(x):\n    y = aux(x)\n    return y * 2\n"
-POOR = "def solve(x):\n    return 0\n"
-CODE_TASK = Task(
-    "t",
-    'def solve(x):\n    """Twice the number after x."""\n',
-    {"entry": "solve", "tests": ["assert candidate(1) == 4", "assert solve(0) == 2"]},
-)
-
-
-def test_a_nearly_perfect_node_is_not_continued() -> None:
-    for main, turns, reward in ((MAIN, 4, 0.0), (POOR, 4 + 8, -2.5)):
-        sampler = JointTree(2, stop_above=-0.2)
-        policy = _distinct({"helper": HELPER, "main": main})
-        sample = check_sampler(sampler, TwoCoders(), CODE_TASK, policy, tasks=JointCode(), orders=1)
-        assert len(sample.turns) == turns
-        assert {turn.rewards["team"] for turn in sample.turns} == {reward}
-        assert {episode.score for episode in sample.episodes} == {reward + 4}
-
-
-def _distinct(codes: dict[str, str]) -> ScriptedPolicy:
-    """The same code in every candidate, with another comment."""
-    return ScriptedPolicy(
-        {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}
-    )

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from marl_verl_mars2.posteriors import Decayed, Posterior, Prior, posterior, thompson
+from marl_verl_mars2.posteriors import Posterior, Prior, posterior, thompson
 
 Strategy = Literal["bandit", "stack"]
 
@@ -83,10 +83,10 @@ class Arms:
         """Record a new score below a child."""
         self.children[child].posterior.observe(score)
 
-    def generators(self) -> list[tuple[str, Posterior]]:
-        """The posteriors of generating, with the decay."""
-        weight = self.decay ** len(self.children)
-        return [(agent, Decayed(posterior, weight)) for agent, posterior in self.generate.items()]
+    @property
+    def weight(self) -> float:
+        """The weight of draws of generating."""
+        return self.decay ** len(self.children)
 
     def _open(self, agent: str | None = None) -> list[tuple[int, Posterior]]:
         """The children to continue in, all or one agent's, by their numbers."""
@@ -107,7 +107,8 @@ class Bandit(Arms):
     def choose(self, rng: Random) -> str | int:
         children = self._open()
         deeper = [(None, self.continuation)] if children else []
-        agent = thompson(rng, [*self.generators(), *deeper])
+        weights: dict[str | None, float] = dict.fromkeys(self.generate, self.weight)
+        agent = thompson(rng, [*self.generate.items(), *deeper], weights)
         return thompson(rng, children) if agent is None else agent
 
     def below(self, child: int, score: float) -> None:
@@ -128,7 +129,7 @@ class Stack(Arms):
         children = self._open(agent)
         if not children:
             return agent
-        wider = thompson(rng, [(True, dict(self.generators())[agent]), (False, self.continuation[agent])])
+        wider = thompson(rng, [(True, self.generate[agent]), (False, self.continuation[agent])], {True: self.weight})
         return agent if wider else thompson(rng, children)
 
     def tried(self, agent: str, score: float) -> None:

@@ -72,10 +72,7 @@ class Refinement(Metric):
         pairs = [(by_node[turn.parent], turn) for turn in turns if turn.parent is not None]
         own = [_gain(*pair) for pair in pairs if pair[0].agent == pair[1].agent]
         cross = [_gain(*pair) for pair in pairs if pair[0].agent != pair[1].agent]
-        values = {
-            "refinement/share": len(pairs) / len(turns),
-            "refinement/depth": sum(depth.values()) / len(depth),
-        }
+        values = {"refinement/share": len(pairs) / len(turns), "refinement/depth": sum(depth.values()) / len(depth)}
         if pairs:
             values["refinement/cross"] = len(cross) / len(pairs)
         if own:

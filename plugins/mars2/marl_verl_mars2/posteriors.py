@@ -21,7 +21,7 @@ draws the mean. The priors are theirs: NIG(0, 1, 1, 0.1), and Jeffreys' Beta(0.5
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, Protocol, TypeVar
@@ -81,29 +81,15 @@ class Beta:
         return rng.betavariate(self.a, self.b)
 
 
-@dataclass(slots=True)
-class Decayed:
-    """A posterior whose draws are worth a factor `weight` <= 1: a draw below 0 is divided by it."""
-
-    of: Posterior
-    weight: float
-
-    def observe(self, score: float) -> None:
-        """Update the posterior."""
-        self.of.observe(score)
-
-    def draw(self, rng: Random) -> float:
-        """Draw a mean, and lower it."""
-        drawn = self.of.draw(rng)
-        return drawn * self.weight if drawn > 0 else drawn / self.weight
-
-
 def posterior(prior: Prior) -> Posterior:
     """A posterior without scores: the prior."""
     return Normal() if prior == "normal" else Beta()
 
 
-def thompson(rng: Random, arms: Iterable[tuple[K, Posterior]]) -> K:
-    """Thompson sampling: draw from each posterior, in order, and take the arm whose draw is highest."""
-    drawn = [(posterior.draw(rng), arm) for arm, posterior in arms]
-    return max(drawn, key=lambda pair: pair[0])[1]
+def thompson(rng: Random, arms: Iterable[tuple[K, Posterior]], weights: Mapping[K, float] = {}) -> K:
+    """Thompson sampling: draw from each posterior, in order, and take the arm whose draw is highest.
+
+    `weights`: arm -> a factor <= 1 of its draws; a draw below 0 is divided by it.
+    """
+    drawn = [(posterior.draw(rng), weights.get(arm, 1.0), arm) for arm, posterior in arms]
+    return max(drawn, key=lambda item: item[0] * item[1] if item[0] > 0 else item[0] / item[1])[2]

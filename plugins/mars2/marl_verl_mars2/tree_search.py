@@ -149,19 +149,8 @@ class TreeSearch(Sampler):
     async def _generate(self, context: SamplingContext, parent: Node, agent: str, number: int) -> Node:
         """A new child of a node, by an agent; the parent does not have it yet."""
         name = str(number)
-        act = parent.state.acts[0]
-        partial_value = self.partial_value
-        state = await expand(
-            context,
-            parent.state,
-            act,
-            SESSION,
-            name,
-            index=number,
-            parent=parent.name,
-            partial_value=partial_value,
-            agent=agent,
-        )
+        where, value = (context, parent.state, parent.state.acts[0], SESSION, name), self.partial_value
+        state = await expand(*where, index=number, parent=parent.name, partial_value=value, agent=agent)
         state = await settled(context, state, SESSION)
         score = await self._public_score(context, state) if self.public else state.value
         if not math.isfinite(score):

@@ -17,16 +17,7 @@ from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior, posterior
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.sampler import check_sampler
-from marl_verl_testing.workflows import (
-    AGENTS,
-    TASK,
-    Hashed,
-    Programmed,
-    number,
-    own_words,
-    talkers,
-    workflows,
-)
+from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow, replay
@@ -438,14 +429,6 @@ def test_score_by_score_comes_to_the_formula_for_all_scores_at_once(prior: Prior
     assert_saw(seen(prior, scores), scores)
 
 
-def test_a_worked_example_by_hand() -> None:
-    found = Normal()
-    found.observe(1.0)  # tau2: (1 * 0.1 + 1/2 * 1^2) / 2
-    assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx((0.5, 2, 2, 0.3))
-    found.observe(0.0)  # (2 * 0.3 + 2/3 * 0.25) / 3
-    assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx((1 / 3, 3, 3, 0.6 / 3 + 1 / 18))
-
-
 def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -> None:
     m, kappa, nu, tau2 = normal_of(STATED)
     assert nu == 7
@@ -459,13 +442,6 @@ def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -
     for quantile, below in ((-1.895, 0.05), (-0.711, 0.25), (0.0, 0.5), (0.711, 0.75), (1.895, 0.95)):  # of t(7)
         share = sum(draw < m + scale * quantile for draw in draws) / DRAWS
         assert share == pytest.approx(below, abs=0.015)
-
-
-def test_before_any_score_a_normal_draw_is_cauchy() -> None:
-    rng, scale = Random(2), math.sqrt(0.1)
-    draws = [posterior("normal").draw(rng) for _ in range(DRAWS)]
-    for quantile, below in ((-1.0, 0.25), (0.0, 0.5), (1.0, 0.75), (6.314, 0.95)):
-        assert sum(draw < scale * quantile for draw in draws) / DRAWS == pytest.approx(below, abs=0.015)
 
 
 def test_beta_draws_have_the_moments_of_the_mean() -> None:

@@ -13,11 +13,7 @@ from marl_verl_search.tasks import SearchTasks
 from marl_verl import MarlError, Task
 
 ADA = [{"title": "Ada", "text": "Ada is. She was."}, {"title": "B", "text": "b"}]
-HOTPOT = {
-    "question": "Who?",
-    "answer": "Ada",
-    "context": [["Ada", ["Ada is.", " She was."]], ["B", ["b"]]],
-}
+HOTPOT = {"question": "Who?", "answer": "Ada", "context": [["Ada", ["Ada is.", " She was."]], ["B", ["b"]]]}
 HUB = {**HOTPOT, "context": {"title": ["Ada", "B"], "sentences": [["Ada is.", " She was."], ["b"]]}}
 WIKI2 = {**HOTPOT, "context": json.dumps([["Ada", ["Ada is.", "She was."]], ["B", ["b"]]])}
 MUSIQUE = {
@@ -37,12 +33,7 @@ SEARCH_R1 = {
     "prompt": [{"role": "user", "content": "Answer the given question. ..."}],
     "reward_model": {"ground_truth": {"target": ["Pacific"]}, "style": "rule"},
 }
-GAIA = {
-    "task_id": "c61d22de",
-    "Question": "How many?",
-    "Final answer": "1,204",
-    "file_name": "",
-}
+GAIA = {"task_id": "c61d22de", "Question": "How many?", "Final answer": "1,204", "file_name": ""}
 WALKER = {
     "question": "When and where?",
     "answer": "On 3 May 2025, in Norrvik.",

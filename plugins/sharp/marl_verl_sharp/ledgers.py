@@ -65,8 +65,11 @@ class ThreeLedgers(DrawnTasks):
         """
         right, first = rng.random() < good, rng.random() < 0.5
         if agent == PLANNER:
-            return _dispatches(task, right) if first else _answers(task, right, rng)
-        return _looks(task, agent, right) if first else _reports(task, agent, right, rng)
+            asks = planner_sees(task), task.data["item" if right else "beside"]
+            return asks if first else _answers(task, right, rng)
+        item = task.data["item"]
+        looks = worker_sees(agent, item), item if right or agent == GOSSIP else EVERYTHING
+        return looks if first else _reports(task, agent, right, rng)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         items = ITEMS[: self.items]
@@ -108,10 +111,6 @@ def reports_seen(task: Task, reports: Mapping[str, str]) -> str:
     return f"{PLANNER} item {task.data['item']} " + " ".join(f"{worker} {reports[worker]}" for worker in WORKERS)
 
 
-def _dispatches(task: Task, right: bool) -> tuple[str, str]:
-    return planner_sees(task), task.data["item" if right else "beside"]
-
-
 def _answers(task: Task, right: bool, rng: random.Random) -> tuple[str, str]:
     reports = {worker: task.data["ledgers"][worker][task.data["item"]] for worker in WORKERS}
     for worker in WORKERS:
@@ -119,11 +118,6 @@ def _answers(task: Task, right: bool, rng: random.Random) -> tuple[str, str]:
             reports[worker] = NOTHING
     last = reports[READER] if reports[GOSSIP] == NOTHING else reports[GOSSIP]
     return reports_seen(task, reports), reports[READER] if right else last
-
-
-def _looks(task: Task, worker: str, right: bool) -> tuple[str, str]:
-    asked = task.data["item"]
-    return worker_sees(worker, asked), asked if right or worker == GOSSIP else EVERYTHING
 
 
 def _reports(task: Task, worker: str, right: bool, rng: random.Random) -> tuple[str, str]:

@@ -94,15 +94,6 @@ async def masked_value(
         AttemptFailed: the run has no score: a policy, the workflow, the scoring or a limit failed. Names the mask.
     """
     who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "no player"
-    try:
-        return await _played(context, episode, masked, mode, placeholder, f"without {who}")
-    except (AttemptFailed, WorkflowError) as error:
-        raise AttemptFailed(error.reason, f"replay with {who} masked: {error}") from (error.__cause__ or error)
-
-
-async def _played(
-    context: SamplingContext, episode: Episode, masked: Masked, mode: Mode, placeholder: str, candidate: str
-) -> tuple[float, int]:
     tokens = 0
 
     async def sample(act: Act) -> Action:
@@ -112,19 +103,22 @@ async def _played(
         if mode == "rescore":
             record = episode.journal.act(*act.key)
             return Action(placeholder) if record is None else record.action
-        action = await ask(context, act, episode.session, candidate)
+        action = await ask(context, act, episode.session, f"without {who}")
         tokens += action.length
         return action
 
-    kept = await _kept(context, episode, masked, mode)
-    async with context.start(episode.session, kept) as run:
-        try:
-            await drive(run, sample)
-        except TokenBudgetExceeded:  # the team does not finish without them: use its latest proposal
-            answer = run.proposals[-1] if run.proposals else None
-        else:
-            answer = run.answer
-        return 0.0 if answer is None else await scored(context, context.score(answer)), tokens
+    try:
+        kept = await _kept(context, episode, masked, mode)
+        async with context.start(episode.session, kept) as run:
+            try:
+                await drive(run, sample)
+            except TokenBudgetExceeded:  # the team does not finish without them: use its latest proposal
+                answer = run.proposals[-1] if run.proposals else None
+            else:
+                answer = run.answer
+            return 0.0 if answer is None else await scored(context, context.score(answer)), tokens
+    except (AttemptFailed, WorkflowError) as error:
+        raise AttemptFailed(error.reason, f"replay with {who} masked: {error}") from (error.__cause__ or error)
 
 
 async def _kept(context: SamplingContext, episode: Episode, masked: Masked, mode: Mode) -> Journal:

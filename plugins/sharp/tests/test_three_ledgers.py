@@ -20,13 +20,7 @@ from marl_verl_sharp.ledgers import (
     PlannerAndWorkers,
     ThreeLedgers,
 )
-from marl_verl_testing import (
-    ScriptedContext,
-    ScriptedPolicy,
-    check_workflow,
-    row_of,
-    shown,
-)
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, row_of, shown
 
 from marl_verl import Episode
 from marl_verl.algo.advantage import RowTable

@@ -68,10 +68,7 @@ SHARP = Claim(
         "planner's probability to answer rightly if one report is taken away, computed from its weights after 10 "
         "steps, for the 64 episodes of step 11."
     ),
-    arms=[
-        variants("SHARP", "sharp/cpu"),
-        variants("broadcast only", "sharp/cpu", "broadcast_only"),
-    ],
+    arms=[variants("SHARP", "sharp/cpu"), variants("broadcast only", "sharp/cpu", "broadcast_only")],
     settings=[
         *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
         *(*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT),
@@ -140,10 +137,7 @@ MARS2 = Claim(
         "[Symbol tests](../recipes/mars2/README.md): a Qwen3 is often right on one kind of test, a Llama on the "
         "other. Success, sampled, is that of a tree of 8 nodes. Steps are synchronous."
     ),
-    arms=[
-        variants("two models", "mars2/cpu"),
-        variants("twice the same", "mars2/cpu", "same_model"),
-    ],
+    arms=[variants("two models", "mars2/cpu"), variants("twice the same", "mars2/cpu", "same_model")],
     settings=[*steps(20, 10), *SHORT, "marl.schedule.mode=sync"],
     measures=[
         SAMPLING,
@@ -176,10 +170,7 @@ SELF_PLAY = Claim(
     ),
     arms=[
         variants("RAE", "self_play/kuhn_cpu"),
-        Arm(
-            "naive",
-            ["recipes/self_play/kuhn_cpu.yaml", "marl.algorithm.options.advantage=advantage"],
-        ),
+        Arm("naive", ["recipes/self_play/kuhn_cpu.yaml", "marl.algorithm.options.advantage=advantage"]),
     ],
     settings=["marl.run.keep_journals=0", "marl.run.keep_rows=0"],
     measures=[

@@ -138,10 +138,7 @@ CREDIT = Claim(
         arm("sampled Shapley", "sharp", "--variant", "sampled_shapley"),
         arm("difference, sampled again", "sharp", "--variant", "full"),
     ],
-    settings=[
-        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
-        *(*steps(20, 4), *SHORT),
-    ],
+    settings=[*("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"), *(*steps(20, 4), *SHORT)],
     measures=[
         GREEDY,
         Measure("at-tokens", "success after 16,000 tokens", at_tokens(16_000), percent=True, margin=POINTS),
