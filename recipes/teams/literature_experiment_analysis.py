@@ -1,0 +1,79 @@
+"""A reader finds the law of an instrument in the literature, an experimenter reads the instrument, and an analyst
+computes the value from both."""
+
+import asyncio
+
+from marl_verl_search.answers import tagged
+from marl_verl_search.look_up import NAMES
+from marl_verl_search.source import Searching
+from marl_verl_search.tasks import SearchTasks
+
+from marl_verl import Task, hookimpl
+from marl_verl.episode import CallError
+from marl_verl.tasks import DrawnTasks, held_out, quick
+
+TAGS = {"reader": "search", "experimenter": "measure", "analyst": "answer"}
+
+
+def measured(name, readings):
+    return readings[name]
+
+
+class LiteratureExperimentAnalysis(Searching):
+    """Literature and experiment are independent of each other, so both agents act at the same time."""
+
+    async def run(self, task, team):
+        laws, reading = await asyncio.gather(
+            self.result(task, team, "reader", self.finder(task), 1),
+            self.result(task, team, "experimenter", measured, task.data["readings"]),
+        )
+        action = await team["analyst"].act(f"{' '.join(laws).replace(':', '')} reading {''.join(reading)}")
+        return tagged(action.text, "answer") or ""
+
+    async def result(self, task, team, agent, function, argument):
+        """What the search or the experiment of an agent returns; "nothing" if it fails."""
+        action = await team[agent].act(f"{TAGS[agent]} {task.prompt}")
+        try:
+            return await team[agent].call(function, tagged(action.text, TAGS[agent]) or "", argument)
+        except CallError:
+            return ["nothing"]
+
+
+class Instruments(DrawnTasks, SearchTasks):
+    """The literature says "ada: add 3" and the instrument shows 4: the value is 7, modulo 10."""
+
+    name = "instruments"
+    agents = tuple(TAGS)
+
+    def vocabulary(self):
+        pairs = [pair for agent in self.agents for pair in self.demonstrations(agent, 2000, 0, 0.5)]
+        return sorted({word for pair in pairs for text in pair for word in text.split()} | {"nothing"})
+
+    def _demonstration(self, agent, task, rng, good):
+        name, (value,), reading = task.prompt, task.data["answers"], task.data["readings"][task.prompt]
+        seen, right, careless = f"{TAGS[agent]} {name}", name, NAMES[0]  # a careless agent asks for the first name
+        if agent == "analyst":
+            seen, right, careless = f"{name} {task.data['law']} reading {reading}", value, reading
+        return seen, f"<{TAGS[agent]}>{right if rng.random() < good else careless}</{TAGS[agent]}>"
+
+    def _draw(self, rng, split):
+        drawn = {name: (rng.randrange(10), rng.randrange(10)) for name in rng.sample(NAMES, 4)}
+        if held_out(str(drawn), 10) != (split == "test"):
+            return None
+        (name, (law, reading)), *_ = drawn.items()
+        notes = [{"title": title, "text": f"add {added}"} for title, (added, _) in drawn.items()]
+        readings = {title: str(shown) for title, (_, shown) in drawn.items()}
+        data = {"paragraphs": notes, "readings": readings, "law": f"add {law}", "answers": [str((law + reading) % 10)]}
+        return Task(f"instruments {drawn}", name, data)
+
+
+@quick
+def right_instrument(task, turn, episode):  # 1 if the reader or the experimenter asks for the instrument of the task
+    return float(tagged(turn.action.text, TAGS[turn.agent]) == task.prompt)
+
+
+@hookimpl
+def marl_register(registry):
+    registry.task("instruments", Instruments)
+    registry.workflow("literature-experiment-analysis", LiteratureExperimentAnalysis)
+    registry.reward("right-instrument", right_instrument)
