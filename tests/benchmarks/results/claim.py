@@ -30,8 +30,8 @@ class Arm:
 class Comparison:
     """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than `than` without it.
 
-    `margin`: a difference that does not matter, in the measure's unit; None: that of the measure. `team`, `take`: what
-    teams it is about, and what they should take if it replicates.
+    `margin`: the paper's difference, in the measure's unit; None: one that does not matter, that of the measure.
+    `team`, `take`: what teams it is about, and what they should take if it replicates.
     """
 
     says: str
