@@ -111,9 +111,11 @@ def planned(
     dry_run: bool = False,
 ) -> Plan:
     """The first part of `train`: check everything, and print a summary."""
+    from marl_verl.config.policy_models import check_scripts
     from marl_verl.run.describe import describe
 
     plan = outside_loop(lambda: _plan(recipe, _lines(overrides, backend), resume, plugins, dry_run))
+    check_scripts(plan.config, plan.team, training=True)
     display.print(describe(plan))
     return plan
 

@@ -28,9 +28,7 @@ FILE is JSON, optionally gzipped, with the keys algorithm, options and rows; oth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Show how the advantage of each row was computed, for the rows of a file or of a stored training step."
-    )
+    parser.description = "Show how the advantage of each row of a file or a stored training step was computed."
     add_plugin_argument(parser)
     add_file_arguments(parser, "rows to explain; - is standard input")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")

@@ -15,8 +15,7 @@ from marl_verl.run.terminal import harmless, show
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "List the plugins, the names that they register, and those that are broken. "
-        "With NAME: the options, types, docstring and distribution of each part of that name."
+        "List the plugins and the names that they register. With NAME: the parts of that name in detail."
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a part or plugin, such as grpo or sharp")
     add_plugin_argument(parser)

@@ -108,6 +108,5 @@ def _run(file: EpisodeFile, options: argparse.Namespace) -> str | None:
     folder: Path | None = options.folder
     if folder is None and (parent := Path(options.file).parent).name == "journals":
         folder = parent.parent
-    if folder is None or file.header.step not in RunDir(folder).stored_rows():
-        return None
-    return shlex.quote(str(folder))
+    stored = folder is not None and file.header.step in RunDir(folder).stored_rows()
+    return shlex.quote(str(folder)) if stored else None

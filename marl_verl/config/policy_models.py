@@ -9,10 +9,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.backend import is_local
 from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
-from marl_verl.errors import MarlError, check, missing
+from marl_verl.errors import MarlError, check, missing, user_error
 from marl_verl.extensions import names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
@@ -33,17 +34,23 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
             check_endpoint(name, policy.endpoint)
-        elif policy.script is not None:
-            part("scripts", policy.script, None)
-        elif policy.made is None:
+        elif policy.made is None and policy.script is None:
             _check_model(name, model_of(policy, config))
         elif policy.past is not None:
             made[name] = made[policy.past.of]
-        else:
+        elif policy.made is not None:
             path = model_of(policy, None).get("path")
             agents = list(dict.fromkeys(agent for other in team.alike(name) for agent in team.agents_of(other)))
             made[name] = made_model(f"marl.policies.{name}", policy.made, path, team, agents, marl["run"]["seed"])
     return made
+
+
+def check_scripts(config: DictConfig, team: TeamConfig, training: bool) -> None:
+    """MarlError, which names the policy, for an unknown script, or one whose `check(training, local)` raises it."""
+    for name, policy in team.policies.items():
+        if policy.script is not None:
+            with user_error(f"policy '{name}'"):
+                getattr(part("scripts", policy.script, None), "check", lambda *_: None)(training, is_local(config))
 
 
 def pretrained_models(config: DictConfig, team: TeamConfig) -> dict[str, Pretrained]:

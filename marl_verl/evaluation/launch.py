@@ -77,9 +77,8 @@ def _free(plan: EvaluationPlan) -> Path:
     evaluations.mkdir(exist_ok=True)
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
-    base = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
-    if plan.request.pairings:
-        base = "cross-play"
+    changed = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
+    base = "cross-play" if plan.request.pairings else changed
     numbered = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
     return next(path for name in numbered if not (path := evaluations / f"{name}.json").exists())
 

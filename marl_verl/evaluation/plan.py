@@ -13,22 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.config import checks
 from marl_verl.config.compose import parse_overrides, with_overrides
+from marl_verl.config.policy_models import check_scripts
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.errors import MarlError, shown
-from marl_verl.evaluation.request import (
-    AT_ONCE,
-    MODELS,
-    Assignment,
-    Request,
-    Swap,
-    acting,
-    assign,
-    chosen_step,
-    find_models,
-    newest_snapshots,
-    parse_swap,
-)
+from marl_verl.evaluation import request as asked
 from marl_verl.extensions import league, names
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.export import Source
@@ -45,6 +34,7 @@ FOLDER = "evaluations"
 TASKS = "data/test.jsonl"
 EPISODES = 8
 KS = (1, 4, 8, 16, 32, 64)
+EXTERNAL = ("script", "endpoint", "stop")  # keys of a policy without a model
 
 TAKEN = re.compile(
     r"marl\.(task(?!\.reward)|workflow|rollout|pools)(\..+)?"
@@ -74,7 +64,7 @@ class EvaluationPlan:
     folder: Path
     config: DictConfig
     tasks: list[Task]
-    request: Request
+    request: asked.Request
     settings: dict[str, Any]
     files: tuple[one_file.PluginFile, ...]
 
@@ -94,7 +84,7 @@ def plan(
     tasks: int | None = None,
     episodes: int | None = None,
     k: str | Sequence[int] | None = None,
-    swap: Iterable[str | Swap] = (),
+    swap: Iterable[str | asked.Swap] = (),
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
@@ -122,34 +112,39 @@ def plan(
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
     composed = with_overrides(read_config(run / COMPOSED), overrides, trained=False)
+    for name, policy in composed.marl.policies.items():  # an override may make a trained policy external
+        if policy and (policy.get("script") or policy.get("endpoint")):
+            composed.marl.policies[name] = {key: policy[key] for key in EXTERNAL if key in policy}
     marl = marl_section(composed)
-    team = read_team(marl)
+    team = read_team(marl, evaluation=True)
     playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None
-    chosen = playing.chosen_steps(run, steps) if playing else (chosen_step(run, step),)
-    swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
+    chosen = playing.chosen_steps(run, steps) if playing else (asked.chosen_step(run, step),)
+    swaps = [asked.parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
     step = chosen[-1]
     crossed = playing.pair(team, chosen, partner) if playing else None
     if crossed:
         assignments, policies = crossed.first, crossed.policies
     else:
-        assignments = assign(team, step, swaps, untrained, newest_snapshots(run, team, step))
-        policies = acting(assignments)
+        assignments = asked.assign(team, step, swaps, untrained, asked.newest_snapshots(run, team, step))
+        policies = asked.acting(assignments)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = find_models(run, policies)
+    models = asked.find_models(run, policies)
     exports = {name: model for name, model in models.items() if isinstance(model, Source)}
-    paths = {name: str(folder / MODELS / name) if name in exports else str(model) for name, model in models.items()}
+    paths = {name: str(folder / asked.MODELS / name if name in exports else model) for name, model in models.items()}
     config = evaluation_config(composed, assignments, policies, paths, max(1, episodes), seed)
     evaluated = read_team(marl_section(config), evaluation=True)
     workflow, task_set = check_team(config, evaluated)
     if crossed and not partner and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
+    check_scripts(config, evaluated, training=False)
     played = _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)
     checks.check_machine(run)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(played)
-    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, exports, at_once or AT_ONCE)
+    at_once = at_once or asked.AT_ONCE
+    request = asked.Request(step, episodes, ks, int(config.marl.run.seed), assignments, exports, at_once)
     settings = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     settings |= {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings |= {"seed": request.seed, "at_once": request.at_once, "overrides": list(overrides)}
@@ -199,8 +194,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 def evaluation_config(
     config: DictConfig,
-    assignments: Mapping[str, Assignment],
-    policies: Mapping[str, Assignment],
+    assignments: Mapping[str, asked.Assignment],
+    policies: Mapping[str, asked.Assignment],
     models: Mapping[str, str],
     episodes: int,
     seed: int | None,

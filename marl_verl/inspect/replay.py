@@ -97,10 +97,8 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
             score, again.success = await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
             again.score, again.outcomes = by_side(score)
         except Exception as error:  # raised by the task set
-            name, task = type(tasks).__name__, episode.task.id
-            raise MarlError(
-                f"task set {name} cannot score the answer on task '{task}': {format_error(error)}"
-            ) from error
+            failed = f"task set {type(tasks).__name__} cannot score the answer on task '{episode.task.id}'"
+            raise MarlError(f"{failed}: {format_error(error)}") from error
     return again
 
 

@@ -223,18 +223,15 @@ def as_json(value: Any) -> str:
 
 def list_record(file: EpisodeFile) -> dict[str, Any]:
     """The content of a file as a JSON value."""
-    header = file.header
+    header, names = file.header, ("id", "score", "success", "finished", "turns")
+    episodes = [
+        {**_fields(episode, *names), "task": episode.task.id, "off_path_turns": len(episode.off_path_turns)}
+        for episode in file.episodes.values()
+    ]
     return {
         **_fields(header, "step", "split"),
         **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
-        "episodes": [
-            {
-                **_fields(episode, "id", "score", "success", "finished", "turns"),
-                "task": episode.task.id,
-                "off_path_turns": len(episode.off_path_turns),
-            }
-            for episode in file.episodes.values()
-        ],
+        "episodes": episodes,
         "failures": [failure_record(failure) for failure in file.failures],
     }
 

@@ -79,7 +79,7 @@ class Run(os.PathLike[str]):
     @property
     def rows(self) -> Mapping[int, dict[str, Any]]:
         """Step -> the document that `explain` takes: the rows of the step, and the advantages that training used."""
-        return _Steps(self._files.stored_rows(), lambda path: json.loads(_content(path)[1]))
+        return _Steps(self._files.stored_rows(), lambda path: json.loads(_content(path)[0]))
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -119,14 +119,13 @@ class _Steps(Mapping[int, T]):
 def _episodes(path: Path) -> list[Episode]:
     from marl_verl.inspect.episodes import EpisodeFile  # here: `explain` does not need it and must start fast
 
-    source, content = _content(path)
-    file = EpisodeFile.parse(content, source)
+    file = EpisodeFile.parse(*_content(path))
     return [file.episode(name) for name in file.episodes]
 
 
-def _content(path: Path) -> tuple[str, bytes]:
+def _content(path: Path) -> tuple[bytes, str]:
     source = f"'{path}'"
-    return source, unpacked(read_bytes(path), source)
+    return unpacked(read_bytes(path), source), source
 
 
 def read_step(

@@ -31,7 +31,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LONGEST, BAR = 40, 30  # characters of the curve, and of the bar
 
 Event = dict[str, Any]
-"""{"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
+"""{"event": "phase" | "started" | "step" | "validation" | "playing" | "terminal" | ..., ...}."""
 
 
 class View:
@@ -214,7 +214,9 @@ class Display:
     def _show(self, event: Event) -> None:
         kind = event["event"]
         self._view.event(event)
-        if kind == "validation":
+        if kind == "terminal":  # another program uses it
+            self.stop_drawing()
+        elif kind == "validation":
             values = event["metrics"]
             self.print(
                 f"step {event['step']:>4}  held-out success {values['validation/success']:.1%} greedy, "

@@ -4,6 +4,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,7 +60,10 @@ class SamplingContext:
         limits: of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others.
         explored: agents of which a tree samples alternatives; acts of others are parts of a transition.
         label: workflow and task, as a prefix of error messages.
+        alone: entered for each attempt; a lock where they must not be concurrent.
     """
+
+    alone: AbstractAsyncContextManager[object] = nullcontext()
 
     def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
         self.task_context, self.task, self.uid = task_context, task, uid

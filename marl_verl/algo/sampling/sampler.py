@@ -101,9 +101,8 @@ async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) ->
     the sampler and propagate.
     """
     seconds = context.limits.episode_seconds
-    limit = Limit(seconds)
     try:
-        async with limit:
+        async with context.alone, (limit := Limit(seconds)):
             return await work
     except (AttemptFailed, WorkflowError) as error:
         cause = error.__cause__ if isinstance(error, AttemptFailed) else error
@@ -112,6 +111,9 @@ async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) ->
         if not limit.expired():
             raise
         return Failure(session, "timeout", f"{context.label}: the episode took longer than {seconds:g} s")
+    finally:
+        if asyncio.iscoroutine(work):
+            work.close()  # where it is cancelled before its turn
 
 
 async def ask(

@@ -32,6 +32,7 @@ class Client(Protocol):
 
     sampling: Mapping[str, Any]
     """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
+    alone: bool = False  # whether it acts in one episode at a time
 
     def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
         """Why a conversation exceeds the policy's limit; None if it does not, or only its server knows."""

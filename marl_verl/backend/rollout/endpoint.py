@@ -165,11 +165,11 @@ def _action(completion: Any, asked: Mapping[str, Any], limit: int) -> Action:
 
 
 class ScriptClient(Client):
-    """A `Client` of `act(messages, random) -> text`, which may be async, registered as `script`."""
+    """A `Client` of `act(messages, random) -> text`, which may be async and `alone`, registered as `script`."""
 
     def __init__(self, policy: str, script: str, act: Callable[..., Any], sampling: Mapping[str, Any]) -> None:
         self.whose, self.act = f"script '{script}' of policy '{policy}'", act
-        self.sampling = default_sampling(sampling)
+        self.sampling, self.alone = default_sampling(sampling), bool(getattr(act, "alone", False))
 
     async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """See `Client`: a text only. MarlError where the function fails or returns no text."""

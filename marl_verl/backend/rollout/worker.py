@@ -5,7 +5,7 @@ import gc
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -96,6 +96,7 @@ class RolloutWorker:
             explored=team.explored,
         )
         clients = {name: _client(name, config, team, server) for name, server in clients.items()}
+        self.alone = asyncio.Lock() if any(client.alone for client in clients.values()) else nullcontext()
         use_run_options(run)
         trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
         self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
@@ -144,6 +145,7 @@ class RolloutWorker:
         sampler = self.samplers["validation" if validate else "sampler"]
         sampler = sampler if held_out is None else Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out, self.gates)
+        context.alone = self.alone
         sample = await sampler.sample(context)
         if not validate:
             for credit in self.algorithm.replay_credits:

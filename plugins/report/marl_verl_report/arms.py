@@ -68,9 +68,8 @@ class Cell:
         if (self.folder / STARTS).is_file():
             arguments = tuple(read_json(self.folder / STARTS)[0]["arguments"])
             if arguments != (str(self.arm.recipe), *self.overrides):
-                raise MarlError(
-                    f"'{self.folder}' is a run of another command, '{shlex.join(arguments)}': give another --dir"
-                )
+                other = shlex.join(arguments)
+                raise MarlError(f"'{self.folder}' is a run of another command, '{other}': give another --dir")
         return Run(self.folder).summary is not None
 
 

@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.seeds < 2 or options.jobs < 1 or (options.margin is not None and not options.margin > 0):
         raise MarlError("--seeds must be at least 2, --jobs at least 1, and --margin above 0")
     arms = parsed(options)
-    names = "-".join(arm.recipe.stem for arm in arms)
-    folder = options.dir or Path("runs", f"compare-{names}")
+    folder = options.dir or Path("runs", "-".join(["compare", *(arm.recipe.stem for arm in arms)]))
     values: Values = ({}, {})
     for seeds in decide.stages(options.first_seed, options.seeds):
         train(arms, seeds, folder, values, options)

@@ -1,6 +1,5 @@
 """What the page shows of a run beside its episodes: curves, team, algorithm, plugins, machine, commands."""
 
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import check_run, marl_section, read_config, team_of
 from marl_verl.errors import MarlError, format_error
 from marl_verl.files import read_json, read_text
-from marl_verl.inspect.run_files import use_plugin_files
+from marl_verl.inspect import run_files
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.run.run_dir import STARTS, RunDir, is_running
 from marl_verl_report import curves, steps
@@ -33,7 +32,7 @@ Run = dict[str, Any]
 def use(folder: Path, plugin_files: Sequence[Path]) -> None:
     """Use the plugin files of a run, and those given, from here on. MarlError: it is not a run directory."""
     check_run(folder, "config.yaml")
-    use_plugin_files(folder, plugin_files)
+    run_files.use_plugin_files(folder, plugin_files)
 
 
 def read(folder: Path) -> Run:
@@ -41,7 +40,7 @@ def read(folder: Path) -> Run:
     check_run(folder, "config.yaml")
     try:
         return _read(folder)
-    except (OmegaConfBaseException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except (OmegaConfBaseException, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         raise MarlError(f"run '{folder}' is damaged: {format_error(error)}") from error
 
 
@@ -49,7 +48,7 @@ def _read(folder: Path) -> Run:
     path = folder / "config.yaml"
     config = _config(path, path.stat().st_mtime_ns)
     marl, total = marl_section(config), OmegaConf.select(config, TOTAL)
-    records = _metrics(folder / "metrics.jsonl")
+    records = run_files.Run(folder).metrics
     starts = read_json(folder / STARTS) if (folder / STARTS).is_file() else []
     plugins = read_json(folder / "plugins.json") if (folder / "plugins.json").is_file() else []
     used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None}
@@ -89,15 +88,6 @@ def _read(folder: Path) -> Run:
 def _config(path: Path, _changed: int) -> DictConfig:
     """The config of a run, read once while its file does not change: parsing it takes most of the time of `read`."""
     return read_config(path)
-
-
-def _metrics(path: Path) -> list[dict[str, float]]:
-    """metrics.jsonl; its last line may be half written."""
-    lines = read_text(path).splitlines(keepends=True) if path.exists() else []
-    try:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    except (ValueError, RecursionError) as error:
-        raise MarlError(f"'{path}' is damaged: {error}") from error
 
 
 def _algorithm(config: DictConfig) -> str:

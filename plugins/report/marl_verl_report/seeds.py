@@ -78,11 +78,8 @@ def _group(runs: Sequence[Mapping[str, Any]], members: list[int]) -> dict[str, A
     names = [runs[at]["name"] for at in members]
     same = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))
     common = "".join(letters[0] for letters in same).rstrip("-_. 0123456789") or names[0]
-    return {
-        "name": f"{common} ({len(members)} runs)",
-        "runs": members,
-        "lines": means([runs[at]["lines"] for at in members]),
-    }
+    lines = means([runs[at]["lines"] for at in members])
+    return {"name": f"{common} ({len(members)} runs)", "runs": members, "lines": lines}
 
 
 def means(runs: Sequence[Sequence[Line]]) -> list[Line]:
@@ -94,11 +91,8 @@ def means(runs: Sequence[Sequence[Line]]) -> list[Line]:
         common = [x for x in line["x"] if all(x in point for point in points)]
         at = {x: estimate([point[x] for point in points]) for x in common}
         if at:
-            band = {
-                "y": [digits(value.mean) for value in at.values()],
-                "low": [digits(value.low) for value in at.values()],
-                "high": [digits(value.high) for value in at.values()],
-            }
+            columns = (("y", "mean"), ("low", "low"), ("high", "high"))
+            band = {key: [digits(getattr(value, name)) for value in at.values()] for key, name in columns}
             lines.append({**line, "x": list(at), **band})
     return lines
 

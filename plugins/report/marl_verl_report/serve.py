@@ -23,6 +23,7 @@ HEARTBEAT = 10.0
 
 WATCHED = ("metrics.jsonl", "journals", "episodes", "rows", "summary.json", STARTS, "config.yaml")
 LOCAL = "127.0.0.1"
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
 class Server(ThreadingHTTPServer):
@@ -120,12 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self, status: int, kind: str) -> None:
         self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", "no-referrer"),
-        ):
+        for name, value in {"Content-Type": kind, **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from marl_verl.episode.errors import short
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
 from marl_verl.inspect.episodes import EpisodeFile
@@ -46,7 +47,9 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
         tasks.setdefault(str(episode.data.get("uid")), []).append(episode.id)
     failures = [failure_record(failure) for failure in file.failures]
     if limit is not None:
-        failures = [{**failure, "detail": _cut(failure["detail"])} for failure in failures[:MOST_FAILURES]]
+        failures = [
+            {**failure, "detail": short(failure["detail"], MOST_DETAIL)} for failure in failures[:MOST_FAILURES]
+        ]
     header = file.header
     shared = {
         "kind": kind,
@@ -73,12 +76,6 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
 
 def _size(value: object) -> int:
     return len(zlib.compress(json.dumps(value, default=str).encode(), 1))
-
-
-def _cut(detail: str) -> str:
-    if len(detail) <= MOST_DETAIL:
-        return detail
-    return f"{detail[:MOST_DETAIL]} ... (cut: {len(detail)} characters)"
 
 
 def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | None]:

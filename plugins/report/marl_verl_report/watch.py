@@ -1,6 +1,7 @@
 """`marl-verl watch RUN`: serve the report of a running run on this machine."""
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from marl_verl.cli.arguments import add_plugin_argument
@@ -25,10 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from marl_verl_report.serve import Server  # here: `--help` is fast
 
-    with Server(options.run, options.port, options.plugin) as server:
+    with suppress(KeyboardInterrupt), Server(options.run, options.port, options.plugin) as server:
         show(f"watching {options.run}: open {server.address} (Ctrl-C ends this, not the run)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+        server.serve_forever()
     return 0

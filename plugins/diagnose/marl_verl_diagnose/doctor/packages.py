@@ -29,14 +29,7 @@ UNUSABLE = {  # package -> code that fails where it is unusable on a CPU
 
 def check() -> Iterator[Finding]:
     """A finding for Python, for each heavy package, for the others together, and for vLLM's build."""
-    try:
-        metadata = importlib.metadata.metadata("marl-verl")
-    except importlib.metadata.PackageNotFoundError:
-        yield error(
-            "marl-verl", "marl-verl is not installed, only its source files are on the path", "pip install -e ."
-        )
-        return
-    yield python(metadata["Requires-Python"] or "")
+    yield python(importlib.metadata.metadata("marl-verl")["Requires-Python"] or "")
     others = []
     for needed in wanted("marl-verl"):
         name, finding = canonicalize_name(needed.name), requirement(needed)

@@ -66,11 +66,8 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
         worker = _worker(settings)
         for (tokens, reference), batch, entropy in product(references.items(), BATCHES[fused], (False, True)):
             print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
-            options = {
-                "use_remove_padding": batch != "padded",
-                "use_fused_kernels": fused,
-                "calculate_entropy": entropy,
-            }
+            options = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused}
+            options["calculate_entropy"] = entropy
             positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
             needed = _estimate(settings, positions, options, gpu)
             row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
@@ -150,10 +147,8 @@ def _settings(model: str, fused: bool, gpu: bool) -> Any:
 def _estimate(settings: Any, positions: int, options: dict[str, bool], gpu: bool) -> float:
     """The memory in GiB that a dry run estimates for an update of one micro-batch."""
     part = copy.deepcopy(settings)
-    part.model.use_remove_padding, part.actor.calculate_entropy = (
-        options["use_remove_padding"],
-        options["calculate_entropy"],
-    )
+    part.model.use_remove_padding = options["use_remove_padding"]
+    part.actor.calculate_entropy = options["calculate_entropy"]
     model = sizes(part.model)
     assert model is not None  # the model is ours
     return sum(training(model, part, part.actor.fsdp_config, 1, positions, gpu).values()) / GIB
@@ -186,13 +181,8 @@ def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) 
     output = worker.update_actor(_batch(rows, UPDATE_FIELDS, {**options, **update}, old))
     seconds = time.monotonic() - begun
     (gradient,) = output["metrics"]["grad_norm"]
-    return {
-        "mean": float(difference.mean()),
-        "largest": float(difference.max()),
-        "grad norm": float(gradient),
-        "seconds": seconds,
-        "peak GiB": peak() / GIB,
-    }
+    differences = {"mean": float(difference.mean()), "largest": float(difference.max())}
+    return {**differences, "grad norm": float(gradient), "seconds": seconds, "peak GiB": peak() / GIB}
 
 
 def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], old: Any = ()) -> Any:
