@@ -200,6 +200,13 @@ def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:
     assert _Played.seen["request"].exports["asker"].lora is None
 
 
+def test_a_script_may_act_in_place_of_a_trained_policy(run: Path, refused: Refused) -> None:
+    assert main(["eval", str(run), "marl.policies.asker.script=kuhn-equilibrium"]) == 0
+    assert _Played.seen["config"].marl.policies.asker == {"script": "kuhn-equilibrium"}
+    assert _Played.seen["request"].assignments["asker"].weights == "external"
+    assert "policy 'asker': a person" in refused("eval", run, "marl.policies.asker.script=human")
+
+
 def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
     composed = OmegaConf.load(run / prepare.COMPOSED)
     composed.marl.policies.asker.update(

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from marl_verl_self_play.kuhn import CARDS, INFORMATION_SETS, equilibrium, exploitability, legal_moves
 from marl_verl_self_play.kuhn_poker import kuhn_equilibrium, observation
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
+from marl_verl.algo.sampling import Independent
 from marl_verl.backend.rollout.endpoint import ScriptClient
-from marl_verl.episode import Act
+from marl_verl.episode import Act, Team, Workflow
+from marl_verl.tasks import Task
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 ASKED = [{"role": "user", "content": "your move"}]
@@ -30,6 +33,27 @@ def test_it_gets_the_messages_and_equal_random_numbers() -> None:
 
     assert said(act).startswith("your move 0.")
     assert said(act) == said(act) == said(later) != said(act, 8)
+
+
+class Twice(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        return "".join([(await team["bot"].act(word)).text for word in ("one", "two")])
+
+
+def test_episodes_that_must_be_alone_follow_each_other() -> None:
+    sessions: list[int] = []
+
+    def reply(act: Act, session: int, candidate: Any) -> str:
+        sessions.append(session)
+        return "x"
+
+    async def sample() -> None:
+        context = ScriptedContext(Twice(), Task("t", "t", {}), ScriptedPolicy({"bot": reply}))
+        context.alone = asyncio.Lock()
+        await Independent(3).sample(context)
+
+    asyncio.run(sample())
+    assert sessions == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("brief", [False, True])

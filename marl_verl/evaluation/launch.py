@@ -17,7 +17,7 @@ from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.extensions import extension
 from marl_verl.files import read_bytes, read_json
-from marl_verl.inspect.episodes import EpisodeFile
+from marl_verl.inspect.run_files import episodes_of
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start
@@ -43,9 +43,7 @@ class Evaluation:
 
     def episodes(self) -> Iterator[Episode]:
         """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks."""
-        path = self.file.with_suffix(".jsonl")
-        file = EpisodeFile.parse(read_bytes(path), f"'{path}'")
-        return map(file.episode, file.episodes)
+        return iter(episodes_of(self.file.with_suffix(".jsonl")))
 
 
 def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | None = None) -> Evaluation:

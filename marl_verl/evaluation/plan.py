@@ -34,7 +34,6 @@ FOLDER = "evaluations"
 TASKS = "data/test.jsonl"
 EPISODES = 8
 KS = (1, 4, 8, 16, 32, 64)
-EXTERNAL = ("script", "endpoint", "stop")  # keys of a policy without a model
 
 TAKEN = re.compile(
     r"marl\.(task(?!\.reward)|workflow|rollout|pools)(\..+)?"
@@ -114,7 +113,7 @@ def plan(
     composed = with_overrides(read_config(run / COMPOSED), overrides, trained=False)
     for name, policy in composed.marl.policies.items():  # an override may make a trained policy external
         if policy and (policy.get("script") or policy.get("endpoint")):
-            composed.marl.policies[name] = {key: policy[key] for key in EXTERNAL if key in policy}
+            composed.marl.policies[name] = {key: policy[key] for key in ("script", "endpoint", "stop") if key in policy}
     marl = marl_section(composed)
     team = read_team(marl, evaluation=True)
     playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None

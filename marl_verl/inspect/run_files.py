@@ -69,12 +69,12 @@ class Run(os.PathLike[str]):
     @property
     def episodes(self) -> Mapping[int, list[Episode]]:
         """Step -> the training episodes of the step that are stored (`marl.run.keep_journals`), read on access."""
-        return _Steps(self._files.stored_journals(), _episodes)
+        return _Steps(self._files.stored_journals(), episodes_of)
 
     @property
     def validations(self) -> Mapping[int, list[Episode]]:
         """Step -> sample episodes of the validation (`marl.rollout.keep_episodes`), read on access."""
-        return _Steps(self._files.stored_episodes(), _episodes)
+        return _Steps(self._files.stored_episodes(), episodes_of)
 
     @property
     def rows(self) -> Mapping[int, dict[str, Any]]:
@@ -116,7 +116,8 @@ class _Steps(Mapping[int, T]):
         return f"<steps {list(self._files)}>"
 
 
-def _episodes(path: Path) -> list[Episode]:
+def episodes_of(path: Path) -> list[Episode]:
+    """The episodes of a file."""
     from marl_verl.inspect.episodes import EpisodeFile  # here: `explain` does not need it and must start fast
 
     file = EpisodeFile.parse(*_content(path))

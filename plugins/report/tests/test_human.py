@@ -1,0 +1,54 @@
+"""A person in the team, at a pseudoterminal."""
+
+import asyncio
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from marl_verl_report.human import Human, human, human_in_training
+
+from marl_verl.errors import MarlError
+
+ASKED = [{"role": "user", "content": "your \x1b[31mmove"}]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The other end of the terminal that is standard input."""
+    other, own = pty.openpty()
+    with open(own, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield other
+    os.close(other)
+
+
+def test_each_line_is_an_action_until_ctrl_d(terminal: int, capfd: pytest.CaptureFixture[str]) -> None:
+    async def acts(person: Human) -> list[str]:
+        os.write(terminal, b"\nnorth\nsouth\n")
+        said = await asyncio.gather(*(person(ASKED, Random()) for _ in range(2)))  # one after the other
+        with pytest.raises(TimeoutError):  # as after marl.rollout.act_seconds
+            await asyncio.wait_for(person(ASKED, Random()), 0.05)
+        os.write(terminal, b"east\n\x04")
+        said.append(await person(ASKED, Random()))
+        left = await asyncio.gather(*(person(ASKED, Random()) for _ in range(2)), return_exceptions=True)
+        assert all(isinstance(error, MarlError) for error in left)
+        return said
+
+    human.check(training=False, local=True)
+    assert asyncio.run(acts(human)) == ["north", "south", "east"]
+    human.check(training=False, local=True)  # another evaluation
+    os.write(terminal, b"west\n")
+    assert asyncio.run(human(ASKED, Random())) == "west"
+    assert "user: your \\x1b[31mmove" in capfd.readouterr().err
+
+
+def test_a_person_is_refused_without_a_terminal_and_in_a_training_run(terminal: int) -> None:
+    human_in_training.check(training=True, local=True)
+    for training, local, why in ((True, True, "human-in-training"), (False, False, "have none")):
+        with pytest.raises(MarlError, match=why):
+            human.check(training, local)
+    with open(os.devnull) as sys.stdin, pytest.raises(MarlError, match="standard input is none"):
+        human.check(training=False, local=True)
