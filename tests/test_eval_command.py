@@ -54,33 +54,16 @@ class _Played:
         display.event({"event": "phase", "name": "starting policies"})
         display.event({"event": "playing", "sampled": False, "done": 0, "tasks": 6})
         display.event({"event": "playing", "sampled": False, "done": 6, "tasks": 6})
-        agent = {
-            "rewards": {"team": 0.5},
-            "response_length": 4.0,
-            "read_length": 1.5,
-            "invalid": 0.25,
-            "cut_off": None,
-            "turns": 1.0,
+        agent = {"rewards": {"team": 0.5}, "response_length": 4.0, "read_length": 1.5, "invalid": 0.25, "turns": 1.0}
+        agents = {
+            name: {"policy": assignment.source, "weights": assignment.describe(), **agent, "cut_off": None, "tokens": 9}
+            for name, assignment in request.assignments.items()
         }
         result = {
-            "step": request.step,
-            "eval_tasks": 6,
-            "success": 0.5,
-            "success_interval": [0.2, 0.8],
-            "episodes": request.episodes,
-            "avg@8": 0.25,
-            "avg@8_interval": [0.125, 0.375],
-            "agents": {
-                name: {"policy": assignment.source, "weights": assignment.describe(), **agent, "tokens": 9}
-                for name, assignment in request.assignments.items()
-            },
-            "tokens_per_second": 1234.5,
-            "response_seconds": None,
-            "answer_seconds": None,
-            "attempts": 54,
-            "failed": 2,
-            "failed_reasons": {"timeout": 2},
-            "tokens": 1234,
+            **{"step": request.step, "eval_tasks": 6, "success": 0.5, "success_interval": [0.2, 0.8]},
+            **{"episodes": request.episodes, "avg@8": 0.25, "avg@8_interval": [0.125, 0.375], "agents": agents},
+            **{"tokens_per_second": 1234.5, "response_seconds": None, "answer_seconds": None, "attempts": 54},
+            **{"failed": 2, "failed_reasons": {"timeout": 2}, "tokens": 1234},
         }
         (self.folder / RESULT).write_text(json.dumps(result))
 
@@ -127,9 +110,6 @@ def _model(folder: Path) -> Path:
 def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     trained = run / "data" / "train.jsonl"
     assert "40 of the tasks were used in training, e.g. " in refused("eval", run, f"marl.task.test_file={trained}")
-
-
-# what comes of one
 
 
 def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(

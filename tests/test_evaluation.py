@@ -60,9 +60,8 @@ def test_an_interval_of_equal_tasks_is_not_a_point() -> None:
 
 def test_sampled_scores() -> None:
     scores: dict[str, Any] = sampled_scores([4, 0, 2], episodes=4, ks=(1, 2, 4), seed=0)
-    assert list(scores) == [
-        name for key in ("avg@4", "pass@1", "pass@2", "pass@4") for name in (key, f"{key}_interval")
-    ]
+    keys = ("avg@4", "pass@1", "pass@2", "pass@4")
+    assert list(scores) == [name for key in keys for name in (key, f"{key}_interval")]
     assert scores["avg@4"] == pytest.approx(scores["pass@1"]) == pytest.approx(0.5)
     assert scores["pass@2"] == pytest.approx((1 + 0 + (1 - 1 / 6)) / 3)
     assert scores["pass@4"] == pytest.approx(2 / 3)
@@ -96,9 +95,6 @@ def test_what_each_agent_did_is_counted() -> None:
     assert (silent["rewards"], silent["response_length"], silent["turns"], silent["tokens"]) == ({}, None, 0.0, 0)
 
 
-# what is played
-
-
 class _Trainer:
     """As much of a trainer as an evaluation asks for; three tasks, of which the second fails in part."""
 
@@ -127,19 +123,13 @@ class _Trainer:
     def report(self, task: int, sampled: bool, keep: bool) -> Report:
         failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
         good = [task < 2] + [task == 0] * (sampled and not failed)
-        return Report(
-            f"u{task}",
-            "t",
-            attempts=len(good) + len(failed),
-            successes=good,
-            failures=failed,
-            lines=["an episode"] * len(good) * keep + ["a failure"] * len(failed),
-            measures=[{"pass_rate": 0.25 * task}] * len(good),
-            turns=[TurnCount("a", 3, 2.0 * task, False, False)] * len(good),
-            scores=[float(score) for score in good],
-            response_seconds=[0.5] * len(good),
-            answer_seconds=[1.5] * len(good),
-        )
+        report = Report(f"u{task}", "t", attempts=len(good) + len(failed), successes=good, failures=failed)
+        report.lines = ["an episode"] * len(good) * keep + ["a failure"] * len(failed)
+        report.measures = [{"pass_rate": 0.25 * task}] * len(good)
+        report.turns = [TurnCount("a", 3, 2.0 * task, False, False)] * len(good)
+        report.scores, report.response_seconds = [float(score) for score in good], [0.5] * len(good)
+        report.answer_seconds = [1.5] * len(good)
+        return report
 
 
 def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +155,6 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["agents"]["a"]["read_length"] == 2.0
     # the first task's greedy episode, and every failure
     assert trainer.stored == ["an episode", "a failure", "a failure"]
-    assert [(each["sampled"], each["done"]) for each in events] == [
-        *((False, done) for done in (0, 2, 3)),
-        *((True, done) for done in (0, 1, 2, 3)),
-    ]
+    passes = {False: (0, 2, 3), True: (0, 1, 2, 3)}
+    expected = [(sampled, done) for sampled in passes for done in passes[sampled]]
+    assert [(event["sampled"], event["done"]) for event in events] == expected

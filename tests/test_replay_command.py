@@ -120,9 +120,6 @@ def play(
     return asyncio.run(Independent(episodes).sample(context))
 
 
-# One episode
-
-
 def test_an_episode_reads_as_a_conversation(command: Command) -> None:
     sample = play()
     sample.episodes[0].turns[3].rewards = {"team": 1.0, "role": -0.25}
@@ -147,9 +144,8 @@ def test_json_has_everything(command: Command) -> None:
     assert found["effects"][1] == {**found["effects"][1], "arguments": [long], "value": {"hits": 5000}}
     assert found["effects"][3]["observation"][1] == {"role": "assistant", "content": long}
     assert found["effects"][0]["rewards"] == {"team": 1.0}
-    assert found["replay"] == {
-        "finished": True, "stands_at": [], "answer": "4", "score": 1.0, "success": True
-    }  # fmt: skip
+    again = {"finished": True, "stands_at": [], "answer": "4", "score": 1.0, "success": True}
+    assert found["replay"] == again
 
 
 def test_control_characters_cannot_reach_the_terminal(command: Command) -> None:
@@ -158,9 +154,6 @@ def test_control_characters_cannot_reach_the_terminal(command: Command) -> None:
     assert "\x1b" not in shown
     turned = "a\u202eb\u2066c\u2028d\u2029e"
     assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in command("replay", write(play(solver=(turned, "4"))))
-
-
-# A list
 
 
 def several() -> str:
@@ -177,9 +170,8 @@ def test_a_file_of_several_is_listed(command: Command) -> None:
     assert "q_3     timeout  workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
     assert shown.endswith("marl-verl replay f.jsonl --episode q_0\n")
     found = json.loads(command("replay", "f.jsonl", "--json"))
-    assert [(each["id"], each["score"], each["turns"]) for each in found["episodes"]] == [
-        ("q_0", 0.0, 4), ("q_1", 1.0, 4), ("q_2", 0.0, 4)
-    ]  # fmt: skip
+    listed = [(episode["id"], episode["score"], episode["turns"]) for episode in found["episodes"]]
+    assert listed == [("q_0", 0.0, 4), ("q_1", 1.0, 4), ("q_2", 0.0, 4)]
     assert found["failures"][0]["session"] == 3
     assert command("replay", "f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
 
@@ -235,9 +227,6 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(command: Command) ->
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
-# Where the replay differs
-
-
 def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Callable[..., None]) -> None:
     class Polite(Review):
         async def run(self, task: Task, team: Team) -> str:
@@ -282,9 +271,6 @@ def test_another_score_answer_or_mark_is_shown_and_reported(refused: Command, si
     since()
     Path(path).write_text(Path(path).read_text().replace('"version":"0"', '"version":"0.9"').replace('"4"', '"5"', 1))
     assert "(in-memory was 0.9 and is 0 here)" in refused("replay", path, prints=True)
-
-
-# What a user does wrong
 
 
 def test_a_damaged_line_is_named(refused: Command) -> None:

@@ -34,11 +34,13 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
             check_endpoint(name, policy.endpoint)
-        elif policy.made is None and policy.script is None:
+        elif policy.script is not None:
+            part("scripts", policy.script, None)
+        elif policy.made is None:
             _check_model(name, model_of(policy, config))
         elif policy.past is not None:
             made[name] = made[policy.past.of]
-        elif policy.made is not None:
+        else:
             path = model_of(policy, None).get("path")
             agents = list(dict.fromkeys(agent for other in team.alike(name) for agent in team.agents_of(other)))
             made[name] = made_model(f"marl.policies.{name}", policy.made, path, team, agents, marl["run"]["seed"])

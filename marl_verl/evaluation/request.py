@@ -4,8 +4,6 @@ Swaps are applied before `untrained`: with `--swap a=b --untrained a` agent a ha
 swap exchanges only policies; instructions, role reward and sampling remain with the agent.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -90,7 +88,7 @@ class Request:
         (folder / REQUEST).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> Request:
+    def read(cls, folder: Path) -> "Request":
         return msgspec.json.decode(read_bytes(folder / REQUEST), type=cls, dec_hook=lambda kind, value: kind(value))
 
 
