@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,19 @@ def test_c3_as_an_advantage() -> None:
 def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
     result = algorithm("gigpo", gamma=0.5).compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(credit("step-groups", rows, gamma=0.5), dict(result.stages)["step advantage"])
+
+
+# From an episode against the others of its task
+
+
+@given(rows=episodes())
+@settings(max_examples=30)
+def test_efficiency_is_the_turns_that_an_episode_saves(rows: Rows) -> None:
+    turns = Counter((r["uid"], r["session"]) for r in rows)
+    for value, r in zip(credit("efficiency", rows), rows, strict=True):
+        others = [n for (uid, session), n in turns.items() if uid == r["uid"] and session != r["session"]]
+        saved = np.mean(others) - turns[r["uid"], r["session"]] if others else 0.0
+        assert value == pytest.approx(saved, abs=1e-9)
 
 
 # Costs: amounts of an agent in its whole episode

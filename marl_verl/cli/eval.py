@@ -61,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
     partner = "this agent acts with its policy of each of --steps, beside the team of the last: differences in rewards"
     parser.add_argument("--partner", dest="cross_play", metavar="NAME", help=partner)
-    steps = "steps of --cross-play or --partner (default: 0 and every checkpoint)"
-    parser.add_argument("--steps", metavar="0,20,40", help=steps)
+    parser.add_argument("--steps", metavar="0,20,40", help="steps of the two (default: 0 and every checkpoint)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

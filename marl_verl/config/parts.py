@@ -122,8 +122,9 @@ def loss_named(name: str) -> Loss:
 
 
 def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:
-    """The column functions of an algorithm by name."""
-    return {f"'{function.__module__}:{function.__qualname__}'": function for function in algorithm.columns}
+    """The column functions of an algorithm and its credits by name."""
+    functions = (*algorithm.columns, *(function for credit in algorithm.credit for function in credit.columns))
+    return {f"'{function.__module__}:{function.__qualname__}'": function for function in functions}
 
 
 def sampler_names(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, str]:

@@ -231,13 +231,6 @@ def verdict(key: str) -> str:
     return f"did you mean '{ends[close[0]]}'?" if close else "a team does not use it"
 
 
-def with_added(valid: dict[str, Any]) -> dict[str, Any]:
-    """A config (plain containers), to which the keys of `ADDED` are added."""
-    for key, default in ADDED.items():
-        set_key(valid, key, default, keep=True)
-    return valid
-
-
 def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool) -> None:
     """MarlError for an invalid key or value of verl (`settings_of`), or with all keys that no team uses."""
     settings = settings_of(content, defaults, trained)

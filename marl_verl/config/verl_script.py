@@ -99,17 +99,13 @@ VERLS = {
     **{"trainer.save_freq": -1, "trainer.test_freq": -1},
 }
 """verl's defaults, which differ from those of a recipe."""
+defaults = functools.cache(lambda: dict(key_paths(verl_defaults())))
+"""Every key of verl's own config with its default, where an interpolation is a text."""
 AT_THE_END = 1_000_000
 """Steps between validations, of which the last step has one anyway: a run has at least one."""
 ROUNDS = 16
 """Rounds of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)."""
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
-
-
-@functools.cache
-def defaults() -> dict[str, Any]:
-    """Every key of verl's own config with its default, where an interpolation is a text."""
-    return dict(key_paths(verl_defaults()))
 
 
 @dataclass

@@ -74,10 +74,10 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         kinds = {"sampler": str, "rewards": RewardMix, "advantage": Estimator, "loss": str}
-        lists: dict[str, Any] = {"credit": Credit, "metrics": Metric, "columns": Callable}
-        values = [(name, getattr(self, name), kind) for name, kind in (kinds | dict.fromkeys(lists, tuple)).items()]
-        listed = [name for name in lists if isinstance(getattr(self, name), tuple)]
-        values += [(name, value, lists[name]) for name in listed for value in getattr(self, name)]
+        values: list[Any] = [(name, getattr(self, name), kind) for name, kind in kinds.items()]
+        for name, kind in {"credit": Credit, "metrics": Metric, "columns": Callable}.items():
+            listed = getattr(self, name)
+            values += [(name, item, kind) for item in listed] if isinstance(listed, tuple) else [(name, listed, tuple)]
         for name, value, kind in values:
             if not isinstance(value, kind):
                 raise MarlError(f"'{name}' of an algorithm must be a {kind.__name__}, got {shown(value)}")

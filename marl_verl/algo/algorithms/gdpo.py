@@ -47,8 +47,7 @@ class Decoupled(Estimator):
         if not self.keys:
             raise MarlError("'keys' is empty: name the reward components to normalise")
         if self.key_weights is not None and len(self.key_weights) != len(self.keys):
-            count = len(self.key_weights)
-            raise MarlError(f"'key_weights' has {count} numbers for {len(self.keys)} 'keys': one for each")
+            raise MarlError(f"'key_weights' has {len(self.key_weights)} numbers for {len(self.keys)} 'keys'")
 
     def score_parts(self) -> tuple[str, ...]:
         return tuple(key for key in self.keys if key not in TAKEN)

@@ -18,18 +18,15 @@ def rewards_of(rows: PlainRows) -> list[float]:
     return [sum(row["rewards"].values()) for row in rows]
 
 
-def normalised(value: float, group: Sequence[float], eps: float = 1e-6, alone: float = 0.0) -> float:
-    """(value - mean) / (std + eps) over the group, std unbiased; `alone` for a group of one."""
-    return alone if len(group) == 1 else float((value - np.mean(group)) / (np.std(group, ddof=1) + eps))
-
-
 def in_groups(
     values: Sequence[float], rows: PlainRows, columns: Sequence[str], eps: float = 1e-6, raw: bool = False
 ) -> list[float]:
-    """Each value, normalised over the rows with the same columns. A group of one: 0, or `raw` value / (1 + eps)."""
+    """(value - mean) / (std + eps) over the rows with the same columns, std unbiased. A group of one: 0, or `raw` value
+    / (1 + eps)."""
     keys = [tuple(row.get(column) for column in columns) for row in rows]
     groups: dict[Any, list[float]] = {}
     for key, value in zip(keys, values, strict=True):
         groups.setdefault(key, []).append(value)
-    alone = 1 / (1 + eps) if raw else 0.0
-    return [normalised(value, groups[key], eps, alone * value) for key, value in zip(keys, values, strict=True)]
+    mean = {key: 0.0 if raw and len(group) == 1 else np.mean(group) for key, group in groups.items()}
+    std = {key: np.std(group, ddof=1) if len(group) > 1 else 1.0 for key, group in groups.items()}
+    return [float((value - mean[key]) / (std[key] + eps)) for key, value in zip(keys, values, strict=True)]

@@ -11,6 +11,7 @@ from typing import ClassVar
 from marl_verl.algo.advantage.columns import FloatArray, numbers_of
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
+from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.episode import Episode
 from marl_verl.episode.communication import COSTS
 from marl_verl.errors import MarlError
@@ -24,6 +25,8 @@ class Credit(Part):
     """Base of `TableCredit`, computed from the rows of a batch, and `ReplayCredit`, computed by replaying episodes."""
 
     kind: ClassVar[str] = "credit"
+    columns: ClassVar[tuple[ColumnFunction, ...]] = ()  # functions of the columns that it reads
+    repeated: ClassVar[bool] = False  # every turn of an agent has its whole credit: sums over turns would repeat it
 
     def incompatibility(self, branches: bool) -> str | None:
         """Why the credit is incompatible with sessions (`branches` false) or trees; None if it is compatible."""
@@ -39,11 +42,7 @@ class Credit(Part):
 
 
 class TableCredit(Credit):
-    """Adds a reward component to every row before components are mixed. A frozen dataclass.
-
-    Attributes:
-        component: name of the component.
-    """
+    """Adds reward component `component` to every row before components are mixed. A frozen dataclass."""
 
     component: ClassVar[str] = "credit"
 
@@ -59,18 +58,10 @@ class TableCredit(Credit):
 
 @dataclass(frozen=True)
 class ReplayCredit(Credit):
-    """Adds a reward component to turns of a finished episode, in the rollout worker. A frozen dataclass.
+    """Adds reward component `component` to turns of a finished episode, in the rollout worker. A frozen dataclass."""
 
-    Attributes:
-        component: name of the component.
-    """
-
+    repeated: ClassVar[bool] = True
     component: str = "credit"
-
-    @property
-    def repeated(self) -> bool:
-        """Whether every turn of an agent has its whole credit, which returns that sum turns would count repeatedly."""
-        return True
 
     def __post_init__(self) -> None:
         if not self.component or self.component in TAKEN:

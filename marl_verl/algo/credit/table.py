@@ -1,11 +1,11 @@
-"""Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups compare steps from one observation."""
+"""Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups steps, efficiency turns of episodes."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, first_true
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, first_true
 from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.groups import SIBLINGS, TASK, Group, group_ids
 from marl_verl.algo.advantage.returns import sum_joint_turns
@@ -111,3 +111,23 @@ def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     if (row := first_true(lacking)) is not None:
         raise MarlError(f"row '{table.key(row)}' has no 'obs', the id of its observation, which step groups need")
     return group_ids(table, (*group, "obs"))
+
+
+@dataclass(frozen=True)
+class Efficiency(TableCredit):
+    """efficiency_i = mean of T over the task's other episodes - T_i, in turns; T counts the turns of all agents.
+
+    0 for an episode without others. Episodes that give up early save turns too: let an answer be worth more.
+    """
+
+    component: ClassVar[str] = "efficiency"
+    repeated: ClassVar[bool] = True
+
+    def incompatibility(self, branches: bool) -> str | None:
+        return "it compares whole episodes, and turns of a tree are of several" if branches else None
+
+    def compute(self, table: RowTable) -> FloatArray:
+        episode = combine([table.uid.codes, table.session], len(table))
+        _, first, turns = np.unique(episode, return_index=True, return_counts=True)
+        others = LeaveOneOut().compute(turns.astype(np.float64), combine([table.uid.codes[first]], len(first)))
+        return (others - turns)[episode]

@@ -82,14 +82,10 @@ class GreedyTree(Sampler):
 
     async def _candidates(self, context: SamplingContext, state: State, act: Act, number: int) -> list[State | Failure]:
         """The states after each candidate for the n-th act of the path."""
-        parent = state.turn.node if number else None
+        parent, value, most = state.turn.node if number else None, self.partial_value, self.candidates
+        where = (context, state, act, SESSION)
         grown = [
-            expand(
-                *(context, state, act, SESSION, f"{number}-{k}"),
-                index=number * self.candidates + k,
-                parent=parent,
-                partial_value=self.partial_value,
-            )
-            for k in range(self.candidates)
+            expand(*where, f"{number}-{k}", index=number * most + k, parent=parent, partial_value=value)
+            for k in range(most)
         ]
         return await gather_all(attempt(context, SESSION, child) for child in grown)

@@ -67,7 +67,14 @@ class SecondGuessTasks(DrawnTasks):
         The careless solver and reviser name the first box, whatever was rejected; the careless verifier approves, or is
         unsure, which is no verdict. The reviser sees rejections only.
         """
-        return _SHOWN[agent](task, rng, rng.random() < good)
+        right, (first, second, third, _) = rng.random() < good, task.data["boxes"]
+        if agent == VERIFIER:
+            box = rng.choice([*candidates(task), *task.data["boxes"], NOTHING])
+            careless = APPROVE if rng.random() < 0.7 else UNSURE
+            return verifier_sees(task, box), right_verdict(task, box) if right else careless
+        if agent == SOLVER and rng.random() < 0.5:
+            return solver_sees(task, []), second if right else first
+        return solver_sees(task, [rng.choice((first, second))]), third if right else first
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
@@ -81,28 +88,6 @@ class SecondGuessTasks(DrawnTasks):
             return None
         name = f"second-guess {prompt} {prize} in {boxes[place]}"
         return Task(name, prompt, {"boxes": boxes, "things": things})
-
-
-def _solver_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
-    first, second, _, _ = task.data["boxes"]
-    if rng.random() < 0.5:
-        return solver_sees(task, []), second if good else first
-    return _reviser_shown(task, rng, good)
-
-
-def _reviser_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
-    first, second, third, _ = task.data["boxes"]
-    return solver_sees(task, [rng.choice((first, second))]), third if good else first
-
-
-def _verifier_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
-    box = rng.choice([*candidates(task), *task.data["boxes"], NOTHING])
-    careless = APPROVE if rng.random() < 0.7 else UNSURE
-    return verifier_sees(task, box), right_verdict(task, box) if good else careless
-
-
-_SHOWN = {SOLVER: _solver_shown, VERIFIER: _verifier_shown, REVISER: _reviser_shown}
-"""Agent -> how a task is shown to it, with a right or a careless answer."""
 
 
 def candidates(task: Task) -> list[str]:

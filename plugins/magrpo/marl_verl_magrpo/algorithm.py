@@ -84,16 +84,8 @@ class JointAdvantage(GroupEstimator):
             centred = ret - baseline
             baseline = baseline + group_mean(centred, group)[group]
             scale = np.maximum(self.std.compute(centred, group), self.min_std)[group]
-        return AdvantageResult(
-            ret=ret,
-            reward=reward,
-            baseline=baseline,
-            scale=scale,
-            group=group,
-            sample=np.arange(len(table)),
-            group_by=self.group,
-            stages=[(f"returns: {self.returns.name}", ret)],
-        )
+        rows, stages = np.arange(len(table)), [(f"returns: {self.returns.name}", ret)]
+        return AdvantageResult(ret, reward, baseline, scale, group, rows, self.group, stages)
 
 
 MAGRPO = Algorithm(sampler="joint-tree", advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS), loss="reinforce")

@@ -69,12 +69,15 @@ class Rendezvous(DrawnTasks):
         not learn to copy the half that it has heard, so that no team of such models ever meets.
         """
         place = " ".join(place_of(task))
-        seen, right = self._alone(task, rng) if agent == ALONE else self._situation(task, agent, rng)
+        seen, right = self._situation(task, agent, rng)
         careless = STAY if rng.random() < STAYING else self._guess(task, agent, rng)
         return seen, (place if right is None else right) if rng.random() < good else careless
 
     def _situation(self, task: Task, agent: str, rng: random.Random) -> tuple[str, str | None]:
         """(a possible observation, the right move; None: the place)."""
+        if agent == ALONE:
+            moves = None if rng.random() < 0.5 else {ALONE: rng.choice((STAY, self._guess(task, ALONE, rng)))}
+            return sees(task, ALONE, moves), None
         mine, other = known_part(task, agent), known_part(task, RIGHT if agent == LEFT else LEFT)
         place = " ".join(place_of(task))
         if rng.random() < 0.4:
@@ -83,10 +86,6 @@ class Rendezvous(DrawnTasks):
         own = rng.choice((mine, mine, STAY, place))
         moves = {agent: own, (RIGHT if agent == LEFT else LEFT): heard}
         return sees(task, agent, moves), None if heard in (other, place) else mine
-
-    def _alone(self, task: Task, rng: random.Random) -> tuple[str, str | None]:
-        moves = None if rng.random() < 0.5 else {ALONE: rng.choice((STAY, self._guess(task, ALONE, rng)))}
-        return sees(task, ALONE, moves), None
 
     def _guess(self, task: Task, agent: str, rng: random.Random) -> str:
         """A place with the agent's own half (alone: the letters) right, the other random."""

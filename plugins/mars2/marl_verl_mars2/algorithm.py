@@ -61,11 +61,8 @@ Compared: all nodes of a task's tree, of every agent and depth. Each policy is t
 MARTI-MARS2, arXiv 2602.07848, and for shaping and tree group MARS2, arXiv 2604.14564 (read in summaries only).
 """
 
-MARS2_PLUS = dataclasses.replace(
-    MARS2,
-    advantage=Advantage(returns=Shaped(), overlong=Overlong(L=32768, C=2048), group=TASK, eps=1e-9, singleton="zero"),
-    loss="gspo-tis",
-)
+LONG = Advantage(returns=Shaped(), overlong=Overlong(L=32768, C=2048), group=TASK, eps=1e-9, singleton="zero")
+MARS2_PLUS = dataclasses.replace(MARS2, advantage=LONG, loss="gspo-tis")
 """MARS2 with three changes: the overlong penalty after shaping, GSPO's sequence-level ratio, and token-level truncated
 importance sampling min(pi_old / pi_rollout, 2), applied once. Source: MARS2+, arXiv 2602.07848.
 """

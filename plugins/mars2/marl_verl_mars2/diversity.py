@@ -26,7 +26,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from marl_verl_code.refine_code import program_in
 
@@ -65,60 +65,42 @@ def algorithm(text: str) -> str:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "words " + " ".join(words(program))
-    return "tree " + ast.dump(_Anonymous(tree).visit(tree), annotate_fields=False)
+    return "tree " + ast.dump(_anonymous(tree), annotate_fields=False)
 
 
-class _Anonymous(ast.NodeTransformer):
-    """Replaces the names that a program binds by numbers, in order of first occurrence; other names remain."""
+SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NAMED = {ast.Name: "id", ast.arg: "arg", **dict.fromkeys(SCOPES[1:], "name")}
+"""Node -> the field with its name. Imported names are not replaced, because they identify a library."""
 
-    def __init__(self, tree: ast.AST) -> None:
-        self.bound = {name for node in ast.walk(tree) for name in _binds(node)}
-        self.number: dict[str, str] = {}
 
-    def _name(self, name: str) -> str:
-        return self.number.setdefault(name, f"_{len(self.number)}") if name in self.bound else name
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self._name(node.id), node.ctx)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.arg(self._name(node.arg), None)
-
-    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> ast.AST:
-        return type(node)([self._name(name) for name in node.names])
-
-    visit_Nonlocal = visit_Global
+class _Plain(ast.NodeTransformer):
+    """Removes docstrings and annotations."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        if node.value is None:
-            return None
-        target, value = self.visit(node.target), self.visit(node.value)
-        return ast.Assign([target], value)
+        return None if node.value is None else ast.Assign([node.target], node.value)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        node.name, node.returns = self._name(node.name), None
-        return self.visit_Module(node)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.name = self._name(node.name)
-        return self.visit_Module(node)
-
-    def visit_Module(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        """Without its docstring."""
-        if ast.get_docstring(node, clean=False) is not None and len(node.body) > 1:
-            node.body = node.body[1:]
-        return self.generic_visit(node)
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, SCOPES) and ast.get_docstring(node, clean=False) is not None and len(node.body) > 1:
+            del node.body[0]
+        for field in ("annotation", "returns"):
+            if hasattr(node, field):
+                setattr(node, field, None)
+        return super().generic_visit(node)
 
 
-def _binds(node: ast.AST) -> Iterable[str]:
-    """The names that a node binds. Imported names are excluded, because they identify a library."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        return (node.id,)
-    if isinstance(node, ast.arg):
-        return (node.arg,)
-    return (node.name,) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ()
+def _anonymous(tree: ast.AST) -> ast.AST:
+    """The names that a program binds replaced by numbers, in the order of their nodes; other names remain."""
+    nodes = [*ast.walk(_Plain().visit(tree))]
+    named = [(node, NAMED[type(node)]) for node in nodes if type(node) in NAMED]
+    bound = {getattr(node, field) for node, field in named if isinstance(getattr(node, "ctx", ast.Store()), ast.Store)}
+    bound_names = dict.fromkeys(name for name in (getattr(*place) for place in named) if name in bound)
+    number = {name: f"_{i}" for i, name in enumerate(bound_names)}
+    for node, field in named:
+        setattr(node, field, number.get(getattr(node, field), getattr(node, field)))
+    for node in nodes:
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            node.names = [number.get(name, name) for name in node.names]
+    return tree
 
 
 def algorithms(texts: Sequence[str]) -> int:

@@ -45,10 +45,8 @@ class StyleDiversity(Metric):
             before = None if turn.parent is None else text_of.get(turn.parent)
             moves.setdefault(turn.agent, Counter()).update(diversity.moves(turn.action.text, before))
             openings.setdefault(turn.agent, Counter()).update(diversity.openings(turn.action.text))
-        values = {
-            "diversity/style_moves": diversity.style(list(moves.values())),
-            "diversity/style_openings": diversity.style(list(openings.values())),
-        }
+        counts = {"diversity/style_moves": moves, "diversity/style_openings": openings}
+        values = {name: diversity.style([*by_agent.values()]) for name, by_agent in counts.items()}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -75,11 +73,8 @@ class Refinement(Metric):
         values = {"refinement/share": len(pairs) / len(turns), "refinement/depth": sum(depth.values()) / len(depth)}
         if pairs:
             values["refinement/cross"] = len(cross) / len(pairs)
-        if own:
-            values["refinement/gain_own"] = sum(own) / len(own)
-        if cross:
-            values["refinement/gain_cross"] = sum(cross) / len(cross)
-        return values
+        gains = {"refinement/gain_own": own, "refinement/gain_cross": cross}
+        return values | {name: sum(gain) / len(gain) for name, gain in gains.items() if gain}
 
 
 def _depth(turn: Turn, by_node: Mapping[str, Turn]) -> int:

@@ -142,7 +142,8 @@ class TreeSearch(Sampler):
             lowest = min(lowest, made.score)
             if made.state.value_tokens:
                 sample.add_tokens("rollout", made.state.value_tokens)
-        sample.episodes = best_path(nodes) if self.public else all_paths(nodes)
+        leaves = [node for node in nodes if not node.children]  # in node order: every node is on a path to one
+        sample.episodes = best_path(nodes) if self.public else [leaf_episode(leaf.state) for leaf in leaves]
         sample.count_transitions()
         return sample
 
@@ -182,11 +183,6 @@ def back_up(node: Node, score: float) -> None:
     while node.parent is not None:
         node.parent.arms.below(node.place, score)
         node = node.parent
-
-
-def all_paths(nodes: Sequence[Node]) -> list[Episode]:
-    """The episodes of the paths to the leaves, in node order: every node is on one."""
-    return [leaf_episode(node.state) for node in nodes if not node.children]
 
 
 def best_path(nodes: Sequence[Node]) -> list[Episode]:

@@ -3,16 +3,21 @@
 import asyncio
 import itertools
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_mars2 import diversity, metrics
+from marl_verl_mars2.novelty import Novelty, answer_sketch
 from marl_verl_mars2.symbols import RefineSymbols, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_testing.rows import Rows, episodes
 
 from marl_verl import Task
+from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act
 
@@ -51,6 +56,14 @@ def f(xs):
     return s
 print(f(map(int, sys.stdin.read().split())))
 """
+
+
+def test_names_docstrings_and_annotations_make_no_other_class() -> None:
+    other = RENAMED.replace("f(", "total(").replace("xs", "values").replace("x in", "one in").replace("+= x", "+= one")
+    typed = "values: list[int]) -> int:\n    'Adds.'\n    unused: int"
+    other = other.replace("values):", typed).replace("s = 0", "s: int = 0")
+    assert diversity.algorithm(other) == diversity.algorithm(RENAMED)
+    assert diversity.algorithm(RENAMED.replace("sys", "os")) != diversity.algorithm(RENAMED)
 
 
 @pytest.mark.parametrize(("before", "after"), [("s += x", "s -= x"), ("sys.stdin.read", "sys.stdin.readline")])
@@ -126,3 +139,35 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
     for turn in found.turns:  # agents are distinguished, whether or not they share a policy
         turn.policy = "shared"
     assert metrics.Refinement().of_sample(found) == logged
+
+
+# novelty
+
+
+def sketch(answer: str | None) -> dict[str, float]:
+    return dict(answer_sketch(None, SimpleNamespace(answer=answer)))  # type: ignore[arg-type]
+
+
+ANSWERS = st.lists(st.sampled_from(["4", "it is 4", "It IS 4", "5", "", None]), min_size=12, max_size=12)
+
+
+@given(rows=episodes(), answers=ANSWERS)
+def test_novelty_is_the_share_of_bits_in_which_sketches_differ(rows: Rows, answers: list[str | None]) -> None:
+    """One answer per episode, of at most 3 tasks with 4 episodes."""
+    sessions = dict.fromkeys((r["uid"], r["session"]) for r in rows)
+    columns = dict(zip(sessions, map(sketch, answers), strict=False))
+    sketches = {key: int(column["answer_sketch"]) for key, column in columns.items() if column}
+    table = RowTable.from_rows([{**r, "columns": columns[r["uid"], r["session"]]} for r in rows])
+    for value, r in zip(Novelty().compute(table), rows, strict=True):
+        key = (r["uid"], r["session"])
+        others = [bits for other, bits in sketches.items() if other[0] == key[0] and other != key]
+        distances = [(sketches[key] ^ bits).bit_count() / 48 for bits in others] if key in sketches else []
+        assert value == pytest.approx(np.mean(distances) if distances else 0.0, abs=1e-9)
+
+
+def test_sketches_of_similar_answers_are_near() -> None:
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    texts = " ".join(words), " ".join(words).upper(), " ".join(words[:-1]), " ".join("abcdefghij")
+    first, *others = (int(sketch(text)["answer_sketch"]) for text in texts)
+    same, near, far = ((first ^ other).bit_count() / 48 for other in others)
+    assert same == 0 < near < 0.25 < far

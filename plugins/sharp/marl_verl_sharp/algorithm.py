@@ -37,9 +37,7 @@ class WorkerCalls(Metric):
     """
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
-        if "mc" not in table.present:
-            return {}
-        _, credit = worker_calls(table, np.flatnonzero((result.group >= 0) & table.present["mc"]))
+        _, credit = worker_calls(table, np.flatnonzero((result.group >= 0) & table.present.get("mc", False)))
         if not len(credit):
             return {}
         return {
@@ -98,10 +96,9 @@ class SharpMix(RewardMix):
         lacking = ~planner & ~table.present.get("mc", np.zeros(len(table), dtype=np.bool_))
         if lacking.any():
             row = int(np.argmax(lacking))
-            raise MarlError(
-                f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc': use credit "
-                "'counterfactual' or 'shapley' and leave no worker out of it, or w_marginal=0"
-            )
+            problem = f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc'"
+            remedy = "use credit 'counterfactual' or 'shapley' and leave no worker out of it, or w_marginal=0"
+            raise MarlError(f"{problem}: {remedy}")
         session = combine([table.uid.codes, table.session], len(table))
         calls, credit = worker_calls(table, np.flatnonzero(~planner))
         total = np.bincount(session[calls], weights=np.maximum(credit, 0.0), minlength=len(table))

@@ -30,10 +30,9 @@ class Counterfactual(MaskingCredit):
     name: ClassVar[str] = "counterfactual"
     unit: Literal["agent", "act"] = "agent"
 
-    @property
-    def repeated(self) -> bool:
-        """Whether `unit` is "agent"."""
-        return self.unit == "agent"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "repeated", self.unit == "agent")
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Set Delta on the turns. Returns the number of sampled tokens. AttemptFailed if a masked run has no score."""

@@ -50,7 +50,7 @@ class SampledShapley(MaskingCredit):
         players = self.acting(context, episode)
         if not players:
             return 0
-        game = Game(self, context, episode, players)
+        game = Game(self, context, episode, players, {frozenset(players): episode.score})
         if len(players) <= self.exact_up_to:
             await game.play(coalitions(players))
             shares = shapley(players, game.value)
@@ -81,6 +81,7 @@ class SampledShapley(MaskingCredit):
         return {player: gain / len(orders) for player, gain in gained.items()}
 
 
+@dataclass
 class Game:
     """v of the coalitions of an episode's players, each replayed on first use.
 
@@ -89,17 +90,17 @@ class Game:
         tokens: number of sampled tokens.
     """
 
-    def __init__(
-        self, credit: MaskingCredit, context: SamplingContext, episode: Episode, players: tuple[str, ...]
-    ) -> None:
-        self._credit, self._rollouts, self._episode, self.players = credit, context, episode, players
-        self.value: dict[Coalition, float] = {frozenset(players): episode.score}
-        self.tokens = 0
+    credit: MaskingCredit
+    context: SamplingContext
+    episode: Episode
+    players: tuple[str, ...]
+    value: dict[Coalition, float]
+    tokens: int = 0
 
     async def play(self, wanted: Iterable[Coalition]) -> None:
         """Replay the coalitions that `value` lacks, concurrently. Raises AttemptFailed."""
         new = [coalition for coalition in dict.fromkeys(wanted) if coalition not in self.value]
         masks = [frozenset(self.players) - coalition for coalition in new]
-        values, tokens = await self._credit.values(self._rollouts, self._episode, masks)
+        values, tokens = await self.credit.values(self.context, self.episode, masks)
         self.value.update(zip(new, values, strict=True))
         self.tokens += tokens

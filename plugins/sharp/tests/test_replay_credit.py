@@ -104,36 +104,6 @@ def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: 
     assert all(turn.team_reward == 1.0 for turn in episode.turns)
 
 
-class ThreeRounds(Workflow):
-    """Two agents, three rounds; the planner sees the worker's last text."""
-
-    async def run(self, task: Task, team: Team) -> str:
-        text = task.prompt
-        for _ in range(3):
-            plan = await team["planner"].act(text)
-            text = (await team["worker"].act(plan.text)).text
-        return text
-
-
-def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> None:
-    policy = ScriptedPolicy({"planner": ["look", "lift", "carry"], "worker": ["seen", "lifted", "carried"]})
-    context = ScriptedContext(ThreeRounds(), TASK, policy)
-    (episode,) = sampled(context).episodes
-    _, tokens = asyncio.run(masked_value(context, episode, frozenset({("planner", "0")}), "regenerate", "-"))
-    assert [(act.agent, act.slot) for _, act, _ in context.asked] == [("worker", "0")]  # and says the same again
-    assert tokens == len("seen")
-    context.asked.clear()
-    asyncio.run(Counterfactual(unit="act").assign(context, episode))
-    # each of the six by itself: the next act is shown something else; the last one has none
-    assert sorted((act.agent, act.slot) for _, act, _ in context.asked) == [
-        ("planner", "1"),
-        ("planner", "2"),
-        ("worker", "0"),
-        ("worker", "1"),
-        ("worker", "2"),
-    ]
-
-
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=25)
 def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, seed: int, data: st.DataObject) -> None:
@@ -188,20 +158,6 @@ def play(
 def games(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[list[str], Game]:
     players = [f"p{i}" for i in range(draw(st.integers(least, most)))]
     return players, {c: float(draw(st.integers(-10, 10))) for c in coalitions(players)}
-
-
-def test_games_worked_out_by_hand() -> None:
-    two = {"": 0, "a": 1, "b": 2, "a,b": 4}
-    three = {"": 0, "a": 0.2, "b": 0, "c": 0, "a,b": 0.5, "a,c": 0.6, "b,c": 0.1, "a,b,c": 1.0}
-    for named, wanted, alone in (
-        (two, {"a": 1.5, "b": 2.5}, {"a": 2, "b": 3}),
-        (three, {"a": 0.55, "b": 0.2, "c": 0.25}, {"a": 0.9, "b": 0.4, "c": 0.5}),
-    ):
-        value = {frozenset(names.split(",")) - {""}: float(v) for names, v in named.items()}
-        shares, replayed = play([*wanted], value.__getitem__)
-        assert shares == pytest.approx(wanted)
-        assert len(replayed) == 2 ** len(wanted) - 1  # the episode is the full coalition
-        assert play([*wanted], value.__getitem__, Counterfactual())[0] == pytest.approx(alone)
 
 
 @given(games(most=5), st.integers(1, 9), st.integers(0, 9))
