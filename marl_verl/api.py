@@ -228,7 +228,6 @@ def explain(
     """
     from marl_verl.inspect.explained import ExplainedRows
     from marl_verl.inspect.run_files import read_file, read_step, run_of, use_plugin_files
-    from marl_verl.run.run_dir import RunDir
 
     files = [Path(file) for file in plugins]
     if isinstance(source, Mapping):
@@ -241,7 +240,7 @@ def explain(
         use_plugin_files(run_of(path), files)
         return ExplainedRows.parse(*read_file("explain", path))
     use_plugin_files(path, files)
-    content = read_step("explain", path, RunDir.stored_rows, "train it with marl.run.keep_rows=1", step=step)
+    content = read_step("explain", path, "rows", "train it with marl.run.keep_rows=1", step=step)
     return ExplainedRows.parse(*content, stored=True)
 
 

@@ -1,9 +1,14 @@
 """What installed distributions add besides registered parts: entry points of the groups `marl_verl.GROUP`.
 
-- `team`: a function; `team.NAME(...)` calls it with the team, or the agent, as first argument.
+- `team`: a function; `team.NAME(...)` calls it with the team, or the agent, as first argument; or a class, of which
+  `team.NAME` is an instance for the team, or the agent.
 - `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in
   each rollout worker, with None where the option is not set; and `used()`, what is stored under NAME with an episode,
   or None.
+- `state`: a module for the option `marl.run.NAME` of what episodes leave to later steps: `check(value)`, also of None;
+  `State(value)`, on the driver, with `sent()`, a value that goes with each task, `record(reports)` and `metrics()` of
+  a step, `save` and `load` of a checkpoint's folder; in the rollout workers `enter(sent)`, before a task is played, and
+  `written(episodes)`, which becomes `Report.written[NAME]`.
 - `policy`: a module for the key NAME of an agent's section, which makes the agent act with past versions of a policy:
   `policy_of(section, where, policies)`, the agent's frozen `PolicyConfig`, whose `past` has `of`, `kind` (NAME) and the
   method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
@@ -68,6 +73,13 @@ def check_run_options(run: Mapping[str, Any]) -> None:
         if (value := run.get(name)) is not None:
             with user_error(f"'marl.run.{name}'"):
                 extension("run", name).check(value)
+    for name in names("state"):
+        extension("state", name).check(run.get(name))
+
+
+def states(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Option of `marl.run` that is set -> its module of group `state`."""
+    return {name: extension("state", name) for name in names("state") if run.get(name) is not None}
 
 
 def use_run_options(run: Mapping[str, Any]) -> None:

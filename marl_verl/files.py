@@ -1,4 +1,4 @@
-"""Read the files of a run directory: regular files of bounded size, and no links.
+"""Files of a run directory: read only regular files of bounded size, and no links.
 
 A run directory may come from someone else. A link would lead its readers to other files, a FIFO would block them, and a
 device has no end.
@@ -94,6 +94,12 @@ def read_json(path: Path) -> Any:
     """The value in a JSON file. MarlError if it cannot be read, or is damaged."""
     with user_error(f"'{path}' is damaged", ValueError, RecursionError):
         return json.loads(read_text(path, MOST_DOCUMENT))
+
+
+def write_json(path: Path, value: Any, default: Any = None) -> None:
+    """Write a JSON file, and its folder; `default` is that of `json.dumps`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=1, default=default) + "\n", encoding="utf-8")
 
 
 def too_large(source: str, most: int) -> MarlError:

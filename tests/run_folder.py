@@ -58,9 +58,9 @@ def write_step(run: RunDir, team: TeamConfig, step: int, tasks: int) -> None:
     samples = [_sample(team, f"s{step}t{at:05d}", at, tree=at == tasks - 1) for at in range(tasks)]
     lines = [line for sample in samples for line in sample_lines(sample, sample.episodes[0].uid, "task 0", False)]
     first = header(team, algorithm, step, "train", 3, Named("independent", {"episodes": 2}))
-    run.journals(step, [as_line(first), *lines])
+    run.lines("journals", step, [as_line(first), *lines])
     held_out = sample_lines(_sample(team, f"g{step}t00000", 0, tree=False), f"g{step}t00000", "task 0", False)
-    run.episodes(step, [as_line({**first, "split": "test"}), *held_out])
+    run.lines("episodes", step, [as_line({**first, "split": "test"}), *held_out])
     turns = {(turn.uid, turn.session, turn.index): turn for sample in samples for turn in sample.turns}
     table = RowTable.from_rows([row(turn) for turn in turns.values()])
     run.rows(step, step_document("grpo", algorithm, table, algorithm.compute(table), step))

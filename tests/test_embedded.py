@@ -207,12 +207,8 @@ def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
     options = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "marl.task.test_size=4"]
     options += ["marl.rollout.act_seconds=5", "marl.rollout.call_seconds=0.5", "marl.rollout.episode_seconds=5"]
-    options += [
-        "marl.workflow.name=stops",
-        "marl.algorithm.name=stops",
-        "marl.agents.holder.reward=stops",
-        f"marl.run.dir={tmp_path}/runs",
-    ]
+    options += [f"marl.{name}=stops" for name in ("workflow.name", "algorithm.name", "agents.holder.reward")]
+    options += [f"marl.run.dir={tmp_path}/runs"]
     options += [f"marl.policies.{name}.tiny={{steps: 30, batch_size: 16}}" for name in ("holder", "asker")]
     options += ["trainer.total_training_steps=1", "--plugin", f"{tmp_path}/parts.py", "--local"]
     terminal = Terminal(sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *options)

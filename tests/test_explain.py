@@ -222,7 +222,7 @@ def test_a_difference_from_training_is_reported(capsys: pytest.CaptureFixture[st
 
 def test_a_damaged_step(refused: Command) -> None:
     document = stored(Path("run"), 1)
-    path = RunDir(Path("run")).stored_rows()[1]
+    path = RunDir(Path("run")).stored("rows")[1]
     path.write_bytes(path.read_bytes()[:-9])
     assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("explain", "run")
     RunDir(Path("run")).rows(1, {**document, "advantage": [1.0]})

@@ -74,12 +74,8 @@ def test_what_may_change() -> None:
         marl["schedule"]["fill"] = 32
         marl["critic"] = {"optim": {"lr": 1.0, "lr_warmup_steps": 3}}
 
-    assert (
-        fingerprint.changes(
-            fingerprint.resume_fingerprint(run_config()), fingerprint.resume_fingerprint(run_config(change))
-        )
-        == []
-    )
+    saved, now = (fingerprint.resume_fingerprint(run_config(changed)) for changed in (None, change))
+    assert fingerprint.changes(saved, now) == []
 
 
 def _set(path: str, value: Any) -> Callable[[Any], None]:
@@ -112,11 +108,7 @@ ARR = "policies.two.actor_rollout_ref"
         (f"{ARR}.model.path", "models/b", ['marl.policies.two.model.path ("models/a" -> "models/b")']),
         (f"{ARR}.actor.clip_ratio", 0.3, ["marl.policies.two.actor.clip_ratio (0.2 -> 0.3)"]),
         ("policies.two.algorithm.rollout_correction", {"rollout_is": "token"}, ['rollout_is (null -> "token")']),
-        (
-            "marl.algorithm.options",
-            {"advantage": {"eps": 0.5}},
-            ["marl.algorithm.options.advantage.eps (1e-06 -> 0.5)"],
-        ),
+        ("marl.algorithm.options", {"advantage": {"eps": 0.5}}, ["options.advantage.eps (1e-06 -> 0.5)"]),
         ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
     ],
 )

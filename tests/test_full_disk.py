@@ -27,7 +27,7 @@ full = lambda: resource.setrlimit(LIMIT, (0, unlimited[1]))
 
 def step(run, number, files, before=lambda: None):
     write = {
-        "journals": lambda: run.journals(number, ["{}"]),
+        "journals": lambda: run.lines("journals", number, ["{}"]),
         "metrics": lambda: run.metrics(number, {"x": 1.0}),
         "rows": lambda: run.rows(number, {"step": number}),
     }
@@ -71,5 +71,5 @@ def test_a_full_disk_ends_a_run_with_its_reason(tmp_path: Path) -> None:
         assert "\n" not in event["message"]
         run = RunDir(tmp_path / name)
         run.forget_after(1)  # as a resumed run
-        assert list(run.stored_journals()) == list(run.stored_rows()) == [1]
+        assert list(run.stored("journals")) == list(run.stored("rows")) == [1]
         assert (tmp_path / name / "metrics.jsonl").read_text() == '{"step": 1, "x": 1.0}\n'

@@ -179,7 +179,7 @@ def test_a_file_of_several_is_listed(command: Command) -> None:
 def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     lines = Path(several()).read_text().splitlines()
     for step in (10, 20, 30, 40, 41):
-        RunDir(Path.cwd()).journals(step, lines)
+        RunDir(Path.cwd()).lines("journals", step, lines)
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
     assert "replay . --step 12 --episode q_0" in command("replay", ".")  # the step as the header has it
     assert command("replay", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
@@ -307,7 +307,7 @@ def documented() -> None:
     folder = Path("runs/paths")
     folder.mkdir(parents=True)
     sample = asyncio.run(Independent(3).sample(context))
-    RunDir(folder).journals(12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
+    RunDir(folder).lines("journals", 12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
     RunDir(folder).rows(12, {})
 
 

@@ -170,12 +170,12 @@ def test_a_continued_run_forgets_later_metrics_and_a_line_that_was_cut_off(tmp_p
 def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for step in (1, 2, 3):
-        run.journals(step, [head()])
-        run.episodes(step, [head()])
+        run.lines("journals", step, [head()])
+        run.lines("episodes", step, [head()])
     for path in tmp_path.glob("*/step_0000[13].jsonl"):
         path.rename(f"{path}.zst")
     names = ["step_00001.jsonl.zst", "step_00002.jsonl", "step_00003.jsonl.zst"]
-    assert [path.name for path in run.stored_journals().values()] == names
+    assert [path.name for path in run.stored("journals").values()] == names
     run.forget_after(2)
     assert sorted(path.name for path in tmp_path.glob("*/*")) == sorted(2 * names[:2])
 

@@ -94,6 +94,7 @@ class Trainer:
         self.rollouts = SimpleNamespace(sample=self.play)
         self.data = TaskData(config.data, True, lambda step, position: True)
         self.data.curriculum = curriculum
+        self.recording = {} if curriculum is None else {"curriculum": curriculum}
         self.sampling = Sampling(self)
         self.rounds: list[list[int]] = []
 

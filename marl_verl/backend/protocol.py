@@ -54,13 +54,14 @@ class Report:
     failures: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # episodes and failures to store, as JSON
     metrics: dict[str, float] = field(default_factory=dict)  # of the algorithm's own metrics
+    written: dict[str, Any] = field(default_factory=dict)  # for the states of `StatefulRollouts`
     error: str | None = None  # message if the sampler itself failed
 
 
 Column: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 """A field of n rows: a tensor per row, or one nested (jagged) tensor."""
 TaskRow: TypeAlias = Mapping[str, Any]
-"""A task to play: `task` (JSON), `uid`, `keep` (whether its episodes are stored), in a validation `sampled`."""
+"""A task to play: `task` (JSON), `uid`, `keep` (store its episodes), `sampled` in a validation, `states` if any."""
 
 
 @dataclass(frozen=True)

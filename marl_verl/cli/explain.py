@@ -9,7 +9,7 @@ from marl_verl.api import Run, explain
 from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, file_content, set_folder
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
-from marl_verl.run.run_dir import RunDir, unpacked
+from marl_verl.run.run_dir import unpacked
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
@@ -68,5 +68,5 @@ def _forest(options: argparse.Namespace) -> str:
         source, content = file_content(options)
     else:
         remedy = "train it with marl.run.keep_journals=1 marl.run.journal_tokens=true"
-        source, content = read_step("explain", options.folder, RunDir.stored_journals, remedy, step=options.step)
+        source, content = read_step("explain", options.folder, "journals", remedy, step=options.step)
     return f"{source}\n{forest_text(EpisodeFile.parse(unpacked(content, source), source), options.forest or None)}"

@@ -78,9 +78,9 @@ def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     step = options.step if options.step is not None or place is None else int(place[2])
     if place and place[1] != TRAINING:
         remedy = "validate with marl.rollout.keep_episodes=4"
-        return read_step("replay", options.folder, RunDir.stored_episodes, remedy, "validation", step)
+        return read_step("replay", options.folder, "episodes", remedy, "validation", step)
     remedy = "train it with marl.run.keep_journals=1"
-    return read_step("replay", options.folder, RunDir.stored_journals, remedy, step=step)
+    return read_step("replay", options.folder, "journals", remedy, step=step)
 
 
 def _list(file: EpisodeFile, options: argparse.Namespace) -> None:
@@ -90,7 +90,7 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> None:
         named, validations = shlex.quote(options.file), {}
         if options.folder is not None:
             named = f"{shlex.quote(str(options.folder))} --step {file.header.step}"
-            validations = RunDir(options.folder).stored_episodes()
+            validations = RunDir(options.folder).stored("episodes")
         show(replay_text.list_text(file, named, next(reversed(validations.values()), None)))
 
 
@@ -108,5 +108,5 @@ def _run(file: EpisodeFile, options: argparse.Namespace) -> str | None:
     folder: Path | None = options.folder
     if folder is None and (parent := Path(options.file).parent).name == "journals":
         folder = parent.parent
-    stored = folder is not None and file.header.step in RunDir(folder).stored_rows()
+    stored = folder is not None and file.header.step in RunDir(folder).stored("rows")
     return shlex.quote(str(folder)) if stored else None

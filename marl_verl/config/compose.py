@@ -88,7 +88,8 @@ def _check(config: DictConfig, trained: bool = True) -> None:
     check_type(content.get("marl"), Mapping, "marl")
     section = marl_section(config)
     if isinstance(run := section.get("run"), dict):
-        section = {**section, "run": {key: value for key, value in run.items() if key not in names("run")}}
+        added = {*names("run"), *names("state")}
+        section = {**section, "run": {key: value for key, value in run.items() if key not in added}}
     build(Marl, section, "marl")
     check_verl(config, content, defaults_of(config), trained)
 

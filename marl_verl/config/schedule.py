@@ -17,6 +17,7 @@ from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import loss_named
 from marl_verl.config.schema import Curriculum, Filter, Schedule
 from marl_verl.errors import check, unknown, user_error
+from marl_verl.extensions import states
 from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
@@ -54,6 +55,8 @@ def check_schedule(
     if team.sharing:
         problem = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"
         yield f"{problem}: one policy's weights cannot change while others on its servers are sampling"
+    for name in states(config.marl.run):
+        yield f"'marl.run.{name}' {needs}: it passes on what episodes of a step write, and with async steps overlap"
     for past in team.past.values():
         yield f"'{past.kind}' of an agent {needs}: tasks in flight would meet different snapshots"
     for name in trained:

@@ -99,7 +99,7 @@ class TeamEffects(Protocol):
 
 
 class _Extended:
-    """Finds what other distributions add: `team.openai("solver")` calls `openai_client(team, "solver")`."""
+    """What other distributions add: `team.openai("solver")` calls `openai_client(team, "solver")`, or a class."""
 
     __slots__ = ()
 
@@ -107,7 +107,7 @@ class _Extended:
         function = None if name.startswith("_") else extension("team", name)
         if function is None:
             raise AttributeError(f"'{type(self).__name__}' has no '{name}', nor does an installed distribution add it")
-        return partial(function, self)
+        return function(self) if isinstance(function, type) else partial(function, self)
 
 
 class Member(_Extended):

@@ -1,7 +1,6 @@
 """Run a checked evaluation, store its result in the run directory, and print it."""
 
 import itertools
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from marl_verl.episode import Episode
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.extensions import extension
-from marl_verl.files import read_bytes, read_json
+from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.inspect.run_files import episodes_of
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import unpacked
@@ -65,7 +64,7 @@ def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | Non
         shutil.rmtree(plan.folder, ignore_errors=True)
     changes = {key: plan.settings[key] for key in ("swap", "untrained")}
     numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
-    file.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    write_json(file, numbers)
     return Evaluation(numbers, file)
 
 

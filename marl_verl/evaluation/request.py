@@ -5,7 +5,6 @@ swap exchanges only policies; instructions, role reward and sampling remain with
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, unknown
 from marl_verl.extensions import extension
-from marl_verl.files import read_bytes
+from marl_verl.files import read_bytes, write_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import WEIGHTS, Source
 from marl_verl.run.run_dir import REQUEST
@@ -84,8 +83,7 @@ class Request:
     pairings: tuple[Pairing, ...] = ()
 
     def write(self, folder: Path) -> None:
-        text = json.dumps(dataclasses.asdict(self), indent=1, default=str)  # a path becomes a string
-        (folder / REQUEST).write_text(text + "\n", encoding="utf-8")
+        write_json(folder / REQUEST, dataclasses.asdict(self), default=str)  # a path becomes a string
 
     @classmethod
     def read(cls, folder: Path) -> "Request":

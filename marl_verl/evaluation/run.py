@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import agent_metrics, counts, sampled_scores
 from marl_verl.events import emit
 from marl_verl.extensions import extension
+from marl_verl.files import write_json
+from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.task import side_statistics
 from marl_verl.trainer import run
@@ -34,8 +35,10 @@ def evaluate(folder: Path) -> None:
     with run.session(folder) as trainer:
         # part of seeds and episode ids: greedy episodes are equal to those of the run's validation at that step
         trainer.step = request.step
+        for name, state in trainer.states.items() if request.step else ():
+            state.load(folders.intact(folders.choose(folder.parents[1], request.step), f"{name}/") / name)
         result = play_pairings(trainer, request) if request.pairings else play_all(trainer, request)
-    (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / RESULT, result)
     emit("evaluated")
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Stored = Callable[[RunDir], Mapping[int, Path]]  # step -> its file, ascending
-
 
 class Run(os.PathLike[str]):
     """A run directory. Files are read on access, so a run that is still training shows its latest state.
@@ -64,22 +62,22 @@ class Run(os.PathLike[str]):
     @property
     def checkpoints(self) -> dict[int, Path]:
         """Step -> folder, of every complete checkpoint, ascending."""
-        return {step_of(path): path for path in complete(self._files.checkpoints)}
+        return {step_of(path): path for path in complete(self._files.folder / "checkpoints")}
 
     @property
     def episodes(self) -> Mapping[int, list[Episode]]:
         """Step -> the training episodes of the step that are stored (`marl.run.keep_journals`), read on access."""
-        return _Steps(self._files.stored_journals(), episodes_of)
+        return _Steps(self._files.stored("journals"), episodes_of)
 
     @property
     def validations(self) -> Mapping[int, list[Episode]]:
         """Step -> sample episodes of the validation (`marl.rollout.keep_episodes`), read on access."""
-        return _Steps(self._files.stored_episodes(), episodes_of)
+        return _Steps(self._files.stored("episodes"), episodes_of)
 
     @property
     def rows(self) -> Mapping[int, dict[str, Any]]:
         """Step -> the document that `explain` takes: the rows of the step, and the advantages that training used."""
-        return _Steps(self._files.stored_rows(), lambda path: json.loads(_content(path)[0]))
+        return _Steps(self._files.stored("rows"), lambda path: json.loads(_content(path)[0]))
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -130,13 +128,13 @@ def _content(path: Path) -> tuple[bytes, str]:
 
 
 def read_step(
-    command: str, folder: Path, stored: Stored, remedy: str, kind: str = "step", step: int | None = None
+    command: str, folder: Path, place: str, remedy: str, kind: str = "step", step: int | None = None
 ) -> tuple[str, bytes]:
     """(name for errors, bytes) of a run's file of a step (default: the latest). MarlError: the run has no such step
     (`remedy` if the run has none at all), or the file cannot be read."""
     if not folder.is_dir():
         raise missing("run in", folder, folder.parent.glob("*/"))
-    steps = stored(RunDir(folder))
+    steps = RunDir(folder).stored(place)
     if not steps and folder.name in PLACES:
         raise MarlError(f"'{folder}' is a folder of a run. Give the run: marl-verl {command} {folder.parent}")
     if not steps:

@@ -66,7 +66,7 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
     if is_local(config) and config.marl.run.recipe:
         recipe = shlex.quote(config.marl.run.recipe)
         commands.append(f"{command} train {recipe} {KEY}=verl    # the same on Ray and vLLM")
-    if RunDir(folder).stored_journals():
+    if RunDir(folder).stored("journals"):
         commands += [
             f"{command} report {run}    # curves, episodes and advantages as one HTML file",
             f"{command} replay {run}    # observations, actions and rewards",

@@ -133,8 +133,8 @@ class RunResources:
         owners = (self.command, self.trainer)
         return self.machine == _machine() and not any(owner.alive() for owner in owners if owner is not None)
 
-    def cleanup(self, others: Iterable[psutil.Process] = ()) -> None:
-        """End every process of the run and the `others`, then remove their files.
+    def cleanup(self, others: Iterable[psutil.Process] = ()) -> str:
+        """End every process of the run and the `others`, then remove their files. Returns the scratch folder.
 
         Python's resource trackers are ended last: they remove the shared memory of their process after it has ended.
         """
@@ -152,6 +152,7 @@ class RunResources:
         for path in filter(_removable, {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
+        return self.scratch
 
 
 def abandoned() -> list[RunResources]:
@@ -167,10 +168,7 @@ def abandoned() -> list[RunResources]:
 
 def cleanup_abandoned() -> list[str]:
     """Clean up after killed runs of this user on this machine. Returns their scratch folders."""
-    killed = abandoned()
-    for resources in killed:
-        resources.cleanup()
-    return [resources.scratch for resources in killed]
+    return [resources.cleanup() for resources in abandoned()]
 
 
 def _machine() -> str:

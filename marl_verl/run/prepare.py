@@ -1,7 +1,6 @@
 """Check a run's recipe, parts and tasks before any process starts, and make its run directory."""
 
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -30,7 +29,7 @@ from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.extensions import check_run_options, extension
-from marl_verl.files import read_json
+from marl_verl.files import read_json, write_json
 from marl_verl.models.sources import ModelToMake, source
 from marl_verl.options import build
 from marl_verl.plugins import one_file
@@ -307,12 +306,11 @@ def _write(plan: Plan, composed: str) -> None:
             write_tasks(tasks, new / DATA[split])
         (new / COMPOSED).write_text(composed, encoding="utf-8")
         OmegaConf.save(resolved, new / "config.yaml")
-        used = json.dumps(plugins.load().describe(content=True), indent=1)
-        (new / "plugins.json").write_text(used + "\n", encoding="utf-8")
+        write_json(new / "plugins.json", plugins.load().describe(content=True))
         earlier = folder / STARTS
         starts = read_json(earlier) if earlier.is_file() else []
-        starts = [*starts, {"arguments": plan.arguments, "machine": machine(), "packages": packages()}]
-        (new / STARTS).write_text(json.dumps(starts, indent=1) + "\n", encoding="utf-8")
+        start = {"arguments": plan.arguments, "machine": machine(), "packages": packages()}
+        write_json(new / STARTS, [*starts, start])
         if plan.resumed:
             shutil.copytree(new, folder, dirs_exist_ok=True)
         else:

@@ -68,12 +68,12 @@ class Records:
         """Store the episodes of a training step. MarlError as in `check_failures`."""
         lines = [line for report in reports for line in report.lines]
         if lines:  # before `check_failures`: the lines include the failures
-            self._run_dir.journals(step, [self._header(step, "train"), *lines])
+            self._run_dir.lines("journals", step, [self._header(step, "train"), *lines])
         self.check_failures(reports)
 
     def episodes(self, step: int, lines: Iterable[str]) -> None:
         """Store sample episodes of a validation."""
-        self._run_dir.episodes(step, [self._header(step, "test"), *lines])
+        self._run_dir.lines("episodes", step, [self._header(step, "test"), *lines])
 
     def rows(self, step: int, table: RowTable, result: AdvantageResult) -> None:
         """Store how a step's advantages were computed, every `marl.run.keep_rows` steps."""

@@ -4,7 +4,6 @@ import fcntl
 import gzip
 import importlib.metadata
 import io
-import itertools
 import json
 import os
 import platform
@@ -19,8 +18,7 @@ from typing import Any
 from marl_verl.errors import MarlError
 from marl_verl.files import MOST, read_bounded, read_bytes, read_text
 
-LEVEL = 3
-"""Of zstd, for stored episodes: 9 % smaller than gzip's level 6, in a quarter of the time (10 ms a MB)."""
+LEVEL = 3  # of zstd, for stored episodes: 9 % smaller than gzip's level 6, in a quarter of the time (10 ms a MB)
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how such files begin
 
@@ -48,20 +46,11 @@ def unpacked(content: bytes, source: str) -> bytes:
         raise MarlError(f"{source} is damaged: it cannot be decompressed ({error})") from error
 
 
-REQUEST = "evaluation.json"
-"""The request file in the folder of an evaluation."""
-
-STARTS = "starts.json"
-"""The list of the run's starts: the arguments of the command, the machine and its packages."""
-
-PLACES = ("journals", "episodes", "rows")
-"""Folders with one file for each stored step."""
-
-GZIP_LEVEL = 1
-"""Of rows: higher levels are slower and save little, because rows are repetitive."""
-
-PACKED = 4 << 20
-"""Characters of stored episodes above which their file is compressed; smaller ones can be read as text."""
+REQUEST = "evaluation.json"  # the request file in the folder of an evaluation
+STARTS = "starts.json"  # the list of the run's starts: the arguments of the command, the machine and its packages
+PLACES = ("journals", "episodes", "rows")  # folders with one file for each stored step
+GZIP_LEVEL = 1  # of rows: higher levels are slower and save little, because rows are repetitive
+PACKED = 4 << 20  # characters of stored episodes above which their file is compressed, and not readable as text
 
 
 class RunDir:
@@ -75,10 +64,6 @@ class RunDir:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
     def metrics(self, step: int, values: dict[str, float]) -> None:
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
@@ -89,37 +74,19 @@ class RunDir:
         if path.is_file():
             lines = read_text(path).splitlines(keepends=True)
             path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
-        for later, file in itertools.chain.from_iterable(map(self._files, PLACES)):
-            if later > step:
-                file.unlink()
+        for place in PLACES:
+            for later, file in self.stored(place).items():
+                if later > step:
+                    file.unlink()
 
     def rows(self, step: int, document: dict[str, Any]) -> None:
         """Write a step's `step_document`. Equal documents give equal bytes."""
         content = json.dumps(document, separators=(",", ":")).encode()
         self._write("rows", f"step_{step:05d}.json.gz", [gzip.compress(content, GZIP_LEVEL, mtime=0)])
 
-    def journals(self, step: int, lines: Iterable[str]) -> None:
-        """Write the lines of a training step's episodes (`episode.codec`), the header first."""
-        self._lines("journals", step, lines)
-
-    def episodes(self, step: int, lines: Iterable[str]) -> None:
-        """Write sample episodes of a validation, as `journals`."""
-        self._lines("episodes", step, lines)
-
-    def stored_rows(self) -> dict[int, Path]:
-        """Step -> the file with its rows, ascending."""
-        return dict(self._files("rows"))
-
-    def stored_journals(self) -> dict[int, Path]:
-        """Step -> the file with its episodes, ascending."""
-        return dict(self._files("journals"))
-
-    def stored_episodes(self) -> dict[int, Path]:
-        """Step -> the file with sample episodes of its validation, ascending."""
-        return dict(self._files("episodes"))
-
-    def _lines(self, place: str, step: int, lines: Iterable[str]) -> None:
-        """Write lines, compressed if they are long. Equal lines give equal bytes."""
+    def lines(self, place: str, step: int, lines: Iterable[str]) -> None:
+        """Write the lines of episodes (`episode.codec`), the header first: of a training step to `journals`, samples of
+        a validation to `episodes`. They are compressed if they are long. Equal lines give equal bytes."""
         lines, name = list(lines), f"step_{step:05d}.jsonl"
         content = (f"{line}\n".encode() for line in lines)
         if sum(map(len, lines)) <= PACKED:
@@ -135,11 +102,11 @@ class RunDir:
             file.writelines(content)
         os.replace(writing, folder / name)
 
-    def _files(self, place: str) -> list[tuple[int, Path]]:
-        """(step, file), sorted by step."""
+    def stored(self, place: str) -> dict[int, Path]:
+        """Step -> its file in one of `PLACES`, ascending."""
         names = re.compile(r"step_(\d+)\.jsonl?(\.gz|\.zst)?")
         files = sorted((self.folder / place).glob("step_*"))
-        return [(int(match[1]), file) for file in files if (match := names.fullmatch(file.name))]
+        return {int(match[1]): file for file in files if (match := names.fullmatch(file.name))}
 
 
 LOCK = ".lock"

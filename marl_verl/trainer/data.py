@@ -17,7 +17,7 @@ from marl_verl.algo.advantage import FloatArray, IntArray, Memory, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.backend.protocol import Report, TaskRow
 from marl_verl.config.schema import Curriculum as CurriculumSettings
-from marl_verl.files import read_json
+from marl_verl.files import read_json, write_json
 
 POOLS = ("new", "hard", "medium", "easy")
 FILE = "tasks.json"
@@ -80,10 +80,9 @@ class Curriculum:
 
     def save(self, folder: Path, step: int) -> None:
         """Write the statistics: task id -> number of episodes and success rate."""
-        folder.mkdir(parents=True)
         measured = np.flatnonzero(self.episodes)
         tasks = {self._ids[i]: {"episodes": int(self.episodes[i]), "rate": float(self.rates[i])} for i in measured}
-        (folder / FILE).write_text(json.dumps({"step": step, "tasks": tasks}, indent=1) + "\n", encoding="utf-8")
+        write_json(folder / FILE, {"step": step, "tasks": tasks})
 
     def load(self, folder: Path) -> None:
         saved: Mapping[str, Mapping[str, float]] = read_json(folder / FILE)["tasks"]
@@ -111,9 +110,8 @@ class AdvantageMemory:
         return table
 
     def save(self, folder: Path, step: int) -> None:
-        folder.mkdir(parents=True)
         document = {"step": step, "advantage": self.algorithm.advantage.name, "values": self.values}
-        (folder / MEMORY_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_json(folder / MEMORY_FILE, document)
 
     def load(self, folder: Path) -> None:
         self.values = read_json(folder / MEMORY_FILE)["values"]
@@ -152,8 +150,9 @@ class TaskData:
         self._batches: Iterator[list[int]] = chain.from_iterable(repeat(self.loader))
         self.drawn: list[int] = []  # the tasks of the step, by number
 
-    def use_curriculum(self, settings: CurriculumSettings, seed: int) -> None:
+    def use_curriculum(self, settings: CurriculumSettings, seed: int) -> Curriculum:
         self.curriculum = Curriculum(settings, [str(json.loads(task)["id"]) for task in self.train], seed)
+        return self.curriculum
 
     def next(self, step: int) -> list[TaskRow]:
         """The next batch of the loader; after the last one, the next epoch begins."""

@@ -25,9 +25,9 @@ from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.opening import Backend, tracking_of
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.schedule import curriculum_of
-from marl_verl.config.stored import team_of
+from marl_verl.config.stored import marl_section, team_of
 from marl_verl.events import Phases, emit, timed
-from marl_verl.extensions import extension
+from marl_verl.extensions import extension, states
 from marl_verl.run import trackers
 from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
@@ -35,7 +35,7 @@ from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.data import AdvantageMemory, TaskData
 from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
-from marl_verl.trainer.sampling import Sampling, Schedule, in_turn
+from marl_verl.trainer.sampling import Sampling, Schedule, StatefulRollouts, in_turn
 
 
 class Trainer:
@@ -48,6 +48,10 @@ class Trainer:
         self.algorithm = algorithm_of(self.team)
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
         self.memory = AdvantageMemory(self.algorithm)
+        run = marl_section(config)["run"]
+        self.states = {name: module.State(run[name]) for name, module in states(run).items()}
+        if self.states:
+            self.rollouts = StatefulRollouts(backend.rollouts, self.states)
         self.past: Any = None  # the past versions of policies with which agents act, of a distribution
         if settings := list(self.team.past.values()):
             kind = extension("policy", settings[0].kind)
@@ -56,8 +60,11 @@ class Trainer:
         asynchronous = config.marl.schedule.mode == "async"
         single = (curriculum is not None or self.sampling.filter is not None) and not asynchronous
         self.data = TaskData(config.data, single, self.records.keeps)
+        self.recording = dict(self.states)  # path in a checkpoint -> what a step's reports change
         if curriculum is not None:
-            self.data.use_curriculum(curriculum, int(config.marl.run.seed))
+            self.recording["curriculum"] = self.data.use_curriculum(curriculum, int(config.marl.run.seed))
+        if self.past is not None:
+            self.recording[self.past.folder] = self.past
         self.schedule: Schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)
         epochs = int(config.trainer.total_epochs) * (len(self.data.train) // self.data.size)
         self.steps, self.step = min(epochs, int(config.trainer.total_training_steps)), 0
@@ -150,11 +157,9 @@ class Trainer:
         """Path in a checkpoint -> what is saved there."""
         parts: dict[str, Any] = {f"policies/{policy.name}": policy for policy in self.policies.trained}
         parts |= {f"critics/{name}": critic for name, critic in self.policies.critics.runtimes.items()}
-        if self.data.curriculum is not None:
-            parts["curriculum"] = self.data.curriculum
         if self.algorithm.advantage.remembers:
             parts["advantage"] = self.memory
-        return parts if self.past is None else {**parts, self.past.folder: self.past}
+        return parts | self.recording
 
 
 class Synchronous(Schedule):

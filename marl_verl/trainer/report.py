@@ -7,7 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.files import read_json, read_text
+from marl_verl.files import read_json, read_text, write_json
 from marl_verl.models.count import parameters, shapes
 from marl_verl.run.checkpoint.folders import complete
 from marl_verl.run.checkpoint.weights import local
@@ -40,7 +40,7 @@ def write_summary(trainer: Trainer) -> dict[str, Any]:
     last = validations[-1]
     first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
     tasks, durations = len(trainer.data.held_out), [line["seconds/step"] for line in steps]
-    saved = complete(trainer.run_dir.checkpoints)
+    saved = complete(folder / "checkpoints")
     policies = {name: _policy(policy, trainer.config) for name, policy in trainer.team.policies.items()}
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
     summary = {
@@ -62,7 +62,7 @@ def write_summary(trainer: Trainer) -> dict[str, Any]:
         "agents": _agents(steps[-1] if steps else {}, last),
         "checkpoint": str(saved[-1].relative_to(folder)) if saved else None,
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
+    write_json(folder / "summary.json", summary, default=float)
     return summary
 
 

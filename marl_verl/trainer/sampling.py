@@ -12,7 +12,7 @@ import numpy as np
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.advantage.rows import concat
-from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
+from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
 from marl_verl.config.schedule import filter_of, settings_of
 from marl_verl.errors import MarlError
 
@@ -96,6 +96,17 @@ def in_turn(config: Any, step: int, rows: Rows) -> Rows:
     return rows.part([row for row, tag in enumerate(rows.tags) if tag["policy"] in turn])
 
 
+class StatefulRollouts:
+    """Rollouts that send states of earlier steps (`extensions`, group `state`) with each task."""
+
+    def __init__(self, rollouts: Rollouts, states: Mapping[str, Any]) -> None:
+        self._rollouts, self._states, self.assign = rollouts, states, rollouts.assign
+
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
+        sent = {name: state.sent() for name, state in self._states.items()}
+        return self._rollouts.sample([{**task, "states": sent} for task in tasks], step, validate)
+
+
 class Sampling:
     """The sampling of a synchronous step of a `Trainer`."""
 
@@ -118,9 +129,8 @@ class Sampling:
                 break
             self.refills += 1
             done += self._sample(missing)
-        for part in (data.curriculum, trainer.past):
-            if part is not None:
-                part.record(self.reports)
+        for part in trainer.recording.values():
+            part.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         trainer.policies.sleep()
         return in_key_order(done)
@@ -164,8 +174,8 @@ class Sampling:
         if self.filter is not None and self.trainer.data.drawn:
             drawn = len(self.trainer.data.drawn)
             values |= {"filter/refill_rounds": float(self.refills), "filter/tasks": float(drawn)}
-        for part in (self.trainer.data.curriculum, self.trainer.past):
-            values |= part.metrics() if part is not None else {}
+        for part in self.trainer.recording.values():
+            values |= part.metrics()
         return values
 
 

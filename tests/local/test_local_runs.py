@@ -10,7 +10,7 @@ import pytest
 import marl_verl
 from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded
-from tests.local.training import RECIPES, check, resume, train
+from tests.local.training import RECIPES, Finished, check, episodes, resume, train
 from tests.opponents import check_snapshots
 
 pytest.importorskip("verl")
@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
             *("marl.data.curriculum.weights.easy=0", "marl.task.train_size=24"),
         ),
     ),
+    "memory": (RECIPES / "memory" / "shelves.yaml", ("++marl.run.memory.opening=[bala red,kuti grey,satu,bala tu]",)),
     "parts": (
         RECIPES / "teams" / "lora.yaml",
         ("marl.algorithm.name=mappo", *(f"marl.policies.{name}.base=shared" for name in ("holder", "asker"))),
@@ -53,12 +54,30 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Pat
         marl_verl.train(resume=folder, backend="local", progress=stop)
     done = resume(folder)
     assert recorded(done) == recorded(whole)
+    if case == "memory":
+        check_memory(done)
     if case == "tasks":
         rates = [(run.folder / "checkpoints" / "step_4" / "curriculum" / FILE).read_text() for run in (done, whole)]
         assert rates[0] == rates[1]
         assert (
             0 < len(json.loads(rates[0])["tasks"]) <= sum(line["filter/tasks"] for line in done.lines("filter/tasks"))
         )
+
+
+def check_memory(run: Finished) -> None:
+    """The episodes of a step, and those of an evaluation, read the notes of the checkpoint before, whatever is written
+    meanwhile."""
+    at = {step: run.folder / "checkpoints" / f"step_{step}" / "memory" / "notes.json" for step in (2, 4)}
+    before = {file: file.read_text() for file in at.values()}
+    evaluation = marl_verl.evaluate(run.folder, step=2, episodes=1, backend="local", progress=False)
+    stored = map(json.loads, evaluation.file.with_suffix(".jsonl").read_text().splitlines())
+    notes = json.loads(before[at[2]])
+    for episode in [*episodes(run, 3), *(line for line in stored if "journal" in line)]:
+        read, item = episode["journal"]["records"][0], episode["task"]["prompt"]
+        assert read["arguments"] == [item, 1]
+        assert read["value"] == [note for note in notes if item in note][:1]
+    assert {file: file.read_text() for file in at.values()} == before
+    assert sum(line["memory/writes"] for line in run.lines("memory/writes")) > 0
 
 
 def test_opponents_are_what_the_policy_was(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from marl_verl.episode import Episode, Journal
 from marl_verl.episode.communication import read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import format_error
-from marl_verl.extensions import use_run_options, used_run_options
+from marl_verl.extensions import extension, use_run_options, used_run_options
 from marl_verl.options import build
 from marl_verl.tasks.task import SET, Task
 from marl_verl.team import TeamConfig
@@ -138,7 +138,7 @@ class RolloutWorker:
         return Done([task.report for task in tasks], Rows([row.key for row in rows], [row.tag for row in rows]), table)
 
     async def _play(self, row: TaskRow, step: int, validate: bool, report: Report) -> Sampled:
-        task, uid = Task(**json.loads(row["task"])), report.uid
+        task, uid, states = Task(**json.loads(row["task"])), report.uid, row.get("states", {})
         report.task, report.set = task.id, task.data.get(SET)
         # in training each policy and agent has sampling parameters of its own
         held_out = self._greedy if validate and not row.get("sampled", False) else None
@@ -146,7 +146,10 @@ class RolloutWorker:
         sampler = sampler if held_out is None else Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out, self.gates)
         context.alone = self.alone
+        for name, sent in states.items():
+            extension("state", name).enter(sent)
         sample = await sampler.sample(context)
+        report.written = {name: extension("state", name).written(sample.episodes) for name in states}
         if not validate:
             for credit in self.algorithm.replay_credits:
                 await with_credit(credit, context, sample)

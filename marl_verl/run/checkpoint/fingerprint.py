@@ -19,6 +19,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_of, sampler_names
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.extensions import states
 from marl_verl.plugins import one_file
 from marl_verl.plugins.lookup import top_of
 from marl_verl.team import PolicyConfig, TeamConfig
@@ -53,7 +54,7 @@ def resume_fingerprint(config: DictConfig) -> Nested:
     """The fingerprint of a resolved config, as it is stored with each checkpoint: plain containers."""
     marl, team = marl_section(config), team_of(config)
     mine = _fixed({key: value for key, value in marl.items() if key not in ELSEWHERE})
-    mine["run"] = {"seed": marl["run"]["seed"]}
+    mine["run"] = {name: marl["run"][name] for name in ("seed", *states(marl["run"]))}
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
     mine["policies"] = {name: _policy(policy, config) for name, policy in team.policies.items()}
     mine["algorithm"] = {"name": team.algorithm.name, "options": algorithm_of(team).options()}
@@ -107,6 +108,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first
     packages = {top_of(type(part).__module__) for part in algorithm_of(team).parts()}
+    packages |= {top_of(module.__name__) for module in states(marl["run"]).values()}
     used |= {source for source in known.loaded if top_of(source.target) in packages}
     ordered = sorted(used, key=lambda source: source.distribution)
     return {source.distribution: {"version": source.version, "content": known.content(source)} for source in ordered}

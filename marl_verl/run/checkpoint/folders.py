@@ -21,8 +21,7 @@ from marl_verl.files import read_bytes, read_json
 
 TEAM_FILE = "team.json"
 WRITING, OLD = ".writing-", ".old-"
-HASHED = 1_000_000
-"""Files with fewer bytes are listed with their SHA-256; hashing larger ones would take longer than writing them."""
+HASHED = 1_000_000  # files with fewer bytes are listed with their SHA-256; hashing larger ones takes too long
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_WORDS = ("no space left on device", "disk quota exceeded")

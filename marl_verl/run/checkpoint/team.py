@@ -11,7 +11,6 @@ schedule.pt      the state of the schedule, if it has any
 team.json        the step, the resume fingerprint (`fingerprint`), the plugins, and every file with its size
 """
 
-import json
 import random
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from omegaconf import DictConfig
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
+from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders, pickles
 from marl_verl.run.checkpoint.fingerprint import resume_fingerprint, used_plugins
 
@@ -116,8 +116,7 @@ class Checkpoints:
         torch.save(state, folder / "random.pt")
         if (schedule := self._schedule.state()) is not None:
             torch.save(schedule, folder / "schedule.pt")
-        team = {**describe(self._config, step), "files": folders.manifest(folder)}
-        (folder / folders.TEAM_FILE).write_text(json.dumps(team, indent=1) + "\n", encoding="utf-8")
+        write_json(folder / folders.TEAM_FILE, {**describe(self._config, step), "files": folders.manifest(folder)})
 
     def _writing(self, step: int) -> Path:
         return self._root / f"{folders.WRITING}step_{step}"

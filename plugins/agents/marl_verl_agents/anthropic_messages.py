@@ -6,7 +6,7 @@ from typing import Any
 
 from marl_verl.episode.messages import Message
 from marl_verl.episode.turn import Action
-from marl_verl_agents.chat_completions import server_sent, usage
+from marl_verl_agents.chat_completions import usage
 from marl_verl_agents.requests import Request, RequestError, check_keys, parameters_of, request
 
 KEYS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
@@ -73,9 +73,7 @@ def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
         messages.append({**turn, "content": text or ""})
 
 
-def response(
-    id: str, model: str, actions: Sequence[Action], parameters: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
     """A message with the action's reasoning, text and tool calls as content blocks."""
     (action,), content = actions, list[dict[str, Any]]()
     if action.reasoning:
@@ -87,20 +85,15 @@ def response(
         content.append({**made, "input": json.loads(call["function"]["arguments"])})
     before, sampled = usage(actions)
     why = "tool_calls" if action.tool_calls and action.stop_reason != "length" else str(action.stop_reason)
-    stop = action.stop if action.stop in (parameters or {}).get("stop", ()) and not action.tool_calls else None
+    stop = action.stop if action.stop in asked.parameters.get("stop", ()) and not action.tool_calls else None
     return {
-        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": model, "content": content},
+        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": asked.model, "content": content},
         **{"stop_reason": "stop_sequence" if stop else ENDS.get(why, "end_turn"), "stop_sequence": stop},
         "usage": {"input_tokens": before, "output_tokens": sampled},
     }
 
 
-def stream(whole: Mapping[str, Any], asked: Request) -> bytes:
-    """The message as server-sent events."""
-    return server_sent(events(whole), named=True)
-
-
-def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def events(whole: Mapping[str, Any], asked: Request) -> Iterator[dict[str, Any]]:
     """The message as the events of a stream, each block at once."""
     yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None, "stop_sequence": None}}
     for index, block in enumerate(whole["content"]):
@@ -122,6 +115,5 @@ def _block(block: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def error_body(error: RequestError) -> dict[str, Any]:
     """A refused request in Anthropic's format."""
-    kind = {404: "not_turn_error", 410: "not_turn_error"}.get(error.status, "invalid_request_error")
-    kind = "api_error" if error.status >= 500 else kind
+    kind = {404: "not_found_error", 410: "not_found_error", 500: "api_error"}.get(error.status, "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": str(error)}}

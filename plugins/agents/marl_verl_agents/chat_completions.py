@@ -32,10 +32,8 @@ def usage(actions: Sequence[Action]) -> tuple[int, int]:
     return len(actions[0].prompt_ids), sum(action.length for action in actions)
 
 
-def response(
-    id: str, model: str, actions: Sequence[Action], parameters: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """A chat completion with one choice per action; `parameters` are for the other APIs."""
+def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
+    """A chat completion with one choice per action."""
     before, sampled = usage(actions)
     choices = []
     for index, action in enumerate(actions):
@@ -48,13 +46,13 @@ def response(
         "id": f"chatcmpl-{id}",
         "object": "chat.completion",
         "created": 0,
-        "model": model,
+        "model": asked.model,
         "choices": choices,
         "usage": {"prompt_tokens": before, "completion_tokens": sampled, "total_tokens": before + sampled},
     }
 
 
-def chunks(completion: Mapping[str, Any], with_usage: bool) -> Iterator[dict[str, Any]]:
+def events(completion: Mapping[str, Any], asked: Request) -> Iterator[dict[str, Any]]:
     """The completion as the chunks of a stream: each choice at once, then its end, then the usage if it was asked for.
     Its chunk has no choice, which a program that did not ask for it does not expect."""
     head = {**completion, "object": "chat.completion.chunk"}
@@ -65,13 +63,8 @@ def chunks(completion: Mapping[str, Any], with_usage: bool) -> Iterator[dict[str
             message["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
         for delta, why in ((message, None), ({}, choice["finish_reason"])):
             yield {**head, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": why}]}
-    if with_usage:
+    if asked.usage:
         yield {**head, "choices": [], "usage": used}
-
-
-def stream(completion: Mapping[str, Any], asked: Request) -> bytes:
-    """The completion as server-sent events."""
-    return server_sent(chunks(completion, asked.usage))
 
 
 def server_sent(events: Iterator[dict[str, Any]], named: bool = False) -> bytes:

@@ -13,6 +13,8 @@ from marl_verl_agents.tools import McpServer, recorded
 if TYPE_CHECKING:  # imported where used: the openai package takes half a second
     from openai import AsyncOpenAI, OpenAI
 
+ARGUMENTS: dict[str, Any] = {"base_url": BASE_URL, "api_key": "none", "max_retries": 0}  # a retry would be another act
+
 
 def openai_client(
     team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
@@ -31,7 +33,7 @@ def openai_client(
 
     through: Any = transport(team, agent, slot, ignored)
     http = uncopied(DefaultAsyncHttpxClient(transport=through, trust_env=False))
-    client = uncopied(AsyncOpenAI(http_client=http, **_arguments()))
+    client = uncopied(AsyncOpenAI(http_client=http, **ARGUMENTS))
     client._platform = "Unknown"  # else its first request waits for a thread, and concurrent ones have no order
     return client
 
@@ -44,7 +46,7 @@ def openai_client_sync(
 
     through: Any = transport(team, agent, slot, ignored)
     http = uncopied(DefaultHttpxClient(transport=through, trust_env=False))
-    return uncopied(OpenAI(http_client=http, **_arguments()))
+    return uncopied(OpenAI(http_client=http, **ARGUMENTS))
 
 
 def transport(
@@ -76,8 +78,3 @@ def mcp_server(team: Team | Member, server: Any) -> McpServer:
         server: a URL, a command as a list of words, or what `mcp.Client` takes.
     """
     return McpServer(team.effects, server, team.name)
-
-
-def _arguments() -> dict[str, Any]:
-    """Arguments of a client: a retry would be another act."""
-    return {"base_url": BASE_URL, "api_key": "none", "max_retries": 0}

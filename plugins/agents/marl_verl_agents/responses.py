@@ -5,7 +5,7 @@ from typing import Any
 
 from marl_verl.episode.messages import Message
 from marl_verl.episode.turn import Action
-from marl_verl_agents.chat_completions import server_sent, usage
+from marl_verl_agents.chat_completions import usage
 from marl_verl_agents.requests import Request, RequestError, check_keys, parameters_of, request
 
 KEYS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop", "max_output_tokens": "max_tokens"}
@@ -69,9 +69,7 @@ def _add(messages: list[Message], item: Any) -> None:
         raise RequestError(f"an input item of type {kind!r} is not supported", "input")
 
 
-def response(
-    id: str, model: str, actions: Sequence[Action], parameters: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
     """A response with the action's reasoning, text and function calls as output items."""
     (action,), output = actions, list[dict[str, Any]]()
     cut = action.stop_reason == "length"
@@ -88,11 +86,18 @@ def response(
         output.append({**made, **call["function"]})
     before, sampled = usage([action])
     return {
-        **{"id": f"resp_{id}", "object": "response", "created_at": 0, "model": model, "output": output, "error": None},
+        **{
+            "id": f"resp_{id}",
+            "object": "response",
+            "created_at": 0,
+            "model": asked.model,
+            "output": output,
+            "error": None,
+        },
         "status": status,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
-        **{key: (parameters or {}).get(key) for key in ("temperature", "top_p")},
+        **{key: asked.parameters.get(key) for key in ("temperature", "top_p")},
         "usage": {
             "input_tokens": before,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -103,12 +108,7 @@ def response(
     }
 
 
-def stream(whole: Mapping[str, Any], asked: Request) -> bytes:
-    """The response as server-sent events."""
-    return server_sent(events(whole), named=True)
-
-
-def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def events(whole: Mapping[str, Any], asked: Request) -> Iterator[dict[str, Any]]:
     """The response as the events of a stream, each item at once."""
     for number, event in enumerate(_events(whole)):
         yield {**event, "sequence_number": number}

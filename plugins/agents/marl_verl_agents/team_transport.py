@@ -17,14 +17,16 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.episode.effects import ContextLengthExceeded
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.turn import Action
+from marl_verl.episode.workflow import TeamEffects
 from marl_verl.errors import nearest
 from marl_verl_agents import anthropic_messages, chat_completions, live, responses
+from marl_verl_agents.chat_completions import server_sent
 from marl_verl_agents.requests import Request, RequestError, parse
 
 if TYPE_CHECKING:
@@ -41,16 +43,6 @@ IN_LOOP = (
 )
 
 
-class Acts(Protocol):
-    """The effects of a run that the transport uses."""
-
-    def as_sampled(self, agent: str, observation: Any, slot: str | None) -> Any: ...
-    def lane(self, agent: str, observation: Any, slot: str | None) -> str | None: ...
-    async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
-    def request_refused(self, key: str | None, why: str) -> None: ...
-    async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
-
-
 class TeamTransport(contextlib.nullcontext[None]):
     """Answers requests by acts of one run, for clients of httpx and of httpx2, which refuse each other's classes.
 
@@ -64,7 +56,7 @@ class TeamTransport(contextlib.nullcontext[None]):
 
     def __init__(
         self,
-        run: Acts,
+        run: TeamEffects,
         agents: Sequence[str],
         agent: str | None,
         slot: str | None,
@@ -137,8 +129,8 @@ class TeamTransport(contextlib.nullcontext[None]):
         self._counts[agent, slot] = number + 1
         id = "-".join([agent, *([slot] if slot else []), str(number)])
         actions = await self._acts(agent, asked, slot)
-        whole: dict[str, Any] = api.response(id, asked.model, actions, asked.parameters)
-        return api.stream(whole, asked) if asked.stream else whole
+        whole: dict[str, Any] = api.response(id, asked, actions)
+        return server_sent(api.events(whole, asked), api is not chat_completions) if asked.stream else whole
 
     def _read(self, api: Any, body: bytes) -> Request:
         keys = parse(body, self._ignored)

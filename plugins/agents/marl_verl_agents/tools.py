@@ -8,38 +8,25 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from marl_verl.episode import CallError
+from marl_verl.episode.workflow import TeamEffects
 from marl_verl_agents.team_transport import in_loop
 
 
-class Calls(Protocol):
-    """The effect of a run that tools use."""
-
-    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any: ...
-
-
-class _ByName:
-    """Calls a function with one mapping of named arguments; the record has the function's own name."""
-
-    __slots__ = ("func",)
-
-    def __init__(self, func: Callable[..., Any]) -> None:
-        self.func = func
-
-    def __call__(self, arguments: Mapping[str, Any]) -> Any:
-        return self.func(**arguments)
-
-
-def recorded(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
+def recorded(run: TeamEffects, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
     """A function with the signature of `fn` whose calls are recorded; async, or for code in a thread with the `loop` of
     the run. TypeError for parameters without a name, which the record could not name."""
     signature = inspect.signature(fn)
     for name, parameter in signature.parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"a tool function must have named parameters only, got '{name}' of {fn!r}")
-    by_name = _ByName(fn)
+
+    def by_name(arguments: Mapping[str, Any]) -> Any:
+        return fn(**arguments)
+
+    by_name.func = fn  # type: ignore[attr-defined]  # whose name the record has
 
     def arguments(args: Sequence[Any], named: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
@@ -49,22 +36,16 @@ def recorded(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -
         bound.apply_defaults()
         return [dict(bound.arguments)]
 
-    if loop is not None:
-
-        @functools.wraps(fn)
-        def in_thread(*args: Any, **named: Any) -> Any:
-            return in_loop(loop, lambda: called(run, by_name, arguments(args, named), agent))
-
-        return in_thread
-
-    @functools.wraps(fn)
-    async def in_loop_of_run(*args: Any, **named: Any) -> Any:
+    async def tool(*args: Any, **named: Any) -> Any:
         return await called(run, by_name, arguments(args, named), agent)
 
-    return in_loop_of_run
+    def in_thread(*args: Any, **named: Any) -> Any:
+        return in_loop(loop, lambda: tool(*args, **named))
+
+    return functools.wraps(fn)(tool if loop is None else in_thread)
 
 
-async def called(run: Calls, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
+async def called(run: TeamEffects, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
     """A call that raises the exception of its function again, live and on replay: frameworks tell exceptions by class.
     CallError if its class is not imported, or cannot be made of its message."""
     try:
@@ -89,7 +70,7 @@ class McpServer:
     """The tools of an MCP server, recorded. The connection opens with the first call that a journal does not answer, so
     that a replay starts no server, and closes at the end of the `async with` block."""
 
-    def __init__(self, run: Calls, server: Any, agent: str | None) -> None:
+    def __init__(self, run: TeamEffects, server: Any, agent: str | None) -> None:
         self._run, self._agent = run, agent
         if isinstance(server, Sequence) and not isinstance(server, str):
             from mcp import StdioServerParameters

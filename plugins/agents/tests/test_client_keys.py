@@ -67,9 +67,7 @@ class Posts(Workflow):
 
 def post(*bodies: tuple[str, Any], replies: Any = "4", ignored: Any = ()) -> tuple[list[Any], list[Any]]:
     """([(status, body)], acts) of requests."""
-    workflow = Posts.__new__(Posts)
-    object.__setattr__(workflow, "bodies", bodies)
-    object.__setattr__(workflow, "ignored", ignored)
+    workflow = Posts(bodies, ignored)
 
     async def go() -> Any:
         context = ScriptedContext(workflow, TASK, ScriptedPolicy({"solver": replies}))

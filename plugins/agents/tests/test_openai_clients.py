@@ -37,12 +37,6 @@ class Does(Workflow):
         return await self.do(team)
 
 
-def does(do: Callable[[Any], Awaitable[Any]]) -> Workflow:
-    workflow = Does.__new__(Does)
-    object.__setattr__(workflow, "do", do)
-    return workflow
-
-
 def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: Any) -> Any:
     """The answer of a workflow that is replayed, without the check in other processes (local functions)."""
 
@@ -50,9 +44,9 @@ def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: A
         policy = ScriptedPolicy({"solver": replies, **agents})
         found = []
         for journal in (None, "again"):
-            context = ScriptedContext(does(do), TASK, policy)
+            context = ScriptedContext(Does(do), TASK, policy)
             given = None if journal is None else found[0].journal
-            async with Run(does(do), TASK, policy.agents, given, strict=given is not None) as run:
+            async with Run(Does(do), TASK, policy.agents, given, strict=given is not None) as run:
                 await drive(run, lambda act, context=context: context.act(act, 0))
             found.append(run)
             assert given is None or not context.asked
@@ -207,7 +201,7 @@ def test_a_closed_run_ends_its_thread() -> None:
         return await team.in_thread(stubborn, openai_client_sync(team, "solver"))
 
     async def go() -> None:
-        async with Run(does(do), TASK, ["solver"]) as run:
+        async with Run(Does(do), TASK, ["solver"]) as run:
             assert await run.next()
         for _ in range(200):
             if ended:

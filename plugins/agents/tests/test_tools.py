@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Run, replay
 from marl_verl.episode.journal import CallRecord
-from plugins.agents.tests.test_openai_clients import TASK, does
+from plugins.agents.tests.test_openai_clients import TASK, Does
 
 RAN: list[Any] = []
 SERVER = """
@@ -60,11 +60,11 @@ def run(do: Any) -> Run:
 
     async def go() -> Run:
         policy = ScriptedPolicy({"solver": "4"})
-        context = ScriptedContext(does(do), TASK, policy)
-        async with Run(does(do), TASK, policy.agents) as first:
+        context = ScriptedContext(Does(do), TASK, policy)
+        async with Run(Does(do), TASK, policy.agents) as first:
             await drive(first, lambda act: context.act(act, 0))
         ran = len(RAN)
-        again = await replay(does(do), TASK, policy.agents, first.journal)
+        again = await replay(Does(do), TASK, policy.agents, first.journal)
         assert (again.answer, len(RAN)) == (first.answer, ran)
         return first
 

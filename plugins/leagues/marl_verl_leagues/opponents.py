@@ -31,6 +31,7 @@ from marl_verl.algo.advantage import FloatArray
 from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Report
 from marl_verl.events import timed
+from marl_verl.files import write_json
 from marl_verl.team import TeamConfig
 from marl_verl_leagues.opponent import Opponent, past_name
 from marl_verl_leagues.snapshots import FOLDER, Snapshots, check, read
@@ -164,10 +165,9 @@ class Past:
 
     def save(self, folder: Path, step: int) -> None:
         """Write the snapshots of each pool with the results against them."""
-        folder.mkdir(parents=True)
         for of, pool in self.pools.items():
             document = {"step": step, "snapshots": {str(at): asdict(item) for at, item in pool.results.items()}}
-            (folder / f"{of}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            write_json(folder / f"{of}.json", document)
 
     def load(self, folder: Path) -> None:
         """Continue with saved pools."""

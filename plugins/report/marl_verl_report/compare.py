@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
 from marl_verl.errors import MarlError
+from marl_verl.files import write_json
 from marl_verl.run.terminal import show
 
 if TYPE_CHECKING:
@@ -154,4 +154,4 @@ def write(folder: Path, values: Values, difference: Estimate, options: argparse.
         **{"values": values, "difference": vars(difference), "level": level_of(options)},
         **{"margin": options.margin, "verdict": decide.decided(difference, options.margin)},
     }
-    (folder / "compare.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "compare.json", numbers)

@@ -80,7 +80,7 @@ def _read(folder: Path) -> Run:
         "starts": starts,
         "commands": _commands(folder, starts, stored, resume),
         "stored": {kind: list(files) for kind, files in stored.items()},
-        "rows": list(RunDir(folder).stored_rows()),
+        "rows": list(RunDir(folder).stored("rows")),
     }
 
 
@@ -108,7 +108,7 @@ def _held_out(folder: Path, marl: dict[str, Any]) -> int:
 
 def _resume(folder: Path, total: int | None) -> str | None:
     """The command that continues the run; None without a checkpoint that has steps left."""
-    saved = complete(RunDir(folder).checkpoints)
+    saved = complete(folder / "checkpoints")
     if not saved or total is None or step_of(saved[-1]) >= total:
         return None
     return f"marl-verl train --resume {shlex.quote(str(folder))}"
@@ -131,9 +131,9 @@ def _commands(
     commands = [f"marl-verl train {shlex.join(again)}"] if again and again[0] != "--resume" else []
     if resume:
         commands.append(resume)
-    if complete(RunDir(folder).checkpoints):
+    if complete(folder / "checkpoints"):
         commands.append(f"marl-verl eval {where}")
-    if RunDir(folder).stored_rows():
+    if RunDir(folder).stored("rows"):
         commands.append(f"marl-verl explain {where}")
     if stored["train"]:
         commands.append(f"marl-verl replay {where}")

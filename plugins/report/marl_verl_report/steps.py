@@ -28,7 +28,7 @@ KINDS = {"train": "journals", "test": "episodes"}  # kind of a step -> its folde
 def stored(folder: Path) -> dict[str, dict[int, Path]]:
     """Kind -> step -> file with episodes, of training ("train") and of validations ("test")."""
     run = RunDir(folder)
-    return {"train": run.stored_journals(), "test": run.stored_episodes()}
+    return {"train": run.stored("journals"), "test": run.stored("episodes")}
 
 
 def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _size(value: object) -> int:
 
 def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | None]:
     """(rows of the step, None), or without them the reason; rows and advantages may differ, which is a reason too."""
-    path = RunDir(folder).stored_rows().get(step)
+    path = RunDir(folder).stored("rows").get(step)
     if path is None:
         return None, "The rows of this step are not stored (marl.run.keep_rows), so advantages are unknown."
     source, content = read_file("explain", path, "step file")

@@ -63,7 +63,7 @@ def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.Capt
 def test_the_advantages_are_those_of_training(folder: Path) -> None:
     use_plugin_files(folder, [])
     step = steps.read(folder, "train", 2)
-    document = json.loads(gzip.decompress(RunDir(folder).stored_rows()[2].read_bytes()))
+    document = json.loads(gzip.decompress(RunDir(folder).stored("rows")[2].read_bytes()))
     used = {
         f"{row['uid']}_{row['session']}_{row['index']}": advantage
         for row, advantage in zip(document["rows"], document["advantage"], strict=True)

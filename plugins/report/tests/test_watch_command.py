@@ -71,7 +71,7 @@ def test_an_event_follows_each_change(server: Server) -> None:
         run.metrics(3, {"train/success": 0.5})
         while event(stream)[1][0]["at"] != 3:
             pass
-        run.journals(3, ["{}"])
+        run.lines("journals", 3, ["{}"])
         while event(stream)[1][0]["stored"]["train"] != [1, 2, 3]:
             pass
         good = (server.folder / "metrics.jsonl").read_bytes()

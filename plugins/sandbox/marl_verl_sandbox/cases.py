@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.files import MOST_DOCUMENT, read_bytes
 from marl_verl.options import Options, build
 from marl_verl_sandbox import values
@@ -56,19 +56,15 @@ def read_cases(path: Path) -> Cases:
     """Read a JSON file `{"entry": ..., "cases": [...], "timeout": 5}` or `{"stdin_cases": [...], "timeout": 5}`.
     MarlError: it is not such a file; the message names the file and the field."""
     where = f"test file '{path}'"
-    try:
+    with user_error(f"{where} cannot be read as JSON", OSError, ValueError, RecursionError):
         data = json.loads(read_bytes(path, MOST_DOCUMENT, follow=True).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise MarlError(f"{where} cannot be read as JSON: {error}") from error
     tests = build(Cases, data, where)
     for name, kind in (("cases", Call), ("stdin_cases", Streams)):
         cases = [build(kind, case, f"{where}, {name} {i}") for i, case in enumerate(getattr(tests, name), start=1)]
         setattr(tests, name, cases)
     for case in tests.cases:
-        try:
+        with user_error(where, TypeError):
             values.to_json([case.args, case.kwargs, case.expected])
-        except TypeError as error:
-            raise MarlError(f"{where}: {error}") from error
     return tests
 
 

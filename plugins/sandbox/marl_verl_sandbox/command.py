@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import user_error
 from marl_verl.files import read_bytes
 from marl_verl.run.terminal import harmless, show
 from marl_verl_sandbox import TIERS, Sandbox, SandboxError, check, read_cases
@@ -33,15 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
+    with user_error(f"program '{options.program}' cannot be read as text", OSError, UnicodeDecodeError):
         program = read_bytes(options.program, MOST_PROGRAM, follow=True).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MarlError(f"program '{options.program}' cannot be read as text: {error}") from error
     tests, sandbox = read_cases(options.tests), Sandbox(options.tier)
-    try:
+    with user_error("", SandboxError):
         outcomes = check(program, tests, sandbox)
-    except SandboxError as error:
-        raise MarlError(str(error)) from error
     passed = sum(outcome.passed for outcome in outcomes)
     if options.json:
         cases = [{"passed": case.passed, "verdict": case.verdict, "reason": case.error} for case in outcomes]

@@ -3,10 +3,8 @@
 import socket
 from collections.abc import Callable
 
-LONGEST = 1 << 20
-"""Bytes of one message from a program, and of its output."""
-REQUEST = 1 << 26
-"""Bytes of a program and its test on their way to a guard."""
+LONGEST = 1 << 20  # bytes of one message from a program, and of its output
+REQUEST = 1 << 26  # bytes of a program and its test on their way to a guard
 
 
 class TooLarge(ValueError):

@@ -32,8 +32,7 @@ template.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[4:])
 """
 PACKAGES = ("numpy", "sympy", "mpmath")
 """What a program may import beside the standard library, where it is installed."""
-PATIENCE = 30.0
-"""Seconds for a guard to end a program; the kernel does it in milliseconds."""
+PATIENCE = 30.0  # seconds for a guard to end a program; the kernel does it in milliseconds
 
 
 Seconds = Annotated[float, Interval(gt=0, le=3600)]

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marl_verl.errors import MarlError, MarlWarning, unknown
+from marl_verl.errors import MarlError, MarlWarning, unknown, user_error
 from marl_verl_sandbox import external, frames, values
 from marl_verl_sandbox.pool import Limits, Process, template
 
@@ -107,10 +107,8 @@ class Sandbox:
     ) -> Outcome:
         """Whether a program's function returns the expected JSON value (`values.same`). MarlError: an argument is no
         JSON value, or is nested too deeply."""
-        try:
+        with user_error(f"an argument of '{entry}' cannot be passed on", TypeError):
             call = values.to_json([list(arguments), dict(named or {})])
-        except TypeError as error:
-            raise MarlError(f"an argument of '{entry}' cannot be passed on: {error}") from error
         try:
             with at_once, self._session(program, entry, limits) as process:
                 loaded = _reply(process, None)

@@ -32,10 +32,8 @@ PREFIX = "marl-verl-sandbox-"
 READY, OPEN = b"ready", b"ready without Landlock"
 ONE_ARENA = (-8, 1)
 """M_ARENA_MAX: malloc would reserve 128 MB of the address space for each thread."""
-TICK = 0.1
-"""Seconds between two looks at how many processes and threads a program has."""
-WEIGHT = 1.25
-"""Factor of the share of the processor between two levels of niceness."""
+TICK = 0.1  # seconds between two looks at how many processes and threads a program has
+WEIGHT = 1.25  # factor of the share of the processor between two levels of niceness
 
 
 def main(control: socket.socket, tier: str, packages: list[str]) -> None:

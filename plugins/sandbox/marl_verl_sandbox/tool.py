@@ -6,21 +6,21 @@ from marl_verl_sandbox.pool import Limits
 from marl_verl_sandbox.runs import current
 
 SECONDS, MEGABYTES = 5.0, 1024
-LONGEST = 2000
-"""Maximum characters of the output; its end is kept."""
+LONGEST = 2000  # maximum characters of the output; its end is kept
 
 
-async def run_python(code: str, seconds: float = SECONDS) -> str:
+async def run_python(code: str, seconds: float = SECONDS, strict: bool = False) -> str:
     """Run a Python program and return what it prints; if it fails, with the last line of the error.
 
     Args:
         code: the program; it must print its results.
         seconds: time limit.
+        strict: raise ValueError with that line instead.
     """
     status, output, errors = await asyncio.to_thread(current().run, code, "", Limits(seconds, MEGABYTES))
+    error = (errors.strip().splitlines() or [f"exit code {status}"])[-1][-LONGEST:] if status else ""
     if status is None:
-        return f"TimeoutError: the program took longer than {seconds:g} s"
-    lines = [output.strip()[-LONGEST:]]
-    if status:
-        lines += [line[-LONGEST:] for line in errors.strip().splitlines()[-1:] or [f"exit code {status}"]]
-    return "\n".join(line for line in lines if line)
+        output, error = "", f"TimeoutError: the program took longer than {seconds:g} s"
+    if error and strict:
+        raise ValueError(error)
+    return "\n".join(filter(None, (output.strip()[-LONGEST:], error)))

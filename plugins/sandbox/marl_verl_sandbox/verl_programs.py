@@ -43,15 +43,9 @@ def score_program(text: str, truth: Any, megabytes: int) -> float:
     failed: list[SandboxError] = []
 
     def run(
-        sandbox_fusion_url: str,
-        code: str,
-        stdin: str | None,
-        compile_timeout: int,
-        run_timeout: int,
-        memory_limit_mb: int,
-        language: str = "python",
+        code: str, stdin: str | None, run_timeout: int, memory_limit_mb: int, **_: Any
     ) -> tuple[dict[str, Any] | None, str | None]:
-        """As verl's `call_sandbox_api`: (a server's answer, error)."""
+        """As verl's `call_sandbox_api`, which is called by keywords: (a server's answer, error)."""
         try:
             ended, out, err = current().run(code, stdin or "", Limits(run_timeout, memory_limit_mb))
         except SandboxError as error:

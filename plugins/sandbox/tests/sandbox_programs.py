@@ -11,8 +11,6 @@ THREAD = "import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack
 THREAD += "{}threading.Thread(target=main).start()"
 PROGRAMS = {
     "exit()": "print(1)\nexit()",
-    "quit in a function": "def main():\n    print(1)\n    quit(0)\nif __name__ == '__main__':\n    main()",
-    "sys.exit": "from sys import exit\nprint(1)\nexit(0)",
     "sys.argv": "import sys\nassert sys.argv[0].endswith('.py')\n"
     "if len(sys.argv) > 1: sys.stdin = open(sys.argv[1])\nprint(1)",
     "argparse": "import argparse\nargparse.ArgumentParser().parse_args()\nprint(1)",
@@ -49,8 +47,6 @@ PROGRAMS = {
     "20 threads": "import threading, time\nts = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(20)]\n"
     "for t in ts: t.start()\nfor t in ts: t.join()\nprint(1)",
     "a pool of threads": "from multiprocessing.dummy import Pool\nprint(sum(Pool(4).map(int, '10')))",
-    "an executor of threads": "from concurrent.futures import ThreadPoolExecutor\n"
-    "with ThreadPoolExecutor() as e: print(max(e.map(lambda x: 1, range(100))))",
     "a lock": "import multiprocessing as mp\nwith mp.Lock(): print(1)",
     "asyncio": "import asyncio\nprint(asyncio.run(asyncio.to_thread(int, 1)))",
     "the number of processors": "import os\nassert 1 <= os.cpu_count() <= 4\nprint(1)",

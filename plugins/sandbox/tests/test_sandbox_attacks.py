@@ -134,16 +134,9 @@ def test_the_escapes_succeed_without_a_sandbox(victim: dict[str, Any]) -> None:
 
 
 CHANGING = {
-    *(
-        "F write to the root",
-        "F write to Python",
-        "F write to /dev",
-        "B execute",
-        "F rename its folder",
-        "F remove a folder",
-    ),
-    *("I the user of the caller", "I the system's log", "F the memory of the machine", "F installed data"),
-    *("F installed packages", "I a pid of the machine", "F names of other programs' files"),
+    *("F write to the root", "F write to Python", "F write to /dev", "B execute", "F rename its folder"),
+    *("F remove a folder", "I the user of the caller", "I the system's log", "F the memory of the machine"),
+    *("F installed data", "F installed packages", "I a pid of the machine", "F names of other programs' files"),
 }
 """Escapes that would change this machine, or succeed on some machines only."""
 

@@ -26,10 +26,8 @@ from marl_verl_search.index import Index
 
 WEB = "web"
 SECONDS, MEGABYTES, REDIRECTS = 30.0, 2, 5
-PASSAGE = 1500
-"""Characters of a passage."""
-LINKS, MOST_LINKS = 10, 3000
-"""Links that a page is shown with, and of how many the best are chosen."""
+PASSAGE = 1500  # characters of a passage
+LINKS, MOST_LINKS = 10, 3000  # links that a page is shown with, and of how many the best are chosen
 TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xml")
 
 

@@ -8,22 +8,18 @@ import asyncio
 import re
 from typing import Any
 
-from marl_verl_sandbox import Limits, current
+from marl_verl_sandbox import run_python
+from marl_verl_sandbox.tool import SECONDS
 
 from marl_verl import Task
 from marl_verl.episode import CallError, Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Positive
-from marl_verl.tasks import clipped
 from marl_verl_search.answers import tagged
 from marl_verl_search.pages import check_pages, read_page
 from marl_verl_search.source import Searching
 
-NOTHING = "(no answer)"
-"""The report of a worker without one; also the placeholder of masked workers."""
-
-LONGEST = 2000
-"""Maximum characters of a program's output."""
+NOTHING = "(no answer)"  # the report of a worker without one; also the placeholder of masked workers
 
 ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
 TOOL = re.compile(r'<(search|read|python)(?:\s+url="([^"<>]*)")?\s*>(.*?)</\1>', re.DOTALL | re.IGNORECASE)
@@ -115,19 +111,8 @@ class PlannerAndSearchers(Searching):
         if tool.lower() == "read":
             return str(await team[agent].call(read_page, self.pages, url.strip(), text.strip(), self.paragraphs))
         if tool.lower() == "python":
-            return str(await team[agent].call(run_program, text.strip("\n")))
+            return str(await team[agent].call(run_python, text.strip("\n"), SECONDS, True)) or "(no output)"
         return "\n\n".join(await team[agent].call(self.finder(task), text.strip(), self.paragraphs))
-
-
-async def run_program(program: str) -> str:
-    """What a program prints in the sandbox. ValueError with the error's last line if it fails or takes too long."""
-    limits = Limits()
-    code, output, errors = await asyncio.to_thread(current().run, program, "", limits)
-    if code is None:
-        raise ValueError(f"the program took longer than {limits.seconds:g} s")
-    if code:
-        raise ValueError((errors.strip().splitlines() or [f"exit code {code}"])[-1][-LONGEST:])
-    return clipped(output.strip(), LONGEST) or "(no output)"
 
 
 def _said(seen: list[dict[str, Any]], said: str, text: str) -> list[dict[str, Any]]:

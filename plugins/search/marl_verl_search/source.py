@@ -89,7 +89,6 @@ async def ask(url: str, query: str, most: int) -> list[str]:
 def function(source: str) -> Callable[[str, int], Any]:
     """The function of "web:package.module:name". MarlError if it cannot be imported."""
     try:
-        target: Callable[[str, int], Any] = pkgutil.resolve_name(source.removeprefix("web:"))
+        return pkgutil.resolve_name(source.removeprefix("web:"))  # type: ignore[no-any-return]
     except (ImportError, ValueError, AttributeError) as error:
         raise MarlError(f"source '{source}' cannot be imported: {error}") from error
-    return target

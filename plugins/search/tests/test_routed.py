@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from marl_verl_search.look_up import LookUpTasks, TinySearchTeam
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
@@ -124,13 +123,3 @@ def test_a_retrieval_server(monkeypatch: pytest.MonkeyPatch) -> None:
     find = SearchTeam(source=server).finder(TASK)
     assert asyncio.run(find("town", 3)) == ["Norrvik: A town.", "Sundby: A bridge.", "No title"]
     assert asked == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})] * 2
-
-
-def test_look_up_for_tiny_models() -> None:
-    tasks = LookUpTasks()
-    (task,) = tasks.generate("train", 1, 1)
-    right = {agent: dict(tasks.demonstrations(agent, 9000, 0, 1.0)) for agent in tasks.agents}
-    policy = ScriptedPolicy(dict.fromkeys(right, lambda act: right[act.agent][shown(act)]))
-    run = check_workflow(TinySearchTeam(), task, policy)
-    assert [act.agent for act, _ in run.turns] == ["verifier", "searcher", "verifier", "answerer"]
-    assert tasks.score(task, run.answer) == 1.0

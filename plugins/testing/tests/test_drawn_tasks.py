@@ -11,7 +11,6 @@ from marl_verl_games.plan_path import PlanPath, TinyPlanPath
 from marl_verl_magrpo.rendezvous import Rendezvous
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_math.boxed_sums import BoxedSums
-from marl_verl_search.look_up import LookUpTasks
 from marl_verl_self_play.kuhn_poker import KuhnPoker
 from marl_verl_sharp.ledgers import ThreeLedgers
 from marl_verl_testing import check_task
@@ -35,7 +34,6 @@ SETS: list[tuple[Any, list[Any]]] = [
     (SecondGuessTasks(), ["3", "none", ""]),
     (ThreeLedgers(), ["3", "a", ""]),
     (BoxedSums(), ["\\boxed{3}", "7", ""]),
-    (LookUpTasks(), ["red", "pink", ""]),
     (SmallPrograms(seconds=20), ["print(1)", "1 / 0", ""]),
     (WordWriting(), [{"one": "dogs farms", "two": "however dogs farms deep"}, {"one": "", "two": "dogs"}]),
 ]

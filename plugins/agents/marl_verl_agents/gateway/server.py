@@ -18,10 +18,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from marl_verl.episode.workflow import TeamEffects
 from marl_verl.errors import MarlError, nearest
 from marl_verl_agents.gateway.conversations import EpisodeTransport
 from marl_verl_agents.requests import RequestError
-from marl_verl_agents.team_transport import FINAL, Acts, refused
+from marl_verl_agents.team_transport import FINAL, refused
 
 HOST = "127.0.0.1"
 BODY = 32 * 2**20  # maximum bytes of a request
@@ -80,7 +81,9 @@ class Gateway:
         self._started: asyncio.Future[int] | None = None  # the port
 
     @contextlib.asynccontextmanager
-    async def episode(self, run: Acts, agents: tuple[str, ...], ignored: tuple[str, ...]) -> AsyncIterator[Endpoints]:
+    async def episode(
+        self, run: TeamEffects, agents: tuple[str, ...], ignored: tuple[str, ...]
+    ) -> AsyncIterator[Endpoints]:
         """URLs of an episode's agents, valid inside the block."""
         port, token = await self._port(), secrets.token_urlsafe(24)
         transports = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}

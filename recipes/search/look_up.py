@@ -1,15 +1,15 @@
-"""Look-up: the family's task and workflow for tiny models. The answer is one word of the one note on a name."""
+"""Look-up: a task and a workflow of marl-verl-search for tiny models. The answer is one word of the note on a name."""
 
 import random
 from typing import Annotated
 
 from annotated_types import Interval
-
-from marl_verl import Task
-from marl_verl.tasks import DrawnTasks, Split, held_out
 from marl_verl_search.answers import tagged
 from marl_verl_search.routed import ANSWERER, NO, SEARCHER, VERIFIER, YES, SearchTeam
 from marl_verl_search.tasks import SearchTasks
+
+from marl_verl import Task, hookimpl
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 NAMES = ("ada", "ben", "cleo", "dan", "eva", "finn", "gil", "hana")
 COLOURS = ("red", "blue", "green", "black", "white", "grey")
@@ -78,3 +78,9 @@ def search(name: str) -> str:
 def _note(history: list[str]) -> str:
     words = (tagged(history[-1], "information") or "").replace(":", " ").split() if history else []
     return " ".join(words) if words and all(word in (*NAMES, *COLOURS) for word in words) else ""
+
+
+@hookimpl
+def marl_register(registry):
+    registry.task("look-up", LookUpTasks)
+    registry.workflow("look-up", TinySearchTeam)
