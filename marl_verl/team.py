@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.episode.turn import Act, role_of
+from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.extensions import extension, names
 from marl_verl.options import Positive, build, check_type
 
@@ -152,6 +153,18 @@ class TeamConfig:
     def past(self) -> dict[str, Any]:
         """Policy that acts with past versions of another -> its settings; `of` is the other policy."""
         return {name: policy.past for name, policy in self.policies.items() if policy.past is not None}
+
+
+def acting(agents: Mapping[str, AgentConfig], act: Act, agent: str | None = None) -> AgentConfig:
+    """The settings of the agent that takes an act (default: the one that the workflow called): those of its role, with
+    the policy that it was spawned with. MarlError (with the nearest name) for an unknown policy."""
+    settings, policy = agents[role_of(agent or act.agent)], (act.parameters or {}).get("policy")
+    if policy is None:
+        return settings
+    policies = {other.policy for other in agents.values()}
+    if policy not in policies:
+        raise unknown("policy", policy, policies)
+    return dataclasses.replace(settings, policy=policy)
 
 
 def sides_of(agents: Mapping[str, AgentConfig]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
     "lines of the core": (25_690, 18_000),
-    "raises per 1,000 lines of the core": (14.2, 12),
+    "raises per 1,000 lines of the core": (14.1, 12),
     "lines of distributions": (19_760, 17_000),
     "lines of tests": (33_510, 32_000),
-    "exported names": (110, 110),
+    "exported names": (109, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
 }

@@ -1,13 +1,10 @@
 """The row table and the generic advantage: properties, singletons, mixing, and user errors."""
 
-import itertools
 import json
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from marl_verl_at_grpo.algorithm import AT_GRPO
 from marl_verl_testing.rows import algorithm
 
@@ -23,56 +20,6 @@ Rows = list[dict[str, Any]]
 
 def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
     return method.compute(RowTable.from_rows(rows)).advantage
-
-
-@st.composite
-def batches(draw: st.DrawFn, agents: int = 3, turns: int = 3) -> Rows:
-    """Episodes of uneven length, as a sampler leaves them: sessions and turns may be missing."""
-    rows = []
-    names = ["solver", "verifier", "planner"][:agents]
-    for task, session in itertools.product(range(draw(st.integers(1, 3))), range(draw(st.integers(1, 4)))):
-        acts = list(itertools.product(range(draw(st.integers(1, turns))), names))
-        for index, (turn, agent) in enumerate(acts):
-            value = draw(st.integers(-8, 8)) / 4
-            rows.append(row(f"q{task}", session, index, turn, agent, team=value, role=draw(st.integers(0, 4)) / 2))
-    return rows
-
-
-AGENTWISE = algorithm(AT_GRPO, **{"alpha": 0.5, "group": "agent", "std": "population"})
-VARIANTS = [
-    algorithm(base, **{"singleton": singleton, "norm_by_std": norm})
-    for base in (GRPO, AT_GRPO, AGENTWISE)
-    for singleton in ("zero", "raw", "batch")
-    for norm in (True, False)
-]
-variants = st.sampled_from(VARIANTS)
-
-
-# Where the two algorithms differ, by hand
-
-
-@given(batches(), variants, st.data())
-def test_padding_rows_change_nothing(rows: Rows, method: Algorithm, data: st.DataObject) -> None:
-    copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
-    junk = [{**copy, "rewards": {"team": float("nan"), "role": 99.0}, "padding": True} for copy in copies]
-    at = data.draw(st.integers(0, len(rows)))
-    padded = rows[:at] + junk + rows[at:]
-    result = method.compute(RowTable.from_rows(padded))
-    real = np.array([not r.get("padding", False) for r in padded])
-    np.testing.assert_array_equal(result.advantage[real], advantage(method, rows))
-    np.testing.assert_array_equal(result.advantage[~real], 0.0)
-    assert set(result.group[~real]) == {-1}
-    assert agent_statistics(RowTable.from_rows(padded), result) == agent_statistics(
-        RowTable.from_rows(rows), method.compute(RowTable.from_rows(rows))
-    )
-
-
-@given(batches(agents=1, turns=1), st.sampled_from(["zero", "raw", "batch"]), st.booleans())
-def test_one_agent_and_one_turn_reduce_at_grpo_to_grpo(rows: Rows, singleton: str, norm: bool) -> None:
-    options = {"singleton": singleton, "norm_by_std": norm}
-    np.testing.assert_array_equal(
-        advantage(algorithm(AT_GRPO, **options), rows), advantage(algorithm(GRPO, **options), rows)
-    )
 
 
 # Groups of one, constant groups

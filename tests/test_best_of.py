@@ -4,10 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
-from marl_verl_testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import Candidate, Independent, Sample
 from marl_verl.algo.sampling.independent import BestOf
@@ -36,9 +33,9 @@ class Judged(TaskSet):
         return float(answer.split("/")[1])
 
 
-def sample(context: ScriptedContext, episodes: int = 3) -> Sample:
+def sample(context: ScriptedContext, episodes: int = 3, kind: type[BestOf | Independent] = BestOf) -> Sample:
     async def go() -> Sample:
-        found = await BestOf(episodes).sample(context)
+        found = await kind(episodes).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -63,24 +60,6 @@ def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says()
     assert [turn.team_reward for turn in found.turns] == [1, 1, 0, 0, 1, 1]  # each its own session's
 
 
-@given(workflows(failing=True), st.integers(0, 5), st.integers(1, 6))
-@settings(max_examples=30)
-def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
-    workflow: Programmed, seed: int, episodes: int
-) -> None:
-    context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, rewards={"solver": own_words})
-    found = sample(context, episodes)
-    failed = {failure.session for failure in found.failures}
-    kept = sorted(set(range(episodes)) - failed)
-    assert len(found.failures) == len(failed)
-    assert len(found.episodes) == bool(kept)
-    given_in = [id(action) for (g, _, _), action in zip(context.asked, context.given, strict=True) if g in kept]
-    assert sorted(id(turn.action) for turn in found.turns) == sorted(given_in)
-    assert sorted({turn.session for turn in found.turns}) == kept
-    for episode in found.episodes:
-        assert len(episode.turns) + len(episode.off_path_turns) == len(found.turns)
-
-
 # Independent sampling: episodes are concurrent, and a failed one does not affect others
 
 
@@ -96,11 +75,6 @@ class Two(Workflow):
         return (await team["solver"].act(draft.text)).text
 
 
-class Exact(TaskSet):
-    def score(self, task: Task, answer: Any) -> float:
-        return float(answer == "better")
-
-
 class Fails(ScriptedContext):
     """Requests of session 1 fail."""
 
@@ -110,31 +84,6 @@ class Fails(ScriptedContext):
         if session == 1 and act.agent == "judge":
             raise self.trouble
         return await super().act(act, session, candidate)
-
-
-def sample_independently(context: ScriptedContext, episodes: int = 3) -> Sample:
-    async def go() -> Sample:
-        found = await Independent(episodes).sample(context)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return found
-
-    return asyncio.run(go())
-
-
-def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
-    found = sample_independently(ScriptedContext(Two(), QUESTION, POLICY, tasks=Exact()))
-    assert [episode.session for episode in found.episodes] == [0, 1, 2]
-    assert not found.failures
-    episode = found.episodes[2]
-    assert (episode.answer, episode.success, episode.journal.seed) == ("better", True, 2)
-    assert [(turn.index, turn.agent, turn.slot, turn.turn) for turn in episode.turns] == [
-        (0, "solver", "0", 0),
-        (1, "judge", "a", 0),
-        (2, "judge", "b", 0),
-        (3, "solver", "1", 1),
-    ]
-    assert all((turn.rewards, turn.team_reward) == ({}, 1.0) for turn in episode.turns)
-    assert all((turn.uid, turn.session) == ("t1", 2) for turn in episode.turns)
 
 
 def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> None:
@@ -154,7 +103,7 @@ def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> 
 
     context = Crowd(Two(), QUESTION, POLICY)
     context.all_here = asyncio.Event()
-    assert len(sample_independently(context, 50).episodes) == 50
+    assert len(sample(context, 50, Independent).episodes) == 50
 
 
 @pytest.mark.parametrize(
@@ -169,7 +118,7 @@ def test_a_failed_session_has_a_reason_and_the_others_continue(
 ) -> None:
     context = Fails(Two(), QUESTION, POLICY)
     context.trouble = trouble
-    found = sample_independently(context)
+    found = sample(context, kind=Independent)
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, reason)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "recipes" / "quickstart"
 SMALL = ["marl.task.train_size=40", "marl.task.test_size=5"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TUTORIALS = ("tutorial-first-team.md", "tutorial-reward.md", "tutorial-tree.md", "tutorial-algorithm.md")
+TUTORIALS = ("tutorial-first-team.md", "tutorial-reward.md", "tutorial-tree.md", "tutorial-algorithm.md", "spawn.md")
 
 
 class Block(NamedTuple):

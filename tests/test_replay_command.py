@@ -239,7 +239,7 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Call
 
     path = write(play())
     for changed, message in (
-        (Polite, "workflow 'Polite' on task 't1': act solver:0 is shown another observation: recorded ...'user: 2 + 2"),
+        (Polite, "workflow 'Polite' on task 't1': act solver:0 is shown another observation on replay: recorded ..."),
         (Broken, "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'"),
     ):
         since(review=changed)

@@ -102,19 +102,6 @@ def test_rows_that_are_learnt_from_are_stored_and_all_are_returned() -> None:
     assert worker.done(played[1:]) == Done([played[1].report], Rows([], []), None)
 
 
-def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
-    """Columns are read in blocks of rows: the first block has the slot, a later row does not."""
-    count = 1005
-    rows = [
-        {"uid": "t", "session": i, "index": 0, "turn": 0, "agent": "a", "slot": f"{i % 2}", "rewards": {}, "length": 1}
-        for i in range(count)
-    ]
-    del rows[-2]["slot"]
-    table = RowTable.from_rows(rows)
-    assert [table.slot.value(i) for i in range(count)] == [row.get("slot") for row in rows]
-    assert not table.padding.any()
-
-
 # Tables of several rollout workers, joined in the trainer, against one table of all their rows
 
 

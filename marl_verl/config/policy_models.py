@@ -19,7 +19,7 @@ from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
 from marl_verl.models.parsers import Parsers
 from marl_verl.models.sources import ModelToMake, Pretrained, pretrained, source
-from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig
+from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
 
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -108,7 +108,7 @@ def check_templates(
             continue
         where, part = f"marl.policies.{name}", resolved.policies[name]
         model, agents = part.actor_rollout_ref.model, [agent for agent in team.agents.values() if agent.policy == name]
-        asked = [act for act in acts if team.agents[act.agent].policy == name and act.parameters]
+        asked = [act for act in acts if acting(team.agents, act).policy == name and act.parameters]
         if name in made and not (model.custom_chat_template or part.data.apply_chat_template_kwargs or asked):
             continue  # its own template takes all messages, and loading transformers takes seconds
         try:
@@ -118,10 +118,10 @@ def check_templates(
         parsers = Parsers(chat.tokenizer, policy.tool_parser, policy.reasoning_parser, chat.whose)
         chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
         for agent in agents:
-            chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
+            chat.check(agent, [act.observation for act in acts if act.role == agent.name])
         for act in asked:
             parameters = act.parameters or {}
-            chat.check(team.agents[act.agent], [act.observation], parameters.get("tools"))
+            chat.check(team.agents[act.role], [act.observation], parameters.get("tools"))
             parsers.check(parameters)
 
 

@@ -165,6 +165,7 @@ class Rollout:
     call_seconds: Above | None = 300  # of one team.call, and of scoring one answer; null: none, functions then block
     step_seconds: Above | None = 60  # of a workflow's own code between acts; longer ends the run; null: never
     episode_seconds: Above | None = 3600  # of one episode; in a tree, from one act to the next
+    episode_agents: Positive = 64  # limit on the agents that one episode spawns
     episode_tokens: Positive | None = None  # limit on the tokens sampled in one episode, over all agents
     keep_episodes: NonNegative = 4  # episodes written to episodes/ per validation, for `marl-verl replay`
 

@@ -18,13 +18,8 @@ from typing import Any
 from marl_verl import threads
 from marl_verl.episode.journal import CallRecord, Raised
 
-_attached = threading.Event()
+ATTACHED = threading.Event()  # set once a debugger has stopped this process
 _prompt = threading.RLock()  # one thread at a time reads the terminal
-
-
-def attached() -> bool:
-    """Whether a debugger has stopped this process."""
-    return _attached.is_set()
 
 
 class Limit(asyncio.Timeout):  # type: ignore[misc]
@@ -34,7 +29,7 @@ class Limit(asyncio.Timeout):  # type: ignore[misc]
         super().__init__(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
     def _on_timeout(self) -> None:
-        if not attached():
+        if not ATTACHED.is_set():
             super()._on_timeout()  # type: ignore[misc]
 
 
@@ -50,7 +45,7 @@ def breakpoints(stopped: Callable[[], object] | None) -> Iterator[None]:
     def stop(*arguments: Any, **options: Any) -> Any:
         if stopped is None:
             return None
-        _attached.set()
+        ATTACHED.set()
         stopped()
         if os.environ.get("PYTHONBREAKPOINT") or previous is not sys.__breakpointhook__:
             return previous(*arguments, **options)

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from marl_verl.episode.calls import as_json
-from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
+from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, Record
 from marl_verl.episode.messages import Message, Observation, as_observation
 from marl_verl.episode.turn import Act, Action, Turn, shared_length
+from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task
 
 LEAST = 1000
@@ -88,7 +89,7 @@ def decode(kind: type[T], data: Any, where: str) -> T:
     """Convert a JSON value to a `kind` (a dataclass or msgspec.Struct); unknown keys are ignored.
 
     Raises:
-        JournalError: a field is missing or has the wrong type; the message begins with `where`.
+        MarlError: a field is missing or has the wrong type; the message begins with `where`.
     """
     try:
         return msgspec.convert(data, kind)
@@ -96,15 +97,14 @@ def decode(kind: type[T], data: Any, where: str) -> T:
         message, _, path = str(error).partition(" - at `")
         there = where + path.rstrip("`").removeprefix("$").replace(".", ", ", 1)
         lacks = f" lacks '{message.split('`')[1]}'" if message.startswith("Object missing") else ""
-        raise JournalError(f"{there}{lacks or f': {message[0].lower()}{message[1:]}'}") from error
+        raise MarlError(f"{there}{lacks or f': {message[0].lower()}{message[1:]}'}") from error
 
 
-def encode_journal(journal: Journal, turns: Sequence[Turn] = (), tokens: bool = True) -> dict[str, Any]:
+def encode_journal(
+    journal: Journal, turns: Sequence[Turn] = (), tokens: bool = True, deltas: Deltas | None = None
+) -> dict[str, Any]:
     """A journal as a JSON value, with the rows of `turns` at their acts, and token ids and log-probs if `tokens`."""
-    return _encode_journal(journal, turns, tokens, Deltas())
-
-
-def _encode_journal(journal: Journal, turns: Sequence[Turn], tokens: bool, deltas: Deltas) -> dict[str, Any]:
+    deltas = deltas or Deltas()
     rows = {turn.key: {"row": _row(turn)} for turn in turns}
     records = [
         encode_call(record)
@@ -116,7 +116,7 @@ def _encode_journal(journal: Journal, turns: Sequence[Turn], tokens: bool, delta
 
 
 def decode_journal(data: Any) -> Journal:
-    """Decode the result of `encode_journal`. JournalError: as in `decode`."""
+    """Decode the result of `encode_journal`. MarlError: as in `decode`."""
     return _decode_journal(decode(_Journal, data, "the journal"), "", Deltas())[0]
 
 
@@ -131,7 +131,7 @@ def encode_call(call: CallRecord) -> dict[str, Any]:
 def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
     """An episode as a JSON value, with token ids and log-probabilities if `tokens`."""
     deltas = Deltas()
-    journal = _encode_journal(episode.journal, episode.turns, tokens, deltas)
+    journal = encode_journal(episode.journal, episode.turns, tokens, deltas)
     off_path = [
         _encode_act(turn.act, turn.action, tokens, deltas) | {"row": _row(turn)} for turn in episode.off_path_turns
     ]
@@ -145,7 +145,7 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
 
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
-    """Decode the result of `encode_episode`. JournalError: as in `decode`."""
+    """Decode the result of `encode_episode`. MarlError: as in `decode`."""
     stored, deltas = decode(_Episode, data, "the episode"), Deltas()
     journal, turns = _decode_journal(stored.journal, stored.uid, deltas)
     others = enumerate(stored.off_path_turns)
@@ -233,7 +233,7 @@ def _decode_journal(stored: _Journal, uid: str, deltas: Deltas) -> tuple[Journal
             records.append(ActRecord(turn.act, turn.action))
             turns += [turn] if "row" in data else []
         else:
-            raise JournalError(f"record {i}: unknown effect {data.get('effect')!r}")
+            raise MarlError(f"record {i}: unknown effect {data.get('effect')!r}")
     return Journal(tuple(records), stored.seed), turns
 
 
@@ -248,7 +248,7 @@ def _decode_turn(data: dict[str, Any], uid: str, where: str, deltas: Deltas) -> 
         turn = decode(Turn, {"uid": uid, **data.get("row", {}), "act": act, "action": data.get("action", {})}, where)
         as_observation(turn.observation)
     except (TypeError, ValueError) as error:
-        raise JournalError(f"{where}: {error}") from error
+        raise MarlError(f"{where}: {error}") from error
     return turn
 
 

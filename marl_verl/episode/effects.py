@@ -19,10 +19,9 @@ from marl_verl.episode.errors import (
     short,
 )
 from marl_verl.episode.journal import ActRecord, CallError, CallKey, CallRecord, Journal, Raised, Record
-from marl_verl.episode.lanes import path_of, within
-from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters, compared, restored
+from marl_verl.episode.lanes import numbers, path_of, within
+from marl_verl.episode.messages import Observation, Parameters, Seen, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, changed, slot_name
-from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks.task import Task
 
@@ -44,20 +43,12 @@ def refusal(
     It is that of a call of the team, found by agent and content of the request, so that a replay refuses the same
     requests, also where no policy is present, and a shortened request is sampled.
     """
-    if journal.has_calls_of(FUNCTION):
-        record = journal.call(FUNCTION, _content(agent, observation, tools), 0)
-        if record is not None:
-            return record
-    why = None if too_long is None else too_long(agent, observation, tools)
-    if why is None:
-        return None
-    return CallRecord(FUNCTION, _content(agent, observation, tools), raised=Raised.of(ContextLengthExceeded(why)))
-
-
-def _content(agent: str, observation: Observation, tools: Sequence[Any] | None) -> str:
-    """Agent and digest of a request, as arguments of a call."""
     text = json.dumps([observation, tools], sort_keys=True)
-    return as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
+    content = as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
+    record = journal.call(FUNCTION, content, 0)
+    if record is not None or too_long is None or (why := too_long(agent, observation, tools)) is None:
+        return record
+    return CallRecord(FUNCTION, content, raised=Raised.of(ContextLengthExceeded(why)))
 
 
 NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
@@ -76,19 +67,9 @@ class Effects:
     """The state of one run and the effects behind its `Team`; base of `engine.Run`, which documents the arguments.
     Marks (`mark_invalid`, `propose`) are not recorded: a replay sets them again."""
 
-    # slots, since a __dict__ would dominate the memory of thousands of runs
-    # fmt: off
-    __slots__ = (
-        "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
-        "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_root",
-        "_sealed", "_seen", "_stood", "_streams", "_strict", "_too_long", "_waiting", "agents", "finished", "invalid",
-        "limits", "proposals", "refused", "task", "tokens", "workflow",
-    )
-    # fmt: on
-
     def __init__(
         self,
-        workflow: Workflow,
+        workflow: Any,
         task: Task,
         agents: Sequence[str],
         journal: Journal | None = None,
@@ -113,6 +94,8 @@ class Effects:
         self._arrived = False  # whether an action or a live call's result arrived since the records were last sorted
         self._streams: dict[str | None, Random] = {}
         self._seen: dict[str, Observation] = {}  # agent -> its latest observation
+        self._spawned: dict[str, tuple[Observation, Parameters]] = {}  # agent -> its instructions and its policy
+        self._spawning: dict[tuple[str, tuple[int, ...]], tuple[int, asyncio.Task[Any] | None]] = {}
         self._waiting: dict[tuple[str, str], Wait] = {}
         self._moves: list[list[Wait]] = []  # reached, not yet returned by `next`
         self._given_up: set[tuple[str, str]] = set()  # acts that the workflow cancelled
@@ -140,13 +123,30 @@ class Effects:
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
         self._enter()
-        if unknown := [agent for agent in observations if agent not in self.agents]:
-            raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
         acts = {agent: self._reach(agent, seen, slot, joint, {}) for agent, seen in observations.items()}
         if waits := [wait for wait in acts.values() if isinstance(wait, Wait)]:
             await self._resolved(waits)
         return {agent: act.future.result() if isinstance(act, Wait) else act for agent, act in acts.items()}
+
+    def spawn(self, role: str, instructions: str, policy: str | None) -> str:
+        """The name of a new agent. Nothing is recorded: the name follows from the structure of the workflow, ROLE#n for
+        the n-th of its role, and ROLE#2.n for the n-th that the second of several parallel tasks creates."""
+        self._enter()
+        if role not in self.agents:
+            raise self.unknown_agent(role)
+        if not self._sealed:
+            self._count("spawned agents (marl.rollout.episode_agents)", len(self._spawned), self.limits.spawned)
+        task, place = asyncio.current_task(), numbers()
+        count, last = self._spawning.get((role, place), (0, None))
+        if last is not None and last is not task and not last.done():
+            remedy = "Spawn them before the tasks are created, or create the tasks together (asyncio.gather)."
+            raise self._fail(f"agents of role '{role}' are spawned by tasks whose order depends on arrivals. {remedy}")
+        self._spawning[role, place] = count + 1, task
+        name = f"{role}#{'.'.join(map(str, (*place, count + 1)))}"
+        system = as_observation([{"role": "system", "content": instructions}]) if instructions else ()
+        self._spawned[name] = system, {} if policy is None else {"policy": policy}
+        return name
 
     def as_sampled(self, agent: str, observation: Observation, slot: str | None) -> Observation:
         """An observation whose replies of this lane are as they were sampled, where they differ by outer white space:
@@ -193,9 +193,12 @@ class Effects:
         assert record.raised is not None
         raise ContextLengthExceeded(record.raised.message)
 
+    def _count(self, kind: str, count: int, limit: int) -> None:
+        if count >= limit:
+            raise self._fail(f"exceeded {limit} {kind}; the workflow may not terminate")
+
     def _count_call(self, asked: CallRecord) -> None:
-        if self._called >= self.limits.calls:
-            raise self._fail(f"exceeded {self.limits.calls} calls; the workflow may not terminate")
+        self._count("calls", self._called, self.limits.calls)
         self._last, self._called = asked, self._called + 1
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
@@ -300,13 +303,14 @@ class Effects:
     def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None, request: Parameters) -> Action | Wait:
         """The recorded action of the next act in a lane, or a `Wait` for it."""
         try:
-            observation, asked = as_observation(seen), as_parameters(request)
+            system, policy = self._spawned.get(agent, ((), {}))
+            observation = (*system, *as_observation(seen))
+            asked = {**policy, **(as_parameters(request) or {})} or None
         except TypeError as error:
             raise self._fail(f"invalid observation for agent '{agent}': {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
             raise self._fail(f"a slot name must be non-empty, without '#', and not a number; got {name!r}")
-        if self._acts >= self.limits.acts:
-            raise self._fail(f"exceeded {self.limits.acts} acts; the workflow may not terminate")
+        self._count("acts", self._acts, self.limits.acts)
         turn = self._lanes.get((agent, name), 0)
         if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"

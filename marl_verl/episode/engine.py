@@ -49,8 +49,6 @@ class Run(Effects):
         too_long: why a request of a client is too long for the policy of its agent; None: no request is.
     """
 
-    __slots__ = ()
-
     async def next(self) -> tuple[Act, ...] | None:
         """Wait for the next move that needs actions.
 
@@ -264,16 +262,26 @@ async def replay(
     """
     calls = Journal(tuple(journal.calls()), journal.seed)
     async with Run(workflow, task, agents, calls, sealed=True, limits=limits or Limits()) as run:
-        while (acts := await run.next()) is not None:
-            for act in acts:
-                record = journal.act(*act.key)
-                if record is None:
-                    raise run._fail(f"the replay reached {act}, which is not in the journal", ReplayMismatch)
-                if record.act.seen != act.seen:
-                    message = f"{act} is shown another observation on replay: {changed(record.act, act)}"
-                    raise run._fail(message, ReplayMismatch)
-                run.resolve(act, record.action)
+        if acts := await replayed(run, journal):
+            raise run._fail(f"the replay reached {acts[0]}, which is not in the journal", ReplayMismatch)
     return run
+
+
+async def replayed(run: Run, journal: Journal) -> tuple[Act, ...]:
+    """Resolve every act of a run as soon as it is reached; return the pending acts that the journal lacks, or ().
+    ReplayMismatch: an act is shown another observation."""
+    standing = False
+    while (acts := await (run.run_until_blocked() if standing else run.next())) is not None:
+        known = [(act, record) for act in acts if (record := journal.act(*act.key)) is not None]
+        if standing and not known:
+            return acts
+        standing = standing or len(known) < len(acts)
+        for act, record in known:
+            if record.act.seen != act.seen:
+                why = f"{act} is shown another observation on replay: {changed(record.act, act)}"
+                raise ReplayMismatch(f"workflow '{type(run.workflow).__name__}' on task '{run.task.id}': {why}")
+            run.resolve(act, record.action)
+    return ()
 
 
 def _original(error: BaseException) -> BaseException:

@@ -16,6 +16,7 @@ class Limits:
 
     Attributes:
         acts, calls: number of acts and of calls in one run; stops workflows that do not terminate.
+        spawned: number of agents that one run creates by `team.spawn`.
         tokens: tokens sampled in one run over all agents, checked before each act.
         act_seconds: one act, from the request to its action.
         call_seconds: one `team.call`, and one scoring of an answer. A call that takes longer raises a CallError of kind
@@ -25,6 +26,7 @@ class Limits:
 
     acts: int = 1000
     calls: int = 10_000
+    spawned: int = 64
     tokens: int | None = None
     act_seconds: float | None = None
     call_seconds: float | None = None

@@ -20,10 +20,6 @@ from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task
 
 
-class JournalError(MarlError):
-    """A journal cannot be read, or lacks a requested effect."""
-
-
 class ActRecord(NamedTuple):
     """An act and its action."""
 
@@ -126,10 +122,6 @@ class Journal:
             calls.setdefault((record.agent, record.function, record.arguments), []).append(record)
         return calls
 
-    @cached_property
-    def _functions(self) -> frozenset[str]:
-        return frozenset(function for _, function, _ in self._calls)
-
     def act(self, agent: str, slot: str) -> ActRecord | None:
         """The record of an act, or None."""
         return self._acts.get((agent, slot))
@@ -138,10 +130,6 @@ class Journal:
         """The record of the n-th call (from 0) of a function with these arguments, or None."""
         calls = self._calls.get((agent, function, arguments), ())
         return calls[number] if number < len(calls) else None
-
-    def has_calls_of(self, function: str) -> bool:
-        """Whether a function was called."""
-        return function in self._functions
 
     def acts(self) -> list[ActRecord]:
         """The acts, in order."""
@@ -156,10 +144,10 @@ class Journal:
         return Journal(self.records[:count], self.seed)
 
     def extended(self, act: Act, action: Action) -> Journal:
-        """A copy with one more act and its action, to continue a candidate in a separate run. JournalError if the
+        """A copy with one more act and its action, to continue a candidate in a separate run. MarlError if the
         journal already has the act."""
         if act.key in self._acts:
-            raise JournalError(f"the journal already has {act}")
+            raise MarlError(f"the journal already has {act}")
         return Journal((*self.records, ActRecord(act, action)), self.seed)
 
 

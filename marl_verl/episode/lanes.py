@@ -18,11 +18,8 @@ from typing import Any
 class _Burst:
     """The tasks that one task creates before it waits."""
 
-    def __init__(self, path: tuple[int, ...]) -> None:
-        self.path, self.size, self.ended = path, 0, False
-
-    def end(self) -> None:
-        self.ended = True
+    def __init__(self, creator: "_Place") -> None:
+        self.creator, self.size, self.ended = creator, 0, False
 
 
 class _Place:
@@ -36,7 +33,8 @@ class _Place:
     def path(self) -> tuple[int, ...]:
         if self.burst is None:
             return ()
-        return (*self.burst.path, self.number) if self.burst.size > 1 else self.burst.path
+        path = self.burst.creator.path
+        return (*path, self.number) if self.burst.size > 1 else path
 
 
 _place: contextvars.ContextVar[_Place | None] = contextvars.ContextVar("marl_verl_place", default=None)
@@ -99,8 +97,8 @@ def placed(loop: asyncio.AbstractEventLoop, options: dict[str, Any]) -> dict[str
     if creator is None:
         return options
     if creator.last is None or creator.last.ended:
-        creator.last = _Burst(creator.path)
-        loop.call_soon(creator.last.end)  # called before the creator goes on, if it waits now
+        creator.last = _Burst(creator)
+        loop.call_soon(setattr, creator.last, "ended", True)  # called before the creator goes on, if it waits now
     creator.last.size += 1
     context = options.get("context") or contextvars.copy_context()
     context.run(_place.set, _Place(creator.last, creator.last.size))
@@ -112,6 +110,15 @@ def parallel_slot() -> str | None:
     place = _place.get()
     path = () if place is None else place.path
     return f"parallel-{'.'.join(map(str, path))}" if path else None
+
+
+def numbers() -> tuple[int, ...]:
+    """The number of the current task among those that were created with it, after the numbers of its creators; none
+    for the task that runs the workflow. They do not depend on the order in which actions arrive."""
+    place, numbers = _place.get(), list[int]()
+    while place is not None and place.burst is not None:
+        place, numbers = place.burst.creator, [place.number, *numbers]
+    return tuple(numbers[1:])  # the first is that of the workflow's own task
 
 
 def within(slot: str | None, outer: str | None) -> bool:

@@ -20,6 +20,9 @@ Message = dict[str, Any]
 
 Observation = tuple[Message, ...]
 
+Seen = str | Sequence[Mapping[str, Any]]
+"""An observation as a workflow may give it: a text (one user message) or chat messages."""
+
 Parameters = dict[str, Any]
 """Parameters of a request beside its messages: `PARAMETERS` -> value."""
 

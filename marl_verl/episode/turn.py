@@ -15,7 +15,7 @@ class Act:
     """A request for an action of an agent; the run waits for it.
 
     Attributes:
-        agent: name of the agent.
+        agent: name of the agent; "worker#2" for a spawned one of role "worker".
         slot: with the agent, the act's key in the journal: "0", "1", ... for the agent's n-th act; in a named slot
             "name", "name#1", "name#2", ...
         turn: n within the lane (agent and slot name), from 0; concurrent lanes share the turn number.
@@ -41,12 +41,21 @@ class Act:
         return self.agent, self.slot
 
     @property
+    def role(self) -> str:
+        return role_of(self.agent)
+
+    @property
     def seen(self) -> tuple[Observation, dict[str, Any] | None]:
         """What an action depends on, and what must be equal on replay: observation and parameters."""
         return self.observation, self.parameters
 
     def __str__(self) -> str:
         return f"act {self.agent}:{self.slot}"
+
+
+def role_of(agent: str) -> str:
+    """The role of an agent, as in config: "worker" of the spawned agent "worker#2", else the agent's own name."""
+    return agent.partition("#")[0]
 
 
 def slot_name(name: str | None, turn: int) -> str:
@@ -185,6 +194,11 @@ class Turn:
     def key(self) -> tuple[str, str]:
         """(agent that the workflow called, slot): the act's key in the journal."""
         return self.act.key
+
+    @property
+    def role(self) -> str:
+        """The role of the agent that acted, as in config."""
+        return role_of(self.agent)
 
     @property
     def row(self) -> str:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from marl_verl.episode.messages import Message, as_observation
-from marl_verl.episode.turn import Action
+from marl_verl.episode.calls import in_thread
+from marl_verl.episode.effects import Effects
+from marl_verl.episode.messages import Message, Seen, as_observation
+from marl_verl.episode.turn import Action, role_of
 from marl_verl.extensions import extension
 from marl_verl.options import Options
 from marl_verl.tasks.task import Task
@@ -46,10 +48,6 @@ class Conversation:
         return action
 
 
-Seen = str | Sequence[Mapping[str, Any]]
-"""An observation: a text (one user message) or chat messages."""
-
-
 class Workflow(Options):
     """How a team works on a task, as an async function. Annotated attributes are its options in config.
 
@@ -82,22 +80,6 @@ class Workflow(Options):
         return self.run(task, team)
 
 
-class TeamEffects(Protocol):
-    """The effects of a run that a team uses; `Member` and `Team` document them."""
-
-    async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action: ...
-    async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]: ...
-    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any: ...
-    def as_sampled(self, agent: str, observation: Any, slot: str | None) -> Any: ...
-    def lane(self, agent: str, observation: Any, slot: str | None) -> str | None: ...
-    async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
-    def mark_invalid(self, action: Action, why: str) -> None: ...
-    def request_refused(self, key: str | None, why: str) -> None: ...
-    def propose(self, answer: Any) -> None: ...
-    def stream(self, name: str | None) -> Random: ...
-    def unknown_agent(self, agent: str) -> Exception: ...
-
-
 class _Extended:
     """What other distributions add: `team.openai("solver")` calls `openai_client(team, "solver")`, or a class."""
 
@@ -120,7 +102,7 @@ class Member(_Extended):
 
     __slots__ = ("effects", "loop", "name")
 
-    def __init__(self, effects: TeamEffects, name: str) -> None:
+    def __init__(self, effects: Effects, name: str) -> None:
         self.effects, self.name = effects, name
         self.loop = asyncio._get_running_loop()
 
@@ -162,7 +144,7 @@ class Team(_Extended):
 
     name: ClassVar[None] = None
 
-    def __init__(self, effects: TeamEffects, agents: Sequence[str]) -> None:
+    def __init__(self, effects: Effects, agents: Sequence[str]) -> None:
         self.effects = effects
         self.loop = asyncio._get_running_loop()
         self.requests: dict[tuple[str, str | None], int] = {}
@@ -170,8 +152,21 @@ class Team(_Extended):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Names of the agents, in the order of the config."""
-        return tuple(self._members)
+        """Names of the agents of the config, in its order."""
+        return tuple(name for name in self._members if role_of(name) == name)
+
+    def spawn(self, role: str, instructions: str = "", policy: str | None = None) -> Member:
+        """Create an agent for this episode: `worker = team.spawn("worker")`, with name "worker#1", then "worker#2".
+
+        Args:
+            role: an agent of the config, whose policy, instructions, sampling options and role reward it has. Groups
+                and metrics are those of the role.
+            instructions: a system message before everything that it sees, after the instructions of its role.
+            policy: the policy that acts for it, one of the config.
+        """
+        name = self.effects.spawn(role, instructions, policy)
+        self._members[name] = Member(self.effects, name)
+        return self._members[name]
 
     def __getitem__(self, agent: str) -> Member:
         member = self._members.get(agent)
@@ -188,7 +183,7 @@ class Team(_Extended):
         Returns:
             agent -> action.
         """
-        return self.effects.act_jointly(observations, slot)
+        return self.effects.act_jointly({self[agent].name: seen for agent, seen in observations.items()}, slot)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
         """Call a function with side effects or I/O (a tool, a search, a code run). A replay uses the recorded result.
@@ -212,8 +207,6 @@ class Team(_Extended):
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run synchronous code of a framework, in which synchronous clients act. Unlike the function of a `call` it
         is a part of the workflow: a replay runs it again, and it must be deterministic."""
-        from marl_verl.episode.calls import in_thread
-
         return await in_thread(fn, args)
 
     def invalid(self, action: Action, why: str) -> None:

@@ -10,7 +10,7 @@ from marl_verl import plugins
 from marl_verl.algo.sampling.context import by_side, judged
 from marl_verl.episode import Act, Episode, Journal, ReplayMismatch, Run, Workflow
 from marl_verl.episode.codec import plain
-from marl_verl.episode.turn import changed as how_changed
+from marl_verl.episode.engine import replayed
 from marl_verl.errors import MarlError, format_error
 from marl_verl.inspect.episodes import EpisodeFile, Supplied
 from marl_verl.options import build
@@ -81,7 +81,7 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
     recorded = episode.journal
     calls = Journal(tuple(recorded.calls()), recorded.seed)
     async with Run(workflow, episode.task, list(agents), calls, sealed=True) as run:
-        waiting = await _play(run, recorded)
+        waiting = await replayed(run, recorded)
         reached = run.journal
         missed = [record.act for record in recorded.acts() if reached.act(*record.act.key) is None]
         if waiting and (episode.finished or missed):
@@ -100,21 +100,6 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
             failed = f"task set {type(tasks).__name__} cannot score the answer on task '{episode.task.id}'"
             raise MarlError(f"{failed}: {format_error(error)}") from error
     return again
-
-
-async def _play(run: Run, journal: Journal) -> tuple[Act, ...]:
-    """Resolve every act as soon as it is reached, as in `episode.replay`; return the pending acts."""
-    standing = False
-    while (acts := await (run.run_until_blocked() if standing else run.next())) is not None:
-        known = [(act, record) for act in acts if (record := journal.act(*act.key)) is not None]
-        if standing and not known:
-            return acts
-        standing = standing or len(known) < len(acts)
-        for act, record in known:
-            if record.act.seen != act.seen:
-                raise _mismatch(run, f"{act} is shown another observation: {how_changed(record.act, act)}")
-            run.resolve(act, record.action)
-    return ()
 
 
 def _mismatch(run: Run, message: str) -> ReplayMismatch:

@@ -108,7 +108,7 @@ def _place(turn: Turn, header: Header) -> str:
     if turn.called is not None:
         parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
-        agent = header.agents.get(turn.agent)
+        agent = header.agents.get(turn.role)
         past = f", snapshot of step {turn.action.version}" if agent is not None and agent.past_of else ""
         parts.append(f"policy {turn.policy}{past}")
     if turn.transition:

@@ -208,10 +208,10 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     rehearsed = [rehearse_split(workflow, split, team, task_set, parts) for split in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
-    turns = sum(any(act.agent in explored for act in acts) for acts in moves)
+    turns = sum(any(act.role in explored for act in acts) for acts in moves)
     if (doubt := samplers["sampler"].warning(task_set, turns)) is not None:
         notes.append(f"warning: marl.sampler.options: {doubt}")
-    agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
+    agents = tuple(tuple(dict.fromkeys(act.role for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
     checks.check_machine(folder)

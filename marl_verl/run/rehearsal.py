@@ -21,7 +21,7 @@ from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.verl_rows import observation
-from marl_verl.team import TeamConfig
+from marl_verl.team import TeamConfig, acting
 from marl_verl.threads import TimeUp, time_limit
 
 MOVES, SECONDS = 1000, 20.0
@@ -116,10 +116,10 @@ def rehearse(
 
 
 async def _try_rewards(run: Run, task: Task, team: TeamConfig) -> None:
-    turns = [Turn(act, action, task.id, 0, team.agents[act.agent].policy) for act, action in run.turns]
+    turns = [Turn(act, action, task.id, 0, acting(team.agents, act).policy) for act, action in run.turns]
     episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
     for turn in turns:
-        if (name := team.agents[turn.agent].reward) is None:
+        if (name := team.agents[turn.role].reward) is None:
             continue
         label, fn = f"role reward '{name}' of agent '{turn.agent}'", plugins.load().get("rewards", name)
         values = await _tried(scored(fn, [(task, turn, episode)], SECONDS / 2), label)

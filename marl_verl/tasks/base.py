@@ -139,7 +139,7 @@ class DetailedScore(float):
         return detailed
 
 
-def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: str) -> list[Task]:
+def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: str, tries: int = TRIES) -> list[Task]:
     """Draw `count` different tasks. MarlError (with the prefix `name`) if the split has fewer.
 
     Args:
@@ -152,7 +152,7 @@ def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: st
         misses += 1
         if task is not None and task.id not in tasks:
             tasks[task.id], misses = task, 0
-        elif misses == TRIES:
+        elif misses == tries:
             few = f"{name}: found only {len(tasks)} of {count} different {split} tasks"
             raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
     return list(tasks.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 from docs_site.commands import cell
 
 ROOT = Path(__file__).resolve().parents[2]
-RAISED = ("MarlError", "user_error", "RunError", "WorkflowError", "JournalError", "SandboxError", "ValueError")
+RAISED = ("MarlError", "user_error", "RunError", "WorkflowError", "SandboxError", "ValueError")
 Assigned = dict[str, list[tuple[int, ast.expr]]]
 
 TITLE = """# Errors A to Z

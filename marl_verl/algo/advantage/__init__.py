@@ -6,7 +6,7 @@ NumPy only, float64. The algorithms are in `marl_verl.algo.algorithms`, credits 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, group_mean
 from marl_verl.algo.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale
 from marl_verl.algo.advantage.estimator import Advantage, Estimator, GroupEstimator, Memory, Overlong, Rows
-from marl_verl.algo.advantage.groups import AGENT, SIBLINGS, TASK, TURN, Group, check_columns, group_ids
+from marl_verl.algo.advantage.groups import AGENT, SIBLINGS, TASK, TURN, Group, group_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import GAE, Discounted, Immediate, PathSum, Returns, TreeMean
 from marl_verl.algo.advantage.rows import RowTable
@@ -14,5 +14,5 @@ from marl_verl.algo.advantage.rows import RowTable
 __all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "RowTable"]
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale"]
 __all__ += ["Discounted", "GAE", "Immediate", "PathSum", "Returns", "TreeMean"]
-__all__ += ["AGENT", "SIBLINGS", "TASK", "TURN", "Group", "check_columns", "group_ids"]
+__all__ += ["AGENT", "SIBLINGS", "TASK", "TURN", "Group", "group_ids"]
 __all__ += ["FloatArray", "IntArray", "Memory", "Rows", "combine", "group_mean"]

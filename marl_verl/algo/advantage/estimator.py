@@ -10,7 +10,7 @@ from annotated_types import Gt
 
 from marl_verl.algo.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
-from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_ids, sample_ids, session_weights
+from marl_verl.algo.advantage.groups import TASK, Group, group_ids, sample_ids, session_weights
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
 from marl_verl.algo.advantage.rows import RowTable
@@ -191,9 +191,9 @@ class Advantage(GroupEstimator):
     session_weight: Literal["tokens", "rows"] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
+        object.__setattr__(self, "group", tuple(self.group))  # config has lists
         if self.scale_group is not None:
-            object.__setattr__(self, "scale_group", check_columns("scale_group", self.scale_group))
+            object.__setattr__(self, "scale_group", tuple(self.scale_group))
             if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
                 raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 

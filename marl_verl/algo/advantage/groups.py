@@ -26,14 +26,6 @@ Group = Annotated[tuple[str, ...], Names(GROUPS)]
 """The columns that define a group; in config also one of the names."""
 
 
-def check_columns(option: str, columns: object) -> tuple[str, ...]:
-    """The columns of a group as a tuple. MarlError unless they are a list of different texts."""
-    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else [None]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise MarlError(f"'{option}' must be a list of different columns, got {columns!r}")
-    return tuple(names)
-
-
 def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
     """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch.
 

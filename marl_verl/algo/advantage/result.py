@@ -78,8 +78,8 @@ class AdvantageResult:
     def scatter(self, rows: IntArray, n: int) -> AdvantageResult:
         """The same result for a table of n rows, where the present rows are `rows` and all others are padding."""
 
-        def spread(values: Any, fill: float) -> Any:
-            out = np.full(n, fill)
+        def spread(values: Any, fill: Any) -> Any:
+            out = fill if isinstance(fill, np.ndarray) else np.full(n, fill)
             out[rows] = values
             return out
 
@@ -91,7 +91,7 @@ class AdvantageResult:
             also=tuple((what, spread(ids, -1)) for what, ids in self.also),
             target=None if self.target is None else spread(self.target, 0.0),
             weight=None if self.weight is None else spread(self.weight, 1.0),
-            tokens=None if self.tokens is None else self._spread_tokens(rows, n),
+            tokens=None if self.tokens is None else spread(self.tokens, token_arrays([()] * n, "")),
         )
 
     def beside(self, rows: IntArray, reward: FloatArray) -> AdvantageResult:
@@ -109,14 +109,10 @@ class AdvantageResult:
             ids[left] = alone + ids.max(initial=-1) + 1
         return found
 
-    def _spread_tokens(self, rows: IntArray, n: int) -> TokenArray:
-        out = token_arrays([()] * n, "")
-        out[rows] = self.tokens
-        return out
-
 
 def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
-    """Agent -> its metrics in a batch, whether or not agents share a policy. Padding rows are excluded.
+    """Agent -> its metrics in a batch, whether or not agents share a policy; spawned agents are one with their role.
+    Padding rows are excluded.
 
     Failed episodes have no rows and are not counted.
 
@@ -133,7 +129,7 @@ def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict
                                           and below zero; omitted without such a credit
     """
     rows = np.flatnonzero(result.group >= 0)
-    group, agent = result.group[rows], table.agent.codes[rows]
+    group, agent = result.group[rows], table.role.codes[rows]
     low, high = extremes((result.ret - result.baseline if result.outside else result.ret)[rows], group)
     first_of_sample = np.unique(result.sample[rows], return_index=True)[1]
     samples = np.bincount(group[first_of_sample], minlength=len(low)) + result.outside
@@ -158,5 +154,5 @@ def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict
             credit = table.rewards[signed[0]][having[signed[0]]]
             shares = {"useful": credit > 0, "idle": credit == 0, "harmful": credit < 0}
             values |= {f"credit/{name}": share.mean() for name, share in shares.items()}
-        statistics[table.agent.names[code]] = {name: float(value) for name, value in values.items()}
+        statistics[table.role.names[code]] = {name: float(value) for name, value in values.items()}
     return statistics

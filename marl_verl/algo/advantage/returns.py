@@ -239,7 +239,7 @@ def _valued(table: RowTable) -> BoolArray:
     if not there.any():
         raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
     if (row := table.lacking(there)) is not None:
-        others = f"which other rows of agent '{table.agent.value(row)}' have"
+        others = f"which other rows of agent '{table.role.value(row)}' have"
         raise MarlError(f"row '{table.key(row)}' lacks 'value', {others}. Returns 'gae' needs one for all of them.")
     return there
 

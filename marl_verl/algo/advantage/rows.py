@@ -26,7 +26,7 @@ from marl_verl.algo.advantage.columns import (
 from marl_verl.algo.advantage.tree import Tree
 from marl_verl.episode.codec import decode
 from marl_verl.episode.communication import COSTS
-from marl_verl.episode.turn import DIFFERS_AT, Turn
+from marl_verl.episode.turn import DIFFERS_AT, Turn, role_of
 from marl_verl.errors import MarlError, unknown
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
@@ -68,7 +68,7 @@ class RowTable:
         session: [n] number of the episode of the task.
         index: [n] the turn's position in its episode, over all agents; (uid, session, index) identifies a row.
         turn: [n] number of the agent's act, within its lane.
-        agent, policy: the agent that acted and its policy (policy is optional).
+        agent, policy: the agent that acted and its policy (policy is optional); see `role`.
         slot: the agent's act, by number or by the name that the workflow gave it (optional).
         node, parent: position in a sampled tree, unique within a uid; both share `names`; a root has no parent.
         rewards: component -> [n] float64, 0 where the row lacks it.
@@ -233,13 +233,22 @@ class RowTable:
         return self.tokens[name]
 
     def identifiers(self, name: str) -> Labels | IntArray:
-        """A column of names or integers. MarlError with the nearest name for an unknown column."""
+        """A column of names or integers by which rows are grouped: column "agent" has the agents' roles. MarlError with
+        the nearest name for an unknown column."""
+        if name == "agent":
+            return self.role
         if name in self.extra:
             return self.extra[name]
         if name not in (*LABELS, *COUNTS):
             raise unknown("column", name, [*LABELS, *COUNTS, *self.extra])
         column: Labels | IntArray = getattr(self, name)
         return column
+
+    @functools.cached_property
+    def role(self) -> Labels:
+        """The agents' roles: the agent, of a spawned one ("worker#2") the agent of the config ("worker")."""
+        names, codes = np.unique([*map(role_of, self.agent.names)], return_inverse=True)
+        return Labels(codes[self.agent.codes], tuple(names.tolist()))
 
     def codes(self, column: str) -> IntArray:
         """A column as integers >= -1, for grouping. MarlError as in `identifiers`."""
@@ -273,8 +282,8 @@ class RowTable:
         raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
 
     def lacking(self, present: BoolArray) -> int | None:
-        """The first row that is not `present` [n] although another row of its agent is, or None."""
-        having = np.bincount(self.agent.codes, weights=present)[self.agent.codes] > 0
+        """The first row that is not `present` [n] although another row of its role is, or None."""
+        having = np.bincount(self.role.codes, weights=present)[self.role.codes] > 0
         return first_true(having & ~present)
 
     def with_team(self, counts: BoolArray) -> RowTable:
@@ -348,7 +357,7 @@ class RowTable:
         names = [*LABELS, *COUNTS, *self.extra]
         rows: list[dict[str, Any]] = []
         for i in range(len(self)):
-            row: dict[str, Any] = {name: self.value(name, i) for name in names}
+            row: dict[str, Any] = {name: self.value(name, i) for name in names} | {"agent": self.agent.value(i)}
             row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
             for name, column in (("team_reward", self.team_reward), ("value", self.values)):
                 if not np.isnan(column[i]):

@@ -9,7 +9,7 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, combine
 from marl_verl.algo.advantage.compare import Mean, Unbiased, compare
 from marl_verl.algo.advantage.estimator import Estimator, Rows
-from marl_verl.algo.advantage.groups import TASK, Group, check_columns, group_ids
+from marl_verl.algo.advantage.groups import TASK, Group, group_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
@@ -42,8 +42,8 @@ class Decoupled(Estimator):
     eps: Small = 1e-6
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", check_columns("keys", self.keys))
-        object.__setattr__(self, "group", check_columns("group", self.group))
+        object.__setattr__(self, "keys", tuple(self.keys))
+        object.__setattr__(self, "group", tuple(self.group))
         if not self.keys:
             raise MarlError("'keys' is empty: name the reward components to normalise")
         if self.key_weights is not None and len(self.key_weights) != len(self.keys):

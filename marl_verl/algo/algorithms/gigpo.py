@@ -9,7 +9,7 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, group_mean
 from marl_verl.algo.advantage.compare import Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.estimator import Estimator, Rows
-from marl_verl.algo.advantage.groups import TASK, Group, check_columns, check_shared, group_ids, sample_ids
+from marl_verl.algo.advantage.groups import TASK, Group, check_shared, group_ids, sample_ids
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.algorithms import Algorithm
@@ -50,7 +50,7 @@ class GroupInGroup(Estimator):
     step_singleton: Literal["zero", "raw"] = "zero"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group", check_columns("group", self.group))
+        object.__setattr__(self, "group", tuple(self.group))
 
     def incompatibility(self, rows: Rows) -> str | None:
         return "it compares sessions, and a tree is a single session" if rows.tree else None

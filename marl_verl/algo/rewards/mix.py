@@ -97,7 +97,7 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
         if not present.any():
             continue
         if (row := table.lacking(present)) is not None:
-            agent = table.agent.value(row)
+            agent = table.role.value(row)
             raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
         reward += weight * table.rewards[name]
     return reward
@@ -119,9 +119,9 @@ def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
 
 @quick
 def returned(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward that the workflow returns with its answer: `{"text": "4", "rewards": {"solver": 0.5}}`; 0 for an
-    agent that `rewards` does not name. MarlError without the mapping."""
+    """Role reward that the workflow returns with its answer: `{"text": "4", "rewards": {"solver": 0.5}}`; of an
+    agent that `rewards` does not name, that of its role, or 0. MarlError without the mapping."""
     rewards = episode.answer.get("rewards") if isinstance(episode.answer, Mapping) else None
     if not isinstance(rewards, Mapping):
         raise MarlError(f"role reward 'returned' needs an answer with a mapping 'rewards', got {shown(episode.answer)}")
-    return float(rewards.get(turn.agent, 0.0))
+    return float(rewards.get(turn.agent, rewards.get(turn.role, 0.0)))

@@ -20,7 +20,7 @@ from marl_verl.episode.messages import Observation
 from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.tasks.base import DetailedScore, TaskSet
 from marl_verl.tasks.task import Task, winner
-from marl_verl.team import AgentConfig, check_sides, sides_of
+from marl_verl.team import AgentConfig, acting, check_sides, sides_of
 
 Score = float | dict[str, float]  # the team's, or side -> its score
 RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
@@ -99,7 +99,7 @@ class SamplingContext:
 
     def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
         """Create the turn of an act and its action, with the agent's policy; `position`: `index`, `node`, `parent`."""
-        policy = self.task_context.agents[agent or act.agent].policy
+        policy = acting(self.task_context.agents, act, agent).policy
         position = {name: value for name, value in position.items() if value is not None}
         return Turn(act, action, self.uid, session, policy, agent or act.agent, **position)
 
@@ -131,7 +131,7 @@ class SamplingContext:
 
     def outcome(self, turn: Turn, episode: Episode) -> float:
         """The team reward of a turn's agent in an episode."""
-        outcome, tasks = episode.outcome(self.task_context.agents[turn.agent].side), self.task_context.tasks
+        outcome, tasks = episode.outcome(self.task_context.agents[turn.role].side), self.task_context.tasks
         return outcome if episode.answer is None else tasks.scale * outcome + tasks.shift
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
@@ -148,7 +148,7 @@ class SamplingContext:
         by_reward: dict[str, list[Turn]] = {}
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
-            if (name := self.task_context.agents[turn.agent].reward) is not None:
+            if (name := self.task_context.agents[turn.role].reward) is not None:
                 by_reward.setdefault(name, []).append(turn)
         for name, rewarded in by_reward.items():
             fn, calls = self.task_context.rewards[name], [(self.task, turn, episode) for turn in rewarded]

@@ -54,12 +54,12 @@ class GreedyBaseline(Independent):
         greedy = episodes.pop()
         rewards: dict[str, list[float]] = {}
         for turn, reward in zip(greedy.turns, context.value(greedy.turns) if greedy.turns else (), strict=True):
-            rewards.setdefault(turn.agent, []).append(reward)
+            rewards.setdefault(turn.role, []).append(reward)
         for turn in (turn for episode in episodes for turn in episode.turns):
-            if turn.agent not in rewards:
+            if turn.role not in rewards:
                 idle = replace(turn, rewards={}, team_reward=context.outcome(turn, greedy))
-                rewards[turn.agent] = context.value([idle])
-            turn.columns[GREEDY] = sum(rewards[turn.agent]) / len(rewards[turn.agent])
+                rewards[turn.role] = context.value([idle])
+            turn.columns[GREEDY] = sum(rewards[turn.role]) / len(rewards[turn.role])
         tokens = {GREEDY: sum(turn.length for turn in greedy.turns)}
         return Sample(episodes, failures, extra_tokens=tokens, greedy=greedy)
 

@@ -58,8 +58,8 @@ class State:
 
 def others(acts: Collection[Act], explored: Collection[str]) -> list[Act]:
     """The acts of agents that are not explored. Those of a joint move wait for its explored agents."""
-    moves = {act.joint for act in acts if act.agent in explored} - {None}
-    return [act for act in acts if act.agent not in explored and act.joint not in moves]
+    moves = {act.joint for act in acts if act.role in explored} - {None}
+    return [act for act in acts if act.role not in explored and act.joint not in moves]
 
 
 async def transition(
@@ -88,7 +88,7 @@ async def transition(
 
 def waiting_for(run: Run, explored: Collection[str]) -> tuple[Act, ...]:
     """The pending acts of explored agents."""
-    return tuple(act for act in run.waiting if act.agent in explored)
+    return tuple(act for act in run.waiting if act.role in explored)
 
 
 async def root(context: SamplingContext, session: int, also: Collection[str] = ()) -> State:

@@ -120,23 +120,20 @@ async def ask(
     context: SamplingContext, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None
 ) -> Action:
     """Call `context.act`; its errors are raised as AttemptFailed with the reason "policy-error" or "timeout"."""
-    try:
-        return await context.act(act, session, candidate, agent)
-    except Exception as error:  # only this attempt fails
-        raise _failed(context, error, "policy-error", str(act)) from error
+    return await _classified(context, context.act(act, session, candidate, agent), "policy-error", str(act))
 
 
 async def scored(context: SamplingContext, work: Awaitable[T]) -> T:
     """Await `work`; its errors are raised as AttemptFailed with the reason "score-error" or "timeout"."""
+    return await _classified(context, work, "score-error", "scoring")
+
+
+async def _classified(context: SamplingContext, work: Awaitable[T], reason: Reason, where: str) -> T:
     try:
         return await work
     except Exception as error:  # only this attempt fails
-        raise _failed(context, error, "score-error", "scoring") from error
-
-
-def _failed(context: SamplingContext, error: Exception, reason: Reason, where: str) -> AttemptFailed:
-    message = f"{context.label}, {where}: {format_error(error)}"
-    return AttemptFailed("timeout" if isinstance(error, TimeoutError) else reason, message)
+        message = f"{context.label}, {where}: {format_error(error)}"
+        raise AttemptFailed("timeout" if isinstance(error, TimeoutError) else reason, message) from error
 
 
 async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:

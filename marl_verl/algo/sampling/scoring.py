@@ -225,31 +225,24 @@ def serve(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pipe.send_bytes(pickle.dumps(("ready", None)))
     functions: dict[tuple[int, int], Callable[..., Any]] = {}
-    while (request := _request(pipe)) is not None:
-        (key, pickled, seconds), body = pickle.loads(request[0]), request[1]
-        try:
-            if pickled is not None:
-                functions[key] = pickle.loads(pickled)
-            calls = pickle.loads(body)
-        except Exception as error:  # noqa: BLE001 - code of users
-            pipe.send_bytes(pickle.dumps(("failed", format_error(error))))
-            continue
-        pipe.send_bytes(pickle.dumps(("loaded", None)))
-        for arguments in calls:
-            signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
-            kind, reply = _reply(functions[key], arguments)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            pipe.send_bytes(reply)
-            if kind != "value":
-                break
-
-
-def _request(pipe: Connection) -> tuple[bytes, bytes] | None:
-    """The next two messages of a pipe, or None at its end."""
-    try:
-        return pipe.recv_bytes(), pipe.recv_bytes()
-    except (EOFError, OSError):
-        return None
+    with contextlib.suppress(EOFError, OSError):  # the pipe has ended
+        while True:
+            (key, pickled, seconds), body = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
+            try:
+                if pickled is not None:
+                    functions[key] = pickle.loads(pickled)
+                calls = pickle.loads(body)
+            except Exception as error:  # noqa: BLE001 - code of users
+                pipe.send_bytes(pickle.dumps(("failed", format_error(error))))
+                continue
+            pipe.send_bytes(pickle.dumps(("loaded", None)))
+            for arguments in calls:
+                signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
+                kind, reply = _reply(functions[key], arguments)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                pipe.send_bytes(reply)
+                if kind != "value":
+                    break
 
 
 def _reply(fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from marl_verl.episode.calls import attached
+from marl_verl.episode.calls import ATTACHED
 from marl_verl.events import SCRATCH_VARIABLE
 from marl_verl.threads import current_line
 
@@ -36,7 +36,7 @@ def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float, end: Callabl
     def blocked() -> bool:
         answered = threading.Event()
         loop.call_soon_threadsafe(answered.set)
-        pieces = (answered.wait(seconds / PIECES) or not loop.is_running() or attached() for _ in range(PIECES))
+        pieces = (answered.wait(seconds / PIECES) or not loop.is_running() or ATTACHED.is_set() for _ in range(PIECES))
         return not any(pieces)
 
     def watch() -> None:

@@ -17,10 +17,10 @@ from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.episode import Act, Action
 from marl_verl.episode.calls import Limit
 from marl_verl.episode.messages import Message, Observation, untrained_sampling
-from marl_verl.episode.turn import with_ids
+from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task
-from marl_verl.team import AgentConfig
+from marl_verl.team import AgentConfig, acting
 
 
 class ObservationTooLong(MarlError):
@@ -136,12 +136,12 @@ class PolicySamplingContext(SamplingContext):
         return request_seed(self._parts.seed, self._step, self.task.id, session)
 
     def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
-        who = self.task_context.agents[agent]
+        who = self.task_context.agents[role_of(agent)]
         return self._parts.clients[who.policy].too_long(who.conversation(observation), tools)
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """Sample an action from the agent's policy. Raises ObservationTooLong, and TimeoutError after `act_seconds`."""
-        who = self.task_context.agents[agent or act.agent]
+        who = acting(self.task_context.agents, act, agent)
         client = self._parts.clients[who.policy]
         messages: list[Message] = who.conversation(act.observation)
         sampling = dict(client.sampling if self._held_out is None else self._held_out)
@@ -155,7 +155,7 @@ class PolicySamplingContext(SamplingContext):
         if candidate == GREEDY:
             sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
         if self._parts.repeatable:
-            place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
+            place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.role else ())
             sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
         seconds = self.limits.act_seconds
         gate = self._gates.get(who.policy)

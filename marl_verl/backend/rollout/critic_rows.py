@@ -38,7 +38,7 @@ def joint_observations(episode: Episode, agents: Sequence[str]) -> list[str]:
     for turn in episode.turns:
         move = joint.get(turn.key)
         for seen in [turn] if move is None else moves[move]:
-            latest[seen.agent] = _shown(seen.observation)
+            latest[seen.role] = _shown(seen.observation)
         lines = [f"{agent}: {latest.get(agent, 'nothing yet')}" for agent in agents]
         texts.append("\n".join([*lines, f"now: {turn.agent}"]))
     return texts

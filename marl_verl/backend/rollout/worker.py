@@ -92,7 +92,7 @@ class RolloutWorker:
             rewards={reward: known.get("rewards", reward) for reward in named},
             mix=algorithm.rewards,
             parts=algorithm.advantage.score_parts(),
-            limits=Limits(tokens=limits["episode_tokens"], **seconds),
+            limits=Limits(spawned=limits["episode_agents"], tokens=limits["episode_tokens"], **seconds),
             explored=team.explored,
         )
         clients = {name: _client(name, config, team, server) for name, server in clients.items()}
@@ -186,7 +186,7 @@ class RolloutWorker:
             report.rewards.append(_mean_rewards(episode))
             for turn, read in zip(episode.turns, read_lengths(episode), strict=True):
                 invalid, cut_off = turn.invalid is not None, turn.action.stop_reason == "length"
-                report.turns.append(TurnCount(turn.agent, turn.length, read, invalid, cut_off))
+                report.turns.append(TurnCount(turn.role, turn.length, read, invalid, cut_off))
         measures = (measured(self.parts.task_context.tasks, episode) for episode in sample.episodes)
         for result in await asyncio.gather(*measures, return_exceptions=True):
             if isinstance(result, Exception):  # no reward depends on it
@@ -211,9 +211,9 @@ def answer_seconds(journal: Journal) -> float:
 
 
 def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:
-    """Agent -> component -> its mean over the agent's turns in the episode."""
+    """Agent -> component -> its mean over the turns of this role in the episode."""
     values: dict[str, dict[str, list[float]]] = {}
     for turn in episode.turns:
         for component, value in turn.components.items():
-            values.setdefault(turn.agent, {}).setdefault(component, []).append(value)
+            values.setdefault(turn.role, {}).setdefault(component, []).append(value)
     return {agent: {name: sum(row) / len(row) for name, row in rows.items()} for agent, rows in values.items()}

@@ -19,11 +19,10 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from marl_verl.episode.effects import ContextLengthExceeded
+from marl_verl.episode.effects import ContextLengthExceeded, Effects
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.turn import Action
-from marl_verl.episode.workflow import TeamEffects
 from marl_verl.errors import nearest
 from marl_verl_agents import anthropic_messages, chat_completions, live, responses
 from marl_verl_agents.chat_completions import server_sent
@@ -56,7 +55,7 @@ class TeamTransport(contextlib.nullcontext[None]):
 
     def __init__(
         self,
-        run: TeamEffects,
+        run: Effects,
         agents: Sequence[str],
         agent: str | None,
         slot: str | None,
@@ -121,7 +120,7 @@ class TeamTransport(contextlib.nullcontext[None]):
             raise RequestError(why, status=404, code="not_found")
         asked = self._read(api, body)
         agent = asked.model if self._agent is None else self._agent
-        if agent not in self._agents:
+        if self._agent is None and agent not in self._agents:
             why = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
             raise RequestError(why, "model", 404, "model_not_found")
         await self._run.check_length(agent, asked.messages, asked.parameters)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from marl_verl.episode import CallError
-from marl_verl.episode.workflow import TeamEffects
+from marl_verl.episode.effects import Effects
 from marl_verl_agents.team_transport import in_loop
 
 
-def recorded(run: TeamEffects, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
+def recorded(run: Effects, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
     """A function with the signature of `fn` whose calls are recorded; async, or for code in a thread with the `loop` of
     the run. TypeError for parameters without a name, which the record could not name."""
     signature = inspect.signature(fn)
@@ -45,7 +45,7 @@ def recorded(run: TeamEffects, fn: Callable[..., Any], agent: str | None, loop: 
     return functools.wraps(fn)(tool if loop is None else in_thread)
 
 
-async def called(run: TeamEffects, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
+async def called(run: Effects, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
     """A call that raises the exception of its function again, live and on replay: frameworks tell exceptions by class.
     CallError if its class is not imported, or cannot be made of its message."""
     try:
@@ -70,7 +70,7 @@ class McpServer:
     """The tools of an MCP server, recorded. The connection opens with the first call that a journal does not answer, so
     that a replay starts no server, and closes at the end of the `async with` block."""
 
-    def __init__(self, run: TeamEffects, server: Any, agent: str | None) -> None:
+    def __init__(self, run: Effects, server: Any, agent: str | None) -> None:
         self._run, self._agent = run, agent
         if isinstance(server, Sequence) and not isinstance(server, str):
             from mcp import StdioServerParameters

@@ -8,13 +8,12 @@ is our own.
 from typing import ClassVar
 
 from marl_verl_games import log
-from marl_verl_games.game import Played, play
-from marl_verl_games.game_workflows import PLANNER, GamePlayer, GameWorkflow, game_of
+from marl_verl_games.game import Game
+from marl_verl_games.game_workflows import PLANNER, GamePlayer, GameWorkflow
 from marl_verl_games.lists import printed
 from marl_verl_math.answers import program_in
 from marl_verl_sandbox import run_python
 
-from marl_verl import Task
 from marl_verl.episode import Team
 
 CALLER = "tool-caller"
@@ -27,29 +26,20 @@ class ToolCallerPlanner(GameWorkflow):
     candidates get their own scores and rewards.
     """
 
-    async def run(self, task: Task, team: Team) -> str:
-        lines, last = list[log.Line](), Played(game_of(task))
-        for turn in range(self.turns):
-            game, seen = last.game, self.seen(last, turn)
-            action = await team[CALLER].act(
-                f"{seen}\nWrite a Python program in a ```python block that finds the moves and prints them as a list, "
-                f"such as {game.example}. It has no input: write the state into it."
-            )
-            program, output = program_in(action.text), "(no program)"
-            if program is not None:
-                output = await team[CALLER].call(run_python, program)
-            plan = printed(CALLER, "plans", output, game.move, game.only_moves)
-            if plan.moves is None:
-                team.invalid(action, "no program that prints moves")
-            lines.append(plan)
-            team.propose(log.written(lines))
-            shown = f"{seen}\nA program of the tool caller printed:\n{output}\nIt may be wrong: check it, and decide."
-            lines.append(await self.line(team, PLANNER, "moves", shown, game))
-            team.propose(log.written(lines))
-            last = play(last, lines[-1].moves or ())
-            if last.over:
-                break
-        return log.written(lines)
+    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
+        action = await team[CALLER].act(
+            f"{seen}\nWrite a Python program in a ```python block that finds the moves and prints them as a list, "
+            f"such as {game.example}. It has no input: write the state into it."
+        )
+        program, output = program_in(action.text), "(no program)"
+        if program is not None:
+            output = await team[CALLER].call(run_python, program)
+        plan = printed(CALLER, "plans", output, game.move, game.only_moves)
+        if plan.moves is None:
+            team.invalid(action, "no program that prints moves")
+        log.proposed(team, lines, plan)
+        shown = f"{seen}\nA program of the tool caller printed:\n{output}\nIt may be wrong: check it, and decide."
+        await self.line(team, lines, PLANNER, "moves", shown, game)
 
 
 class OneChatWalker(GamePlayer):

@@ -37,11 +37,11 @@ class FilteredAdvantage(Advantage):
         if self.filter_method == "none":
             return result
         out = np.zeros(len(table), dtype=np.bool_)
-        for agent in np.unique(table.agent.codes):
-            groups = np.unique(result.group[table.agent.codes == agent])
+        for agent in np.unique(table.role.codes):
+            groups = np.unique(result.group[table.role.codes == agent])
             worth = np.array([self._worth(result.ret[result.group == group]) for group in groups])
             lowest = groups[np.argsort(worth, kind="stable")[: int(len(groups) * self.filter_ratio)]]
-            out |= np.isin(result.group, lowest) & (table.agent.codes == agent)
+            out |= np.isin(result.group, lowest) & (table.role.codes == agent)
         # with its own return as baseline, a row has advantage 0
         baseline = np.where(out, result.ret, result.baseline)
         return dataclasses.replace(result, baseline=baseline)

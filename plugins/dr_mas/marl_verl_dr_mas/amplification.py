@@ -39,9 +39,9 @@ class Amplification(Metric):
         """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         values: dict[str, float] = {}
-        terms = amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
+        terms = amplification(result.reward[rows], table.uid.codes[rows], table.role.codes[rows])
         for code, (spread, shift) in terms.items():
-            name = f"agent/{table.agent.names[code]}/amplification"
+            name = f"agent/{table.role.names[code]}/amplification"
             values |= {name: spread + shift, f"{name}/spread": spread, f"{name}/shift": shift}
         return values
 
@@ -53,9 +53,9 @@ class SecondMoment(Metric):
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
-        pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
+        pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.role.codes[rows])
         values = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
-        return {f"agent/{table.agent.names[code]}/second_moment": value for code, value in values.items()}
+        return {f"agent/{table.role.names[code]}/second_moment": value for code, value in values.items()}
 
 
 def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, tuple[float, float]]:

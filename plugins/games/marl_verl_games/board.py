@@ -7,7 +7,7 @@ import functools
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from marl_verl import Task
 from marl_verl_games.game import Game
@@ -46,7 +46,9 @@ class Board:
 
     def beside(self, cell: str, move: str) -> str | None:
         """The free cell that a move leads to; None at the edge, or before a wall."""
-        near = _beside(self.size)[cell].get(move)
+        row, column = (here + step for here, step in zip(place(cell), STEPS[move], strict=True))
+        inside = 0 <= row < self.size and 0 <= column < self.size
+        near = cells(self.size)[row * self.size + column] if inside else None
         return None if near in self.walls else near
 
     def left(self, cell: str) -> int:
@@ -72,19 +74,6 @@ def place(cell: str) -> tuple[int, int]:
     return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
 
 
-@functools.cache
-def _beside(size: int) -> dict[str, dict[str, str]]:
-    named = {place(cell): cell for cell in cells(size)}
-    return {
-        cell: {
-            move: named[row + down, column + right]
-            for move, (down, right) in STEPS.items()
-            if (row + down, column + right) in named
-        }
-        for (row, column), cell in named.items()
-    }
-
-
 @functools.lru_cache(maxsize=8192)
 def _distances(board: Board) -> dict[str, int]:
     steps = {board.goal: 0}
@@ -99,8 +88,20 @@ def _distances(board: Board) -> dict[str, int]:
     return steps
 
 
+class StepGame(Game, Protocol):
+    """A game whose moves are steps of one cell."""
+
+    example: ClassVar[str] = '["U", "R"]'
+
+    def legal(self) -> str:
+        return ", ".join(move for move in STEPS if not isinstance(self.after(move), str))
+
+    def move(self, word: str) -> str | None:
+        return word if word in STEPS else None
+
+
 @dataclass(frozen=True)
-class PathGame(Game):
+class PathGame(StepGame):
     """A board and the cell of the team."""
 
     board: Board
@@ -110,7 +111,6 @@ class PathGame(Game):
         "A move is one cell: U (up, one row less), D (down, one row more), L (left, one column less), R (right, one "
         "column more).\nMoves off the board or into a wall are refused. Reach the goal in as few moves as possible."
     )
-    example: ClassVar[str] = '["U", "R"]'
     only_moves: ClassVar[bool] = True
 
     @classmethod
@@ -145,14 +145,6 @@ class PathGame(Game):
         )
         return f"{self.board.drawn(self.cell)}\n\n{where}"
 
-    def legal(self) -> str:
-        return ", ".join(move for move in STEPS if self.board.beside(self.cell, move) is not None)
-
-    def move(self, word: str) -> str | None:
-        return word if word in STEPS else None
-
     def after(self, move: str) -> Self | str:
-        if move not in STEPS:
-            return "no move of this game"
         near = self.board.beside(self.cell, move)
         return "a wall or the edge" if near is None else dataclasses.replace(self, cell=near)

@@ -45,11 +45,7 @@ def decoded(value: Any) -> Any:
     if kind is None:
         return {key: decoded(item) for key, item in value.items()}
     if kind == "dict":
-        return {_key(decoded(key)): decoded(item) for key, item in value["of"]}
+        return {decoded(key): decoded(item) for key, item in value["of"]}
     if kind == "array":
         return np.array(value["of"], dtype=value["dtype"])
     return _LISTS[kind](decoded(item) for item in value["of"])
-
-
-def _key(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -42,7 +42,7 @@ class Game(Protocol):
         """The move that a word means, or None."""
 
     def after(self, move: str) -> Self | str:
-        """The state after a move, or why it is refused."""
+        """The state after a move of the game, or why it is refused."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def play(before: Played[G], moves: Sequence[str]) -> Played[G]:
     for move in moves:
         if now.over:
             break
-        state = now.game.after(move)
+        state = now.game.after(move) if now.game.move(move) else "no move of this game"
         if isinstance(state, str):
             now = Played(now.game, now.made + 1, (*now.refused, (move, state)))
         else:

@@ -39,44 +39,45 @@ class GameWorkflow(Workflow):
 
     turns: Positive = 5
 
+    async def run(self, task: Task, team: Team) -> str:
+        lines, last = list[log.Line](), Played(game_of(task))
+        for turn in range(self.turns):
+            await self.turn(team, lines, self.seen(last, turn), last.game)
+            last = play(last, lines[-1].moves or ())
+            if last.over:
+                break
+        return log.written(lines)
+
+    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
+        """Add the lines of one turn, the last of which moves."""
+        raise NotImplementedError
+
     def seen(self, last: Played[Game], turn: int) -> str:
         """What all agents see at the start of a turn, after the moves of the turn before."""
         game = last.game
         parts = [game.rules, game.drawn(), f"Legal moves now: {game.legal() or 'none'}."]
-        if last.refused:
-            parts.append(
-                "Refused in the last turn: " + "; ".join(f"{move} ({why})" for move, why in last.refused) + "."
-            )
+        refused = "; ".join(f"{move} ({why})" for move, why in last.refused)
+        parts += [f"Refused in the last turn: {refused}."] if refused else []
         return "\n\n".join([*parts, f"Turn {turn + 1} of {self.turns}."])
 
-    async def line(self, team: Team, agent: str, verb: log.Verb, seen: str, game: Game) -> log.Line:
-        """One act as a line of the log."""
+    async def line(
+        self, team: Team, lines: list[log.Line], agent: str, verb: log.Verb, seen: str, game: Game
+    ) -> log.Line:
+        """Add one act as a line of the log."""
         action = await team[agent].act(f"{seen}\nEnd your answer with a list of moves, such as {game.example}.")
         line = answered(agent, verb, action.text, game.move)
         if not line.moves:
             team.invalid(action, "no list of moves")
-        return line
+        return log.proposed(team, lines, line)
 
 
 class GamePlannerExecutor(GameWorkflow):
     """In each turn the planner plans moves; the executor, which sees the plan, makes the moves."""
 
-    async def run(self, task: Task, team: Team) -> str:
-        lines, last = list[log.Line](), Played(game_of(task))
-        for turn in range(self.turns):
-            game, seen = last.game, self.seen(last, turn)
-            plan = await self.line(team, PLANNER, "plans", f"{seen}\nPlan the next moves for the executor.", game)
-            lines.append(plan)
-            team.propose(log.written(lines))
-            advice = (
-                f"The planner's moves: {' '.join(plan.moves or ('none',))}. They may be wrong: check them and move."
-            )
-            lines.append(await self.line(team, EXECUTOR, "moves", f"{seen}\n{advice}", game))
-            team.propose(log.written(lines))
-            last = play(last, lines[-1].moves or ())
-            if last.over:
-                break
-        return log.written(lines)
+    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
+        plan = await self.line(team, lines, PLANNER, "plans", f"{seen}\nPlan the next moves for the executor.", game)
+        advice = f"The planner's moves: {' '.join(plan.moves or ('none',))}. They may be wrong: check them and move."
+        await self.line(team, lines, EXECUTOR, "moves", f"{seen}\n{advice}", game)
 
 
 class GamePlayer(GameWorkflow):
@@ -84,12 +85,5 @@ class GamePlayer(GameWorkflow):
 
     player: ClassVar[str] = "player"
 
-    async def run(self, task: Task, team: Team) -> str:
-        lines, last = list[log.Line](), Played(game_of(task))
-        for turn in range(self.turns):
-            lines.append(await self.line(team, self.player, "moves", self.seen(last, turn), last.game))
-            team.propose(log.written(lines))
-            last = play(last, lines[-1].moves or ())
-            if last.over:
-                break
-        return log.written(lines)
+    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
+        await self.line(team, lines, self.player, "moves", seen, game)

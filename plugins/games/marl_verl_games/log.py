@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from marl_verl.episode import Episode, Turn
+from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError
 
 Verb = Literal["plans", "moves"]
@@ -39,6 +39,13 @@ class Line:
 def written(lines: Sequence[Line]) -> str:
     """Format lines as the team's answer."""
     return "\n".join(map(str, lines))
+
+
+def proposed(team: Team, lines: list[Line], line: Line) -> Line:
+    """Add a line, and propose the log so far as the answer; the line."""
+    lines.append(line)
+    team.propose(written(lines))
+    return line
 
 
 def read(answer: str) -> list[Line]:

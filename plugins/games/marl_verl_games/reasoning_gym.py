@@ -6,7 +6,6 @@ import functools
 import hashlib
 import random
 import traceback
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,9 @@ from reasoning_gym.factory import DATASETS
 from reasoning_gym.utils import extract_answer
 
 from marl_verl import Task, TaskSet
-from marl_verl.errors import MarlError, MarlWarning, unknown
+from marl_verl.errors import MarlError, unknown
 from marl_verl.options import build
-from marl_verl.tasks import Split, held_out
+from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games.entries import decoded, encoded
 from marl_verl_games.safe_scores import make_safe
 
@@ -68,33 +67,21 @@ class ReasoningGym(TaskSet):
             raise MarlError(f"reasoning-gym '{self.dataset}' refuses these options: {str(error) or line}") from error
 
     def __reduce__(self) -> Any:
-        return _rebuilt, (self._options(),)
+        return build, (ReasoningGym, self._options(), "marl.task.options")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` tasks with different questions. A question is in one split only, whatever the seed.
+        """`count` tasks with different questions. A question is in one split only, whatever the seed. MarlError: the
+        generator fails, or finds too few different questions."""
+        entries = self._entries(split, seed)
 
-        Questions that repeat an earlier one are left out, and counted in a warning. MarlError: the generator fails, or
-        finds too few different questions.
-        """
-        tasks: dict[str, Task] = {}
-        misses = repeats = 0
-        for entry in self._entries(split, seed):
-            question = str(entry["question"])
-            mine = held_out(f"{self.dataset} {question}", HELD_OUT) == (split == "test")
+        def draw() -> Task | None:
+            question = str((entry := next(entries))["question"])
+            if held_out(f"{self.dataset} {question}", HELD_OUT) != (split == "test"):
+                return None
             name = f"reasoning-gym {self.dataset} {hashlib.sha256(question.encode()).hexdigest()[:16]}"
-            misses += 1
-            repeats += mine and name in tasks
-            if mine and name not in tasks:
-                tasks[name], misses = Task(name, question + ASK, {"entry": encoded(entry)}), 0
-            if len(tasks) == count:
-                break
-            if misses == MISSES:
-                few = f"reasoning-gym '{self.dataset}' made only {len(tasks)} of {count} different {split} tasks"
-                raise MarlError(f"{few} ({repeats} repeats). Set marl.task.{split}_size to at most {len(tasks)}.")
-        if repeats:
-            problem = f"{repeats} of {count + repeats} {split} entries repeated a question and were left out"
-            warnings.warn(f"reasoning-gym '{self.dataset}': {problem}", MarlWarning, stacklevel=2)
-        return list(tasks.values())
+            return Task(name, question + ASK, {"entry": encoded(entry)})
+
+        return distinct(draw, count, split, f"reasoning-gym '{self.dataset}'", MISSES)
 
     def score(self, task: Task, answer: Any) -> float:
         """The generator's score of a text."""
@@ -177,7 +164,3 @@ def _class_of(name: str) -> Any:
         elif field.default_factory is not dataclasses.MISSING:
             body[field.name] = dataclasses.field(default_factory=field.default_factory)
     return type(ReasoningGym.__name__, (ReasoningGym,), body)
-
-
-def _rebuilt(options: Mapping[str, Any]) -> ReasoningGym:
-    return build(ReasoningGym, options, "marl.task.options")

@@ -16,8 +16,8 @@ from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
-from marl_verl_games.board import STEPS
-from marl_verl_games.game import Game, outcome
+from marl_verl_games.board import STEPS, StepGame
+from marl_verl_games.game import outcome
 
 HELD_OUT = 10  # one board in ten
 MOST_STATES = 200_000  # of the search for a solution
@@ -26,7 +26,7 @@ MARKS = {"+": "#", "-": ".", "@": "B", "X": "O", "$": "*", "*": "@", "%": "+"}  
 
 
 @dataclass(frozen=True)
-class Sokoban(Game):
+class Sokoban(StepGame):
     """A board; cells are (row, column) from 0."""
 
     size: int
@@ -39,7 +39,6 @@ class Sokoban(Game):
         "A move is one cell: U (up), D (down), L (left), R (right). You push a box that is in your way if the cell "
         "behind it is free; you cannot pull. Put every box on a goal."
     )
-    example: ClassVar[str] = '["U", "R"]'
     most_moves: ClassVar[int] = 200
 
     @classmethod
@@ -70,15 +69,7 @@ class Sokoban(Game):
     def drawn(self) -> str:
         return "\n".join("".join(self._mark((row, column)) for column in range(self.size)) for row in range(self.size))
 
-    def legal(self) -> str:
-        return ", ".join(move for move in STEPS if not isinstance(self.after(move), str))
-
-    def move(self, word: str) -> str | None:
-        return word if word in STEPS else None
-
     def after(self, move: str) -> Self | str:
-        if move not in STEPS:
-            return "no move of this game"
         down, right = STEPS[move]
         to = (self.player[0] + down, self.player[1] + right)
         if self._blocked(to):

@@ -53,34 +53,26 @@ class Sudoku(Game):
     @property
     def potential(self) -> float:
         """Number of own digits that are right minus those that are wrong, divided by that of the empty cells."""
-        own = [
-            (self.grid[row][column], self.solution[row][column])
-            for row, column in itertools.product(range(len(self.grid)), repeat=2)
-            if self.grid[row][column] and not self.given[row][column]
-        ]
-        return sum(1 if digit == right else -1 for digit, right in own) / max(self.empty, 1)
+        cells = zip(*(itertools.chain(*grid) for grid in (self.given, self.grid, self.solution)), strict=True)
+        right = [digit == solution for given, digit, solution in cells if digit and not given]
+        return float(2 * sum(right) - len(right)) / max(self.empty, 1)
 
     def drawn(self) -> str:
         return "\n".join(" ".join(str(digit or "_") for digit in row) for row in self.grid)
 
     def legal(self) -> str:
         """The possible digits of each empty cell, such as r1c2=1|3."""
-        sides = range(len(self.grid))
-        cells = [(row, column) for row, column in itertools.product(sides, repeat=2) if not self.grid[row][column]]
-        digits_of = {
-            (row, column): [str(digit) for digit in range(1, len(sides) + 1) if not self._clash(row, column, digit)]
-            for row, column in cells
-        }
-        return ", ".join(
-            f"r{row + 1}c{column + 1}={'|'.join(digits)}" for (row, column), digits in digits_of.items() if digits
-        )
+        size, legal = len(self.grid), []
+        for row, column in itertools.product(range(size), repeat=2):
+            digits = [str(digit) for digit in range(1, size + 1) if not self._clash(row, column, digit)]
+            if digits and not self.grid[row][column]:
+                legal.append(f"r{row + 1}c{column + 1}={'|'.join(digits)}")
+        return ", ".join(legal)
 
     def move(self, word: str) -> str | None:
         return word.lower() if PLACED.fullmatch(word.lower()) else None
 
     def after(self, move: str) -> Self | str:
-        if not PLACED.fullmatch(move):
-            return "no move of this game"
         row, column, digit = (int(part) - on for part, on in zip(PLACED.findall(move)[0], (1, 1, 0), strict=True))
         size = len(self.grid)
         if max(row + 1, column + 1, digit) > size:
@@ -131,10 +123,10 @@ class SudokuTasks(TaskSet):
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A puzzle is in one split only, whatever the seed. MarlError if there are fewer."""
         first = random.Random(f"sudoku {split} {seed}").randrange(1 << 29)
-        name = SIZES[self.size][0]
         import reasoning_gym  # seconds
 
-        made = reasoning_gym.create_dataset(name, seed=first, min_empty=self.min_empty, max_empty=self.max_empty)
+        empty = {"min_empty": self.min_empty, "max_empty": self.max_empty}
+        made = reasoning_gym.create_dataset(SIZES[self.size][0], seed=first, **empty)
         numbers = itertools.count()
         return distinct(lambda: self._task(made[next(numbers)]["metadata"], split), count, split, "sudoku")
 

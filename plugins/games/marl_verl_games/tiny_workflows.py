@@ -20,8 +20,20 @@ class _Turns(Workflow):
 
     turns: Positive = 4
 
-    async def _line(self, team: Team, agent: str, verb: log.Verb, seen: str) -> log.Line:
-        """One act as a log line: one move, or a plan of two. Further moves are dropped and marked invalid."""
+    async def run(self, task: Task, team: Team) -> str:
+        start, lines = PathGame.of(task), list[log.Line]()
+        for _ in range(self.turns):
+            await self.turn(task, team, lines, executed(start, lines).game.cell)
+            if executed(start, lines).game.solved:
+                break
+        return log.written(lines)
+
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
+        """Add the lines of one turn, which begins at a cell."""
+        raise NotImplementedError
+
+    async def line(self, team: Team, lines: list[log.Line], agent: str, verb: log.Verb, seen: str) -> log.Line:
+        """Add one act as a log line: one move, or a plan of two. Further moves are dropped and marked invalid."""
         most = MOVES[verb]
         action = await team[agent].act(seen)
         moves = moves_in(action.text)
@@ -30,7 +42,7 @@ class _Turns(Workflow):
         elif len(moves) > most:
             team.invalid(action, f"more than {most} moves")
             moves = moves[:most]
-        return log.Line(agent, verb, moves)
+        return log.proposed(team, lines, log.Line(agent, verb, moves))
 
 
 class PlannerExecutor(_Turns):
@@ -39,27 +51,13 @@ class PlannerExecutor(_Turns):
     After every act the log so far is proposed as answer: a candidate is scored by the state that it leads to.
     """
 
-    async def run(self, task: Task, team: Team) -> str:
-        start, lines = PathGame.of(task), list[log.Line]()
-        for _ in range(self.turns):
-            at = executed(start, lines).game.cell
-            lines.append(await self._line(team, PLANNER, "plans", planner_sees(task, at)))
-            team.propose(log.written(lines))
-            lines.append(await self._line(team, EXECUTOR, "moves", executor_sees(task, at, lines[-1].moves)))
-            team.propose(log.written(lines))
-            if executed(start, lines).game.solved:
-                break
-        return log.written(lines)
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
+        plan = await self.line(team, lines, PLANNER, "plans", planner_sees(task, at))
+        await self.line(team, lines, EXECUTOR, "moves", executor_sees(task, at, plan.moves))
 
 
 class OneWalker(_Turns):
     """One agent with the observations of both moves, turn by turn: the single-agent baseline."""
 
-    async def run(self, task: Task, team: Team) -> str:
-        start, lines = PathGame.of(task), list[log.Line]()
-        for _ in range(self.turns):
-            lines.append(await self._line(team, SOLO, "moves", solo_sees(task, executed(start, lines).game.cell)))
-            team.propose(log.written(lines))
-            if executed(start, lines).game.solved:
-                break
-        return log.written(lines)
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
+        await self.line(team, lines, SOLO, "moves", solo_sees(task, at))

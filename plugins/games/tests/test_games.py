@@ -23,18 +23,14 @@ SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
 PUZZLE = [[1, 2, 3, 0], [3, 4, 1, 2], [2, 1, 0, 3], [0, 3, 2, 0]]
 GRID = Task("grid", "", {"game": "sudoku", "puzzle": PUZZLE, "solution": SOLUTION})
 CORRIDOR = Task("corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"})
-SETS = [SokobanTasks(), SudokuTasks(), SudokuTasks(size=9, min_empty=20, max_empty=40), PlanPath()]
+SETS = [SokobanTasks(), SudokuTasks(), SudokuTasks(size=9, min_empty=20, max_empty=40)]
 ids = [type(each).__name__ + str(each.size) for each in SETS]
 
 
 @pytest.mark.parametrize("tasks", SETS, ids=ids)
 def test_the_kit_accepts_the_task_sets(tasks: TaskSet) -> None:
     answers = ["p moves U R", "p moves r1c1=1 r1c2=2", "p plans ?", "a plans D\nb moves L L", ""]
-    if not isinstance(tasks, PlanPath):
-        for task in check_task(tasks, lambda _: answers, count=4):
-            assert not game_of(task).solved
-        return
-    check_task(tasks, lambda _: [answers[0], *answers[2:]], count=4)
+    assert not any(game_of(task).solved for task in check_task(tasks, lambda _: answers, count=4))
 
 
 def test_every_sokoban_can_be_solved_and_a_solution_scores() -> None:

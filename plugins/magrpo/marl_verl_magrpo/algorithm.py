@@ -27,7 +27,6 @@ from marl_verl.algo.advantage import (
     RowTable,
     Scale,
     TreeMean,
-    check_columns,
     group_ids,
     group_mean,
 )
@@ -64,7 +63,7 @@ class JointAdvantage(GroupEstimator):
     min_std: Annotated[float, Gt(0)] = 1e-6
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group", check_columns("group", self.group))
+        object.__setattr__(self, "group", tuple(self.group))
 
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":

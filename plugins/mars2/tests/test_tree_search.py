@@ -255,7 +255,7 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
         assert turn.parent is None or int(turn.parent) < int(turn.node or "")
         assert (turn.key, turn.observation) == (act.key, act.observation)
         assert turn.agent in (arms if act.agent in arms else [act.agent])
-        assert turn.policy == turn.agent
+        assert turn.policy == turn.role
         assert nodes[turn.node].score == pytest.approx(sum(turn.rewards.values()))
     leaves = [node for node in sorted(nodes.values(), key=lambda node: int(node.name or "")) if not node.children]
     assert [episode.turns[-1].node for episode in found.episodes] == [leaf.name for leaf in leaves]

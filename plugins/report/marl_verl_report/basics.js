@@ -39,9 +39,12 @@ async function unpack(name) {
   return new Response(stream).text();
 }
 
-// The colour of an agent: its position in the run's team.
+// The role of an agent: of a spawned one, "worker#2", it is "worker".
+const role = (agent) => agent.split("#")[0];
+
+// The colour of an agent: the position of its role in the run's team.
 function colour(run, agent) {
-  const at = app.runs[run].agents.indexOf(agent);
+  const at = app.runs[run].agents.indexOf(role(agent));
   return (at < 0 ? 7 : at) % 8;
 }
 

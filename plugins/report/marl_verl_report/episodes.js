@@ -29,7 +29,7 @@ function whole(text, attributes = {}) {
 
 function keeps(episode) {
   const turns = turnsOf(episode), agent = by("f-agent").value, task = by("f-task").value.toLowerCase();
-  const own = [...turns, ...episode.off_path_turns].filter((turn) => !agent || turn.agent === agent);
+  const own = [...turns, ...episode.off_path_turns].filter((turn) => !agent || role(turn.agent) === agent);
   const advantages = own.filter((turn) => turn.row).map((turn) => turn.row.advantage);
   const result = by("f-result").value, invalid = by("f-invalid").value, advantage = by("f-advantage").value;
   return own.length > 0

@@ -16,7 +16,6 @@ from marl_verl.algo.advantage import (
     Memory,
     Returns,
     RowTable,
-    check_columns,
     combine,
     group_ids,
     group_mean,
@@ -56,7 +55,7 @@ class RoleConditioned(GroupEstimator):
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "role", check_columns("role", self.role))
+        object.__setattr__(self, "role", tuple(self.role))
 
     @property
     def group(self) -> tuple[str, ...]:  # type: ignore[override]

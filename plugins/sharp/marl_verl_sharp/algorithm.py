@@ -80,10 +80,9 @@ class SharpMix(RewardMix):
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]. MarlError: no agent named `planner`, a row without broadcast, a worker's row without
         mc."""
-        acting = [table.agent.names[code] for code in np.unique(table.agent.codes)]
-        if self.planner not in acting:
-            raise unknown("agent", self.planner, acting)
-        planner = table.agent.codes == table.agent.names.index(self.planner)
+        planner = np.array(table.role.names)[table.role.codes] == self.planner
+        if not planner.any():
+            raise unknown("agent", self.planner, table.role.names)
         credit = self.marginal(table, planner) if self.w_marginal else np.zeros(len(table))
         present = table.present.get("broadcast")
         broadcast = table.component("team" if present is None or not present.any() else "broadcast")

@@ -66,9 +66,10 @@ class MaskingCredit(ReplayCredit):
         return tuple(name for name in agents if (not self.only or name in self.only) and name not in self.without)
 
     def acting(self, context: SamplingContext, episode: Episode) -> tuple[str, ...]:
-        """The players that acted in an episode, in the order of the team; masking others has no effect."""
-        acted = {turn.agent for turn in episode.turns}
-        return tuple(name for name in self.players(context.agents) if name in acted)
+        """The players that acted in an episode, in the order of the team, each spawned agent by itself; masking others
+        has no effect."""
+        acted = dict.fromkeys((turn.role, turn.agent) for turn in episode.turns)
+        return tuple(agent for name in self.players(context.agents) for role, agent in acted if role == name)
 
     async def values(
         self, context: SamplingContext, episode: Episode, masks: Sequence[Masked]

@@ -117,7 +117,7 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
         f"without {who}" for turn in episode.turns for who in (turn.agent, ":".join(turn.key))
     }
     for turn in episode.turns:
-        if turn.agent == "critic":
+        if turn.role == "critic":
             assert "mc" not in turn.rewards
             continue
         who = frozenset({turn.agent if credit.unit == "agent" else turn.key})

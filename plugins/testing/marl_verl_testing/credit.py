@@ -134,7 +134,7 @@ class _Check:
         players = self.credit.players(agents)
         for turn in episode.turns:
             value = turn.rewards.get(self.credit.component)
-            if turn.agent not in players:
+            if turn.role not in players:
                 must(value is None, f"{self.name}: {_place(turn)} has a credit, and its agent is not a player")
             else:
                 must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")

@@ -68,13 +68,13 @@ async def replayable(
     async def check(label: str, journal: Journal | None = None, strict: bool = False, order: int | None = None) -> None:
         context = ScriptedContext(workflow, task, policy, delay=shuffled(order))
         again = await _run(context, seed, journal, strict)
-        acted.update(act.agent for _, act, _ in context.asked)
+        acted.update(act.role for _, act, _ in context.asked)
         same(_lines(first), _lines(again), f"{name}, {label},", ReplayMismatch)
 
     name = _name(workflow, task)
     context = ScriptedContext(workflow, task, policy)
     first = await _run(context, seed)
-    acted.update(act.agent for _, act, _ in context.asked)
+    acted.update(act.role for _, act, _ in context.asked)
     whole = first.journal
     again = await replay(workflow, task, policy.agents, whole)
     same(_lines(first), _lines(again), f"{name}, replayed,", ReplayMismatch)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -66,6 +67,7 @@ class _Check:
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         from verl.workers.config import ActorConfig, PolicyLossConfig
 
+        self.torch: Any = torch
         policy = PolicyLossConfig(**settings.get("policy_loss", {}))
         arguments = {name: value for name, value in settings.items() if name != "policy_loss"}
         self.config: Any = ActorConfig(
@@ -87,8 +89,6 @@ class _Check:
         }
 
     def call(self, log_prob: Any, mask: Any, rows: Mapping[str, Any], weighted: bool) -> Any:
-        import torch
-
         self.config.global_batch_info.update(
             dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=len(LENGTHS), loss_scale_factor=None
         )
@@ -97,7 +97,7 @@ class _Check:
         arguments |= {} if weighted else {"rollout_is_weights": None}
         returned = self.function(**{name: arguments[name] for name in PARAMETERS})
         match returned:
-            case (torch.Tensor(ndim=0) as value, Mapping()):
+            case (self.torch.Tensor(ndim=0) as value, Mapping()):
                 return value
         raise AssertionError(f"the loss must return (scalar tensor, metrics), got {shown(returned)}")
 
@@ -118,54 +118,46 @@ class _Check:
 
     def differences(self, returned: tuple[float, Any], weighted: bool) -> None:
         """The gradient is that of the loss, with what `detach` returned as constants."""
-        import torch
-
         constants: list[Any] = []
-        with torch.no_grad(), _detached(constants, record=True):
+        with self.torch.no_grad(), _detached(constants, record=True):
             self.call(self.log_prob, self.mask, self.rows, weighted)
         for row, token in self.mask.nonzero().tolist():
             sides = []
             for step in (STEP, -STEP):
                 moved = self.log_prob.clone()
                 moved[row, token] += step
-                with torch.no_grad(), _detached(list(constants), record=False):
+                with self.torch.no_grad(), _detached(list(constants), record=False):
                     sides.append(float(self.call(moved, self.mask, self.rows, weighted)))
             wanted, got = (sides[0] - sides[1]) / (2 * STEP), float(returned[1][row, token])
             same = abs(wanted - got) <= 1e-7 + 1e-5 * abs(wanted)
             must(same, f"the gradient of token {token} of row {row} is {got:.9g}, finite differences give {wanted:.9g}")
 
     def padding(self, returned: tuple[float, Any], weighted: bool) -> None:
-        import torch
-
         outside = ~self.mask
         must(not returned[1][outside].any(), "tokens beyond the end of a response get a gradient: multiply by the mask")
 
         def wider(values: Any, fill: float) -> Any:
-            values = torch.where(outside, torch.full_like(values, fill), values)
-            return torch.nn.functional.pad(values, (0, 3), value=fill)
+            values = self.torch.where(outside, self.torch.full_like(values, fill), values)
+            return self.torch.nn.functional.pad(values, (0, 3), value=fill)
 
         rows = {name: wider(values, 0.7 + number) for number, (name, values) in enumerate(self.rows.items())}
-        mask = torch.nn.functional.pad(self.mask, (0, 3), value=False)
+        mask = self.torch.nn.functional.pad(self.mask, (0, 3), value=False)
         loss, gradient = self.gradient(wider(self.log_prob, -2.5), mask, rows, weighted)
         self.same(returned, (loss, gradient[:, : outside.shape[1]]), "with other values in the padding, and more of it")
 
     def split(self, returned: tuple[float, Any], weighted: bool) -> None:
-        import torch
-
         total, parts = 0.0, []
         for part in (slice(0, 1), slice(1, 4), slice(4, None)):
             rows = {name: values[part] for name, values in self.rows.items()}
             loss, gradient = self.gradient(self.log_prob[part], self.mask[part], rows, weighted)
             total += loss
             parts.append(gradient)
-        self.same(returned, (total, torch.cat(parts)), "summed over micro-batches")
+        self.same(returned, (total, self.torch.cat(parts)), "summed over micro-batches")
 
     def same(self, returned: tuple[float, Any], again: tuple[float, Any], when: str) -> None:
-        import torch
-
         same = abs(returned[0] - again[0]) <= 1e-9 * (1 + abs(returned[0]))
         must(same, f"the loss is {returned[0]}, and {again[0]} {when}")
-        must(torch.allclose(returned[1], again[1], rtol=1e-9, atol=1e-12), f"the gradient differs {when}")
+        must(self.torch.allclose(returned[1], again[1], rtol=1e-9, atol=1e-12), f"the gradient differs {when}")
 
 
 @contextmanager
@@ -181,8 +173,5 @@ def _detached(constants: list[Any], record: bool) -> Iterator[None]:
         constants.append(original(tensor).clone())
         return constants[-1]
 
-    torch.Tensor.detach = detach
-    try:
+    with patch.object(torch.Tensor, "detach", detach):
         yield
-    finally:
-        torch.Tensor.detach = original

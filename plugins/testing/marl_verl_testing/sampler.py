@@ -117,7 +117,8 @@ def check_sampler(
     with time_limit("check_sampler", seconds):
         sample = asyncio.run(check())
         same_elsewhere(compute, compute(), f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
-    if sampler.branches and not may_fail and not _siblings(sample):
+    nodes = {(row.parent, node) for row in sample.turns for node in str(row.node).split(JOIN)}
+    if sampler.branches and not may_fail and len({parent for parent, _ in nodes}) == len(nodes):
         warnings.warn(f"check_sampler of {type(sampler).__name__} {UNBRANCHED}", MarlWarning, stacklevel=2)
     return sample
 
@@ -212,18 +213,13 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
     raise AssertionError(f"{message}. Start runs by `async with context.start(...)`")
 
 
-def _siblings(sample: Sample) -> bool:
-    nodes = {(row.parent, node) for row in sample.turns for node in str(row.node).split(JOIN)}
-    return len({parent for parent, _ in nodes}) < len(nodes)
-
-
 def _check_rows(sample: Sample, context: _Watched) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
     turns = {id(turn): turn for path in sample.episodes for turn in (*path.turns, *path.off_path_turns)}.values()
     rows = [turn for turn in turns if not turn.transition]
     for turn in turns:
         why = f"{named(turn)} is a row: its agent is not trained, so that its act is a part of a transition"
-        must(turn.node is None or turn.transition or turn.agent in context.explored, why)
+        must(turn.node is None or turn.transition or turn.role in context.explored, why)
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for (session, (agent, slot), candidate, _), count in Counter(context.requests).items():
@@ -240,5 +236,5 @@ def _check_rows(sample: Sample, context: _Watched) -> None:
     must(right, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
     for row in rows:
         must(row.uid == context.uid, f"{named(row)} has uid '{row.uid}', the task's is '{context.uid}'")
-        policy = context.task_context.agents[row.agent].policy
+        policy = context.task_context.agents[row.role].policy
         must(row.policy == policy, f"{named(row)} has policy '{row.policy}', its agent's is '{policy}'")

@@ -11,7 +11,7 @@ from marl_verl.algo.sampling import Candidate
 from marl_verl.algo.sampling.context import RoleReward, SamplingContext, TaskContext
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.messages import Observation, as_message, message_text, untrained_sampling
-from marl_verl.episode.turn import with_ids
+from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop
 from marl_verl.tasks.base import TaskSet
@@ -66,9 +66,10 @@ class ScriptedPolicy:
         return tuple(self.replies)
 
     def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """The scripted action of `agent` (default: `act.agent`). MarlError: no script, a script that returns no text,
-        or a temperature that a run refuses (see `sampling`)."""
+        """The scripted action of `agent` (default: `act.agent`), or of its role. MarlError: no script, a script that
+        returns no text, or a temperature that a run refuses (see `sampling`)."""
         name = agent or act.agent
+        name = name if name in self.replies else role_of(name)
         if name not in self.replies:
             raise unknown("scripted agent", name, self.replies)
         if act.parameters and (trained_at := self.sampling.get(name, {})) is not None:
@@ -142,7 +143,10 @@ class ScriptedContext(SamplingContext):
         return self._seed + session
 
     def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
-        limit, length = self.policy.context.get(agent), sum(len(message_text(message)) for message in observation)
+        limit, length = (
+            self.policy.context.get(role_of(agent)),
+            sum(len(message_text(message)) for message in observation),
+        )
         if limit is None or length <= limit:
             return None
         return f"an observation of {length} characters exceeds the limit of agent '{agent}', {limit}"

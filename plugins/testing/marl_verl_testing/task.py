@@ -2,12 +2,12 @@
 
 import asyncio
 import dataclasses
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from marl_verl.episode.calls import perform
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
@@ -76,11 +76,7 @@ def _check_scores(tasks: TaskSet, task: Task, answers: Sequence[Any], scores: tu
 
 
 def _score(tasks: TaskSet, task: Task, answer: Any) -> Any:
-    async def score() -> Any:
-        value = tasks.score(task, answer)
-        return await value if inspect.isawaitable(value) else value
-
-    return asyncio.run(score())
+    return asyncio.run(perform(tasks.score, (task, answer)))
 
 
 def _lines(tasks: TaskSet, split: Split, count: int, seed: int) -> list[str]:

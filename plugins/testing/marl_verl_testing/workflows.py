@@ -76,9 +76,10 @@ class Solo:
 
 @dataclass(frozen=True)
 class Joint:
-    """Several agents act jointly."""
+    """Several agents act jointly; `new`: agents that are spawned for it, as many as the last message says."""
 
     agents: tuple[str, ...]
+    new: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,9 @@ class Programmed(Workflow):
                 last = [await team[step.agent].act("\n".join(history))]
                 history.append(f"{step.agent}: {last[0].text}")
             elif isinstance(step, Joint):
-                moves = await team.act({agent: "\n".join([*history, f"you are {agent}"]) for agent in step.agents})
+                some = step.agents[number(history[-1]) % len(step.agents) :]
+                agents = [team.spawn(role, "new").name for role in some] if step.new else step.agents
+                moves = await team.act({agent: "\n".join([*history, f"you are {agent}"]) for agent in agents})
                 last = list(moves.values())
                 history += [f"{agent}: {action.text}" for agent, action in moves.items()]
             elif isinstance(step, Lanes):
@@ -215,7 +218,7 @@ def workflows(
     lengths = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 1, 1)])
     kinds: list[st.SearchStrategy[Any]] = [solo, solo, call, branch, mark]
     if not sequential:
-        kinds += [st.builds(Joint, who), st.builds(Lanes, st.sampled_from(agents), lengths)]
+        kinds += [st.builds(Joint, who, st.booleans()), st.builds(Lanes, st.sampled_from(agents), lengths)]
     steps: list[Step] = [draw(solo)]
     for step in draw(st.lists(st.one_of(kinds), min_size=1, max_size=6)):
         if acts_of([*steps, step]) <= acts:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from marl_verl.episode.effects import Effects
 from marl_verl.episode.messages import Message, compared
 from marl_verl.episode.turn import Action
-from marl_verl.episode.workflow import TeamEffects
 from marl_verl_agents.requests import Request
 from marl_verl_agents.team_transport import TeamTransport
 
@@ -24,7 +24,7 @@ class EpisodeTransport(TeamTransport):
         unsent: (path, body) -> an answer that its client did not wait for.
     """
 
-    def __init__(self, run: TeamEffects, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
+    def __init__(self, run: Effects, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
         super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop(), ignored)
         self._ends: dict[bytes, str | None] = {}  # key of a conversation up to its last reply -> its slot
         self._conversations = 0

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.episode.workflow import TeamEffects
+from marl_verl.episode.effects import Effects
 from marl_verl.errors import MarlError, nearest
 from marl_verl_agents.gateway.conversations import EpisodeTransport
 from marl_verl_agents.requests import RequestError
@@ -82,7 +82,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def episode(
-        self, run: TeamEffects, agents: tuple[str, ...], ignored: tuple[str, ...]
+        self, run: Effects, agents: tuple[str, ...], ignored: tuple[str, ...]
     ) -> AsyncIterator[Endpoints]:
         """URLs of an episode's agents, valid inside the block."""
         port, token = await self._port(), secrets.token_urlsafe(24)

@@ -1,48 +1,37 @@
 """The team: a task set, the workflow in which two agents solve its tasks, and a reward for each agent."""
 
 import random
-from typing import Any
 
-from marl_verl import Episode, MarlError, Task, TaskSet, Team, Turn, Workflow
-from marl_verl.tasks import Split
+from marl_verl import Episode, Task, Team, Turn, Workflow
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 DIGITS = "0123456789"
-NUMBERS = [f"{number:03}" for number in range(1000)]
-HELD_OUT = set(random.Random("held out").sample(NUMBERS, 100))  # the same for every seed: never trained on
 
 
-class Numbers(TaskSet):
-    """Numbers of three digits, which only the caller sees: 900 to train on and 100 held out."""
+class Numbers(DrawnTasks):
+    """Numbers of three digits, which only the caller sees; one in ten is held out, for every seed."""
 
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` numbers of a split. MarlError if there are fewer."""
-        there = [number for number in NUMBERS if (number in HELD_OUT) == (split == "test")]
-        if count > len(there):
-            raise MarlError(
-                f"there are only {len(there)} {split} numbers, got a count of {count}: lower marl.task.{split}_size"
-            )
-        return [Task(f"number-{n}", " ".join(n), {"digits": list(n)}) for n in random.Random(seed).sample(there, count)]
+    name = "my-method-numbers"
+    agents = ("caller", "writer")
 
-    def score(self, task: Task, answer: Any) -> float:
+    def score(self, task: Task, answer: object) -> float:
         """1 for the number, digit by digit, else 0."""
         return float(str(answer).split() == task.data["digits"])
 
-    # for the warm-up of tiny models; task sets for real models need neither method
-
     def vocabulary(self) -> list[str]:
-        """All words of observations and answers."""
+        """All words of observations and answers, for tiny models."""
         return [*DIGITS, "number", "heard", "nothing"]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs, a share `good` of them right; the others repeat the first digit."""
-        draw = random.Random(f"{agent} {seed}")
-        seen = {"caller": "number", "writer": "heard"}[agent]
-        pairs = []
-        for number in draw.choices(sorted(set(NUMBERS) - HELD_OUT), k=count):
-            # wrong in a way that one agent's error cannot cancel the other's
-            words = number if draw.random() < good else number[0] * 3
-            pairs.append((f"{seen} {' '.join(number)}", " ".join(words)))
-        return pairs
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        """What an agent sees and answers, for the warm-up of tiny models; a careless one repeats the first digit."""
+        # wrong in a way that one agent's error cannot cancel the other's
+        digits = task.data["digits"] if rng.random() < good else task.data["digits"][:1] * 3
+        return f"{'number' if agent == 'caller' else 'heard'} {task.prompt}", " ".join(digits)
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        digits = rng.choices(DIGITS, k=3)
+        shown = " ".join(digits)
+        return Task(f"number {shown}", shown, {"digits": digits}) if held_out(shown, 10) == (split == "test") else None
 
 
 class CallOut(Workflow):

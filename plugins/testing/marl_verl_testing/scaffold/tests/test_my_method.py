@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.plugins import assemble
 from marl_verl.plugins.registry import KINDS
-from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, shown
+from marl_verl_testing import (
+    ScriptedPolicy,
+    check_algorithm,
+    check_credit,
+    check_sampler,
+    check_task,
+    check_workflow,
+    shown,
+)
 
 import my_method
 from my_method.method import ALGORITHM, Median, Saving, StepForward
@@ -20,15 +28,8 @@ TASK = Task("number-427", "4 2 7", {"digits": list("427")})
 RECIPE = Path(__file__).parents[1] / "recipes" / "train.yaml"
 
 
-def test_held_out_numbers_are_never_trained_on() -> None:
-    train, test = (Numbers().generate(split, count, 0) for split, count in (("train", 900), ("test", 100)))
-    assert not {task.id for task in train} & {task.id for task in test}
-    assert Numbers().generate("train", 20, 3) == Numbers().generate("train", 20, 3)
-    with pytest.raises(MarlError, match="100 test numbers, got a count of 101"):
-        Numbers().generate("test", 101, 0)
-
-
-def test_good_demonstrations_are_right() -> None:
+def test_the_kit_accepts_the_tasks_and_good_demonstrations_are_right() -> None:
+    check_task(Numbers(), lambda task: [task.prompt, "4", ""])
     for agent in ("caller", "writer"):
         for seen, answer in Numbers().demonstrations(agent, 20, 0, good=1.0):
             assert seen.split()[1:] == answer.split()
