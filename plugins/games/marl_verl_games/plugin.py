@@ -11,6 +11,8 @@ def marl_register(registry: Registry) -> None:
     registry.task("sokoban", "marl_verl_games.sokoban:SokobanTasks")
     registry.task("sudoku", "marl_verl_games.sudoku:SudokuTasks")
     registry.task("cover", "marl_verl_games.cover:Cover")
+    registry.task("crew", "marl_verl_games.crew:Crew")
+    registry.workflow("crew", "marl_verl_games.crew:Spawner")
     registry.workflow("cover", "marl_verl_games.cover:CoverTogether")
     registry.workflow("game-planner-executor", "marl_verl_games.game_workflows:GamePlannerExecutor")
     registry.workflow("game-player", "marl_verl_games.game_workflows:GamePlayer")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
+from marl_verl_games.crew import NEXT, Crew, Spawner
 from marl_verl_games.text_teams import TextDiscussion, TextSolverVerifier, vote
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
@@ -46,6 +47,14 @@ def sampled(one: Callable[[int], str], two: Callable[[int], str], episodes: int 
 )
 def test_the_difference_of_roles(one: Callable[[int], str], two: Callable[[int], str], found: float) -> None:
     assert RoleDifference().of_sample(sampled(one, two)) == {"team/difference": pytest.approx(found)}
+
+
+def test_a_planner_decides_how_many_workers_there_are() -> None:
+    task = Task("crew", "do 3 9 leave 1 1 none", {"digits": ["3", "9"]})
+    policy = ScriptedPolicy({"planner": "two", "worker": lambda act: NEXT.get(shown(act)[-1], "0")})
+    for workers, answer, score in ((0, "4 0", 0.8), (3, "4 0 0", 0.7), (1, "4", -0.1)):
+        run = check_workflow(Spawner(workers), task, policy, may_not_act=["planner"])
+        assert (run.answer, Crew().score(task, run.answer)) == (answer, pytest.approx(score))
 
 
 # Teams for tasks with a text: what each agent sees, and which answer is the team's

@@ -7,6 +7,7 @@ import pytest
 from marl_verl_code.small_programs import SmallPrograms
 from marl_verl_dr_mas.second_guess import SecondGuessTasks
 from marl_verl_games.cover import AGENTS, Cover
+from marl_verl_games.crew import Crew
 from marl_verl_games.plan_path import PlanPath, TinyPlanPath
 from marl_verl_magrpo.rendezvous import Rendezvous
 from marl_verl_mars2.symbols import SymbolTests
@@ -27,6 +28,7 @@ SETS: list[tuple[Any, list[Any]]] = [
     (SplitPlanPath(), ["a1 a2", "b2", ""]),
     (Cover(), ["a b", "none", ""]),
     (Cover(items=4), ["a b", "none", ""]),
+    (Crew(), ["1 2", "none", ""]),
     (PlanPath(size=5), ["executor moves U R", "planner plans ?", ""]),
     (TinyPlanPath(), ["executor moves U R", "planner plans ?", ""]),
     (SymbolTests(), ["1 2 3", "1", ""]),

@@ -26,13 +26,14 @@ def arm(name: str, recipe: str, *words: str) -> Arm:
     return Arm(name, [f"recipes/{recipe}/cpu.yaml", *words])
 
 
-def at_tokens(tokens: int) -> Callable[[Run], float]:
-    """Greedy success after a number of sampled tokens, replays included, between two validations by interpolation."""
+def at_tokens(tokens: int, value: str = SUCCESS) -> Callable[[Run], float]:
+    """A value of validations, by default greedy success, after a number of sampled tokens, replays included, between
+    two validations by interpolation."""
 
     def of_run(run: Run) -> float:
-        sampled, success = curve(run, "train/tokens"), curve(run, SUCCESS)
-        until = [sum(count for at, count in sampled.items() if at <= step) for step in success]
-        return float(np.interp(tokens, until, list(success.values())))
+        sampled, values = curve(run, "train/tokens"), curve(run, value)
+        until = [sum(count for at, count in sampled.items() if at <= step) for step in values]
+        return float(np.interp(tokens, until, list(values.values())))
 
     return of_run
 
@@ -231,4 +232,31 @@ ROLES = Claim(
     ],
 )
 
-QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, CREDIT)
+SIZES = {"one worker": 1, "two workers": 2, "three workers": 3, "four workers": 4}
+SPAWNER = Claim(
+    name="spawner",
+    title="A team that decides how many workers it needs",
+    claim=(
+        "a planner that spawns as many workers as a task needs reaches a higher score than the best team of a fixed "
+        "size at equal sampled tokens, its own included. The score of a solved task is 1, less 0.1 for each worker."
+    ),
+    setting="[Crew](../recipes/teams/README.md): each task needs one to four workers, and the planner begins with one.",
+    arms=[
+        Arm("spawner", ["recipes/teams/spawner.yaml"]),
+        *(Arm(name, ["recipes/teams/spawner.yaml", "--variant", f"workers_{size}"]) for name, size in SIZES.items()),
+    ],
+    settings=[*steps(20, 5), *SHORT[1:]],
+    measures=[
+        Measure("at-tokens", "score after 25,000 tokens", at_tokens(25_000, "validation/answer/score"), margin=0.05),
+        GREEDY,
+        Measure("workers", "workers per task", of("validation/answer/workers")),
+        Measure("tokens", "tokens per step", of("mean:train/tokens")),
+    ],
+    comparisons=[
+        Comparison(f"The spawner reaches a higher score than a team of {name}", "at-tokens", "spawner", name)
+        for name in SIZES
+    ],
+    most=10,
+)
+
+QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, CREDIT, SPAWNER)
