@@ -4,8 +4,6 @@ Scripts and notebooks use `train`, `evaluate`, `explain` and `load_run`; plugins
 lazily, so that `marl-verl --help` and reading files stay fast.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

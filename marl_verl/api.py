@@ -3,8 +3,6 @@
 Modules are imported in the functions, so that `explain` and `--help` need neither Hydra nor Ray.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -49,7 +47,7 @@ def train(
     backend: Backend | None = None,
     dry_run: bool = False,
     assume: str | None = None,
-    progress: Progress = True,
+    progress: "Progress" = True,
 ) -> Run:
     """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
 
@@ -103,13 +101,13 @@ def train(
 def planned(
     recipe: StrPath | Mapping[str, Any] | None,
     overrides: Overrides,
-    display: Display,
+    display: "Display",
     *,
     plugins: Sequence[StrPath] = (),
     resume: StrPath | None = None,
     backend: Backend | None = None,
     dry_run: bool = False,
-) -> Plan:
+) -> "Plan":
     """The first part of `train`: check everything, and print a summary."""
     from marl_verl.config.policy_models import check_scripts
     from marl_verl.run.describe import describe
@@ -120,7 +118,7 @@ def planned(
     return plan
 
 
-def trained(folder: Path, config: DictConfig, display: Display, begun: float, lock: int) -> Run:
+def trained(folder: Path, config: "DictConfig", display: "Display", begun: float, lock: int) -> Run:
     """The last part of `train`: work on a run directory with a resolved config, while its `locked` is held."""
     from marl_verl.inspect import summary
     from marl_verl.run.supervisor import start
@@ -148,8 +146,8 @@ def evaluate(
     steps: str | Sequence[int] | None = None,
     plugins: Sequence[StrPath] = (),
     backend: Backend | None = None,
-    progress: Progress = True,
-) -> Evaluation:
+    progress: "Progress" = True,
+) -> "Evaluation":
     """Evaluate a team on held-out tasks, as `marl-verl eval` does.
 
     Args:
@@ -208,7 +206,7 @@ def evaluate(
 
 def explain(
     source: Mapping[str, Any] | StrPath, *, step: int | None = None, plugins: Sequence[StrPath] = ()
-) -> ExplainedRows:
+) -> "ExplainedRows":
     """Explain how the advantage of each row was computed, as `marl-verl explain` does.
 
     Args:
@@ -270,7 +268,7 @@ def _plan(
     resume: StrPath | None,
     plugins: Sequence[StrPath],
     dry_run: bool,
-) -> Plan:
+) -> "Plan":
     from omegaconf import OmegaConf
 
     from marl_verl.run.prepare import continue_run, plan_run

@@ -1,7 +1,5 @@
 """verl's real critic worker in this process: the position of a value, and the effect of an update on the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +58,7 @@ class RealCritic(Critic):
             head.copy_(torch.distributed.tensor.distribute_tensor(values, head.device_mesh, head.placements))
 
     @classmethod
-    def of(cls, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> RealCritic:
+    def of(cls, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> "RealCritic":
         config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
         config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
         return cls(config, ranks)

@@ -22,7 +22,6 @@ from marl_verl.run.progress import Display
 
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
 PLUGIN = '''
-from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 from marl_verl import Task, TaskSet, hookimpl

@@ -1,7 +1,5 @@
 """Open the backend of a run."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import re
@@ -28,9 +26,9 @@ if TYPE_CHECKING:
 class Backend:
     """A backend that has started: its policies and critics, its rollouts, the store of rows."""
 
-    policies: Policies
+    policies: "Policies"
     rollouts: Any  # `Rollouts`; of verl also a `Stream`
-    store: RowStore
+    store: "RowStore"
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@
 `backend/verl/` is Ray, vLLM and TransferQueue, `backend/local/` one process. The loop imports neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -74,11 +72,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def part(self, positions: Sequence[int]) -> Rows:
+    def part(self, positions: Sequence[int]) -> "Rows":
         """Some of the rows, in this order."""
         return Rows([self.keys[row] for row in positions], [self.tags[row] for row in positions])
 
-    def by_policy(self) -> dict[str, Rows]:
+    def by_policy(self) -> "dict[str, Rows]":
         """The rows of each policy, in the order of these."""
         positions: dict[str, list[int]] = {}
         for row, tag in enumerate(self.tags):

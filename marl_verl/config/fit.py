@@ -4,8 +4,6 @@ The run's own sampler makes synthetic rows of synthetic actions and scores, with
 episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +107,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
 
 
 @breakpoints(None)
-def check_advantage(synthetic: SyntheticTeam) -> None:
+def check_advantage(synthetic: "SyntheticTeam") -> None:
     """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
     with user_error(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team"):
         synthetic.algorithm.compute(synthetic.table(synthetic.turns(0)))

@@ -11,8 +11,6 @@ one asyncio task, the run is therefore replayed when it has finished or is block
 resolves every act as soon as it is reached, and its order of effects becomes the order of the journal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging
@@ -155,7 +153,7 @@ class Run(Effects):
         self.close()
         await self._end_tasks()
 
-    async def __aenter__(self) -> Run:
+    async def __aenter__(self) -> "Run":
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -7,8 +7,6 @@ How the effects of a workflow are looked up:
     random  not recorded: the random streams are seeded from the journal's seed and the task id
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class CallError(Exception):
         super().__init__(message)
         self.kind, self.message = kind, message
 
-    def __reduce__(self) -> tuple[type[CallError], tuple[str, str]]:
+    def __reduce__(self) -> "tuple[type[CallError], tuple[str, str]]":
         return CallError, (self.kind, self.message)
 
 
@@ -54,7 +52,7 @@ class Raised:
     message: str
 
     @classmethod
-    def of(cls, error: Exception) -> Raised:
+    def of(cls, error: Exception) -> "Raised":
         """The record of an exception."""
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}:"
@@ -139,11 +137,11 @@ class Journal:
         """The calls, in order."""
         return [record for record in self.records if isinstance(record, CallRecord)]
 
-    def prefix(self, count: int) -> Journal:
+    def prefix(self, count: int) -> "Journal":
         """The first `count` records."""
         return Journal(self.records[:count], self.seed)
 
-    def extended(self, act: Act, action: Action) -> Journal:
+    def extended(self, act: Act, action: Action) -> "Journal":
         """A copy with one more act and its action, to continue a candidate in a separate run. MarlError if the
         journal already has the act."""
         if act.key in self._acts:

@@ -1,7 +1,5 @@
 """Acts, actions and turns: an act is a request for an action; both together make a turn."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
@@ -33,7 +31,7 @@ class Act:
     observation: Observation
     joint: int | None = None
     parameters: dict[str, Any] | None = None
-    former: Action | None = field(default=None, compare=False, repr=False)
+    former: "Action | None" = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """The API for workflow authors: `Workflow`, and the team through which it acts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -71,11 +69,11 @@ class Workflow(Options):
     replayable: ClassVar[bool] = True
     """Whether a run can be repeated from its journal, as samplers that branch and replay credits need it."""
 
-    async def run(self, task: Task, team: Team) -> Any:
+    async def run(self, task: Task, team: "Team") -> Any:
         """Return the team's answer to the task (not None); at least one agent must act."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def run(self, task, team)`")
 
-    def _begin(self, task: Task, team: Team) -> Any:
+    def _begin(self, task: Task, team: "Team") -> Any:
         """What the engine awaits; `ExternalWorkflow` overrides it."""
         return self.run(task, team)
 

@@ -1,7 +1,5 @@
 """The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: a greedy and a sampled pass."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time
@@ -42,7 +40,7 @@ def evaluate(folder: Path) -> None:
     emit("evaluated")
 
 
-def play_all(trainer: Trainer, request: Request) -> dict[str, Any]:
+def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
     """Run the greedy pass and, if `episodes` > 0, the sampled pass. Returns the content of result.json."""
     start = time.monotonic()
     greedy = played(trainer, request, sampled=False)
@@ -66,7 +64,7 @@ def play_all(trainer: Trainer, request: Request) -> dict[str, Any]:
     }
 
 
-def play_pairings(trainer: Trainer, request: Request) -> dict[str, Any]:
+def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
     """Run a sampled pass for each pairing of a cross-play, on the same tasks. Returns the content of result.json.
 
     Pairings of sides are independent samples, with seeds of their own; those of a partner have the same seeds.
@@ -85,7 +83,7 @@ def play_pairings(trainer: Trainer, request: Request) -> dict[str, Any]:
     }
 
 
-def played(trainer: Trainer, request: Request, sampled: bool, pairing: int | None = None) -> list[Report]:
+def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | None = None) -> "list[Report]":
     """Play a greedy or a sampled pass over the held-out tasks; `pairing` is the number of that of a cross-play."""
     marl, held_out = trainer.config.marl, trainer.data.held_out
     stored = 0 if sampled else int(marl.rollout.keep_episodes)
@@ -100,7 +98,7 @@ def played(trainer: Trainer, request: Request, sampled: bool, pairing: int | Non
     return reports
 
 
-def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, Any]:
+def _scores(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, Any]:
     """The team's scores on some tasks; a failed attempt counts as unsolved."""
     solved = [any(report.successes) for report in greedy]
     scores: dict[str, Any] = {
@@ -120,21 +118,21 @@ def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Reques
     return scores
 
 
-def _sets(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, Any]:
+def _sets(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, Any]:
     """Public set -> the scores on its tasks, under "sets"; {} for tasks that name none."""
     again = by_set(sampled)
     sets = {name: _scores(reports, again.get(name, []), request) for name, reports in by_set(greedy).items()}
     return {"sets": sets} if sets else {}
 
 
-def _sides(reports: Sequence[Report]) -> dict[str, dict[str, Any]]:
+def _sides(reports: "Sequence[Report]") -> dict[str, dict[str, Any]]:
     """Side -> its mean outcome and the share of episodes that it won, with Wilson's interval over the tasks."""
     sides = side_statistics([outcome for report in reports for outcome in report.outcomes])
     tasks = len(reports)
     return {side: {**values, "wins_interval": wilson(values["wins"] * tasks, tasks)} for side, values in sides.items()}
 
 
-def _agents(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, dict[str, Any]]:
+def _agents(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, dict[str, Any]]:
     """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
     agents: dict[str, dict[str, Any]] = {}
     for agent, assignment in request.assignments.items():

@@ -9,8 +9,6 @@ It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Bo
 bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the means of tasks drawn with replacement.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,7 +58,7 @@ def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed
     return result
 
 
-def agent_metrics(reports: Sequence[Report], agent: str) -> dict[str, Any]:
+def agent_metrics(reports: "Sequence[Report]", agent: str) -> dict[str, Any]:
     """Means of an agent: rewards as in a validation, tokens and shares of its turns, turns per episode.
 
     What is a mean over its turns is None if it has none.
@@ -86,7 +84,7 @@ def agent_metrics(reports: Sequence[Report], agent: str) -> dict[str, Any]:
     }
 
 
-def counts(reports: Sequence[Report]) -> dict[str, Any]:
+def counts(reports: "Sequence[Report]") -> dict[str, Any]:
     """Failed attempts, by reason, and the tokens sampled in all episodes; those of failed attempts are unknown."""
     failures = Counter(failure.reason for report in reports for failure in report.failures)
     return {

@@ -1,7 +1,5 @@
 """Read files of stored episodes. Errors name the line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,7 +93,7 @@ class EpisodeFile:
     failures: list[StoredFailure] = field(default_factory=list)
 
     @classmethod
-    def parse(cls, content: bytes, source: str) -> EpisodeFile:
+    def parse(cls, content: bytes, source: str) -> "EpisodeFile":
         """Parse the content of a file. MarlError: it has no header, another schema, or a line that cannot be read."""
         first, *lines = content.split(b"\n")
         file = cls(source, _header(first, source))

@@ -3,8 +3,6 @@
 A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +28,7 @@ class Document(msgspec.Struct):
     tokens: list[list[float]] | None = None
 
 
-def derive(document: object) -> Explanation:
+def derive(document: object) -> "Explanation":
     """Compute the advantages of a document as training does, with their derivation. MarlError: an invalid document."""
     stored = decode(Document, document, "the document")
     algorithm = with_flat(algorithm_named(stored.algorithm, {}, "options"), stored.options, "options")

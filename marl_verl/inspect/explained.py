@@ -1,7 +1,5 @@
 """Explained rows of a document, a file or a stored step of a run, and the output of `marl-verl explain`."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -45,7 +43,7 @@ class ExplainedRows(list[Record]):
                 self.difference = self._difference(decode(Document, document, "the document"))
 
     @classmethod
-    def parse(cls, source: str, content: bytes, stored: bool = False) -> ExplainedRows:
+    def parse(cls, source: str, content: bytes, stored: bool = False) -> "ExplainedRows":
         """Parse the content of a file: JSON, optionally compressed with gzip."""
         content = unpacked(content, source)
         if holds_episodes(content):

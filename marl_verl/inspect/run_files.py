@@ -1,7 +1,5 @@
 """Read the files of a run directory: as Python values for scripts, as bytes for commands."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +50,7 @@ class Run(os.PathLike[str]):
         return read_json(path) if path.is_file() else None
 
     @property
-    def config(self) -> DictConfig:
+    def config(self) -> "DictConfig":
         """config.yaml: every option of the run, resolved, e.g. `config.marl.run.seed`."""
         from marl_verl.config.stored import check_run, read_config
 

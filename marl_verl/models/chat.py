@@ -11,8 +11,6 @@ Messages that a template leaves out are refused (`Roles`), and no text of a mess
 a turn (`ControlTokens`).
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json
@@ -56,7 +54,7 @@ class Chat:
         self.special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
     @classmethod
-    def load(cls, model: Mapping[str, Any], options: Mapping[str, Any], whose: str, **where: Any) -> Chat:
+    def load(cls, model: Mapping[str, Any], options: Mapping[str, Any], whose: str, **where: Any) -> "Chat":
         """The chat of verl's `model` section: `path`, `tokenizer_path`, `trust_remote_code`, `custom_chat_template`.
 
         MarlError if it has no chat template, and what transformers raises if the tokenizer cannot be loaded. `where`

@@ -9,8 +9,6 @@ distribution offers it under the entry-point group `marl_verl`::
 docs/plugins.md has an example of each hook and of each method of the registry.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -97,26 +95,26 @@ class Registry:
     source: Source
     entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
 
-    def task(self, name: str, target: type[TaskSet] | str) -> None:
+    def task(self, name: str, target: "type[TaskSet] | str") -> None:
         """Register a task set: it generates tasks and scores answers."""
         self._add("tasks", name, target)
 
-    def workflow(self, name: str, target: type[Workflow] | str) -> None:
+    def workflow(self, name: str, target: "type[Workflow] | str") -> None:
         """Register a workflow: its async `run(task, team)` returns the team's answer."""
         self._add("workflows", name, target)
 
-    def reward(self, name: str, target: Callable[[Task, Turn, Episode], float | Awaitable[float]] | str) -> None:
+    def reward(self, name: str, target: "Callable[[Task, Turn, Episode], float | Awaitable[float]] | str") -> None:
         """Register a role reward: (task, turn, episode) -> component `role` of an agent's turns; it may be async."""
         self._add("rewards", name, target)
 
-    def sampler(self, name: str, target: type[Sampler] | str) -> None:
+    def sampler(self, name: str, target: "type[Sampler] | str") -> None:
         """Register a sampler: its async `sample(context)` makes the episodes of one task."""
         self._add("samplers", name, target)
 
     def loss(
         self,
         name: str,
-        target: Loss | LossFunction | str,
+        target: "Loss | LossFunction | str",
         *,
         actor: Mapping[str, Any] | None = None,
         correction: Mapping[str, Any] | None = None,
@@ -126,11 +124,11 @@ class Registry:
         settings = {"actor": actor, "correction": correction, "one_update": one_update}
         self._add("losses", name, target, {key: value for key, value in settings.items() if value})
 
-    def script(self, name: str, target: Callable[[list[Message], Random], str | Awaitable[str]] | str) -> None:
+    def script(self, name: str, target: "Callable[[list[Message], Random], str | Awaitable[str]] | str") -> None:
         """Register a script: (messages, random) -> the text of an action. A policy with this `script` acts by it."""
         self._add("scripts", name, target)
 
-    def algorithm(self, name: str, target: Algorithm | str) -> None:
+    def algorithm(self, name: str, target: "Algorithm | str") -> None:
         """Register an algorithm: sampler, reward mix, credit, advantage and loss."""
         self._add("algorithms", name, target)
 
@@ -156,7 +154,7 @@ def marl_register(registry: Registry) -> None:
 
 
 @hookspec
-def marl_episode_finished(episode: Episode) -> None:
+def marl_episode_finished(episode: "Episode") -> None:
     """Observe episodes: called in the rollout worker's process when an episode has been sampled and scored."""
 
 

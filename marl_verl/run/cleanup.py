@@ -5,8 +5,6 @@ memory is recorded in the run's scratch folder. The command line cleans up at th
 trainer starts `python -m marl_verl.run.cleanup SCRATCH`; if both were killed, the next run on this machine does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -49,7 +47,7 @@ class Process:
     created: float
 
     @classmethod
-    def of(cls, pid: int) -> Process:
+    def of(cls, pid: int) -> "Process":
         return cls(pid, psutil.Process(pid).create_time())
 
     def alive(self) -> bool:
@@ -80,7 +78,7 @@ class RunResources:
     shared_memory: list[str] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, run: str) -> RunResources:
+    def begin(cls, run: str) -> "RunResources":
         """Make the scratch folder of a run that this process starts."""
         scratch = tempfile.mkdtemp(prefix=PREFIX, dir=scratch_parent())  # private to this user (0700)
         resources = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
@@ -88,7 +86,7 @@ class RunResources:
         return resources
 
     @classmethod
-    def read(cls, scratch: Path) -> RunResources:
+    def read(cls, scratch: Path) -> "RunResources":
         """Raises OSError, ValueError or MsgspecError if the record cannot be read, or if others can write to it."""
         folder, record = scratch.lstat(), (scratch / RECORD).lstat()
         ours = stat.S_ISDIR(folder.st_mode) and stat.S_ISREG(record.st_mode)

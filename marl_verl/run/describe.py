@@ -1,7 +1,5 @@
 """A summary of the resolved team: agents, policies, devices, task, algorithm, samplers and steps."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from marl_verl.run.prepare import Plan
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: "Plan") -> str:
     """The text that `--dry-run` prints."""
     team, config, marl, gpu = plan.team, plan.config, plan.config.marl, on_gpu(plan.config)
     lines = ["team"]
@@ -87,7 +85,7 @@ def _task(team: TeamConfig) -> str:
     return f"{options.get('task', 'files')}, scored by {options['function']}" if name == SCORED else name
 
 
-def _policy(plan: Plan, name: str) -> str:
+def _policy(plan: "Plan", name: str) -> str:
     """A policy's model, its number of trained parameters, and its loss settings."""
     policy, made = plan.team.policies[name], plan.made.get(name)
     if policy.endpoint is not None:
@@ -126,7 +124,7 @@ def _policy(plan: Plan, name: str) -> str:
     return f"{base}; {trained}, {loss}, lr {actor.optim.lr:g}{often}{kl}"
 
 
-def _critic(plan: Plan, critic: DictConfig) -> str:
+def _critic(plan: "Plan", critic: DictConfig) -> str:
     sees = "the agent's observation" if critic.scope == "policy" else "the joint observation"
     model = OmegaConf.select(plan.config, "marl.critic.model.path") or f"the model of policy {critic.policy}"
     if plan.made_critic is not None:

@@ -1,7 +1,5 @@
 """Progress output of a run: a live view on a terminal, occasional lines elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -146,7 +144,7 @@ class Display:
         self._shown = self._begun = 0.0
 
     @staticmethod
-    def of(progress: Progress) -> Display:
+    def of(progress: "Progress") -> "Display":
         """A display for True (standard output), False (no output), a function (gets every event) or a display."""
         if isinstance(progress, Display):
             return progress

@@ -1,7 +1,5 @@
 """Stored episodes and rows of a run, for `marl-verl replay` and `explain`, and the limit on failed episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +62,7 @@ class Records:
         every, tasks = int(run["keep_journals"]), run["journal_tasks"]
         return every > 0 and step % every == 0 and (tasks is None or position < int(tasks))
 
-    def journals(self, step: int, reports: list[Report]) -> None:
+    def journals(self, step: int, reports: "list[Report]") -> None:
         """Store the episodes of a training step. MarlError as in `check_failures`."""
         lines = [line for report in reports for line in report.lines]
         if lines:  # before `check_failures`: the lines include the failures
@@ -88,7 +86,7 @@ class Records:
         sampler = named_samplers(self._algorithm, self._marl)["sampler"] if split == "train" else greedy
         return as_line(header(self._team, self._algorithm, step, split, int(self._marl["run"]["seed"]), sampler))
 
-    def check_failures(self, reports: list[Report]) -> None:
+    def check_failures(self, reports: "list[Report]") -> None:
         """Raise MarlError if a sampler failed, or more attempts than `marl.rollout.max_failed_share` allows."""
         for report in reports:
             if report.error:

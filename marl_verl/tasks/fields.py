@@ -1,7 +1,5 @@
 """The fields of a row of a data set, read with errors that name file, row and field; and tags in an agent's text."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -55,7 +53,7 @@ class Fields:
         """A field's list, also one that is written as JSON text. MarlError if it is no list."""
         return list(self._decoded(list, "a list", *names))
 
-    def inner(self, *names: str) -> Fields:
+    def inner(self, *names: str) -> "Fields":
         """The fields of a field's object, also one that is written as JSON text. MarlError if it is no object."""
         return Fields(self._decoded(dict, "an object", *names), f"{self.where}, field '{self._name(*names)}'")
 

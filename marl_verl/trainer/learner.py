@@ -19,8 +19,6 @@ Otherwise it waits until those tasks are finished; else their rows would be too 
 another policy. After the update the version is v + 1, and the servers have the weights of version v + 1.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import insort
@@ -119,7 +117,7 @@ Learnt = tuple[dict[str, float], list[int]]
 class Learner:
     """The learner of one policy. Call its methods from the trainer's thread; only updates run in another thread."""
 
-    def __init__(self, runtime: LearningPolicy, buffer: Buffer) -> None:
+    def __init__(self, runtime: "LearningPolicy", buffer: Buffer) -> None:
         self.runtime, self.buffer, self.name = runtime, buffer, runtime.name
         self.version = 0  # updates so far; the servers report it with every action
         self.spent: list[str] = []  # keys of rows that the owner may delete
@@ -127,7 +125,7 @@ class Learner:
         self.dropped = 0  # rows dropped since then, too stale
         self.future: Future[tuple[list[str], Learnt]] | None = None  # of the running update: what it spends
 
-    def begin(self, gates: Stream, oldest: int | None) -> None:
+    def begin(self, gates: "Stream", oldest: int | None) -> None:
         """Start an update if one may start. `oldest`: oldest version of this policy among tasks in flight."""
         bound = self.buffer.max_staleness
         if self.future or not self.buffer.full or (oldest is not None and self.version + 1 - oldest > bound):
@@ -154,7 +152,7 @@ class Learner:
         self.spent += spent
         self.learnt.append(learnt)
 
-    def _work(self, gates: Stream, rows: list[Waiting], version: int) -> tuple[list[str], Learnt]:
+    def _work(self, gates: "Stream", rows: list[Waiting], version: int) -> tuple[list[str], Learnt]:
         """Update at `version` and sync weights; runs in the update's thread."""
         batch = Rows([row.key for row in rows], [dict(row.tag) for row in rows])
         # servers that sleep during training accept no requests meanwhile

@@ -1,7 +1,5 @@
 """The results of a run: summary.json."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -31,7 +29,7 @@ def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
-def write_summary(trainer: Trainer) -> dict[str, Any]:
+def write_summary(trainer: "Trainer") -> dict[str, Any]:
     """Write summary.json to the run directory and return its content."""
     folder = trainer.run_dir.folder
     lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]

@@ -4,8 +4,6 @@ For `verl` it is a process of its own, started by the command line as `python -m
 its output is written to train.log.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +53,7 @@ def train(folder: Path) -> None:
 
 
 @contextmanager
-def session(folder: Path) -> Iterator[Trainer]:
+def session(folder: Path) -> "Iterator[Trainer]":
     """The trainer of a run directory, ready to fit; its backend is closed at the end of the block."""
     config: Any = read_config(folder / "config.yaml")
     plugins.use_files(one_file.files_of_run(folder))

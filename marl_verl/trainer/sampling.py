@@ -1,7 +1,5 @@
 """Sampling of a step: its tasks in rounds for past versions, and further tasks for those that teach nothing."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class Signal:
         trained: Collection[str],
         above: float | None = None,
         below: float | None = None,
-    ) -> Signal:
+    ) -> "Signal":
         """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
         learning = [code for code, name in enumerate(table.policy.names) if name in trained]
         own = np.isin(table.policy.codes, learning) & (result.group >= 0)

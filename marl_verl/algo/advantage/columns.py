@@ -1,7 +1,5 @@
 """Columns of a row table: names as integers, group ids, and group means."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,14 +31,14 @@ class Labels:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: Sequence[str | None], others: Sequence[str | None] = ()) -> Labels:
+    def of(cls, values: Sequence[str | None], others: Sequence[str | None] = ()) -> "Labels":
         """Codes for `values`. Pass the values of a related column as `others` so that both share `names`."""
         names = tuple(sorted({*values, *others} - {None}))  # type: ignore[type-var]
         code: dict[str | None, int] = {name: i for i, name in enumerate(names)} | {None: -1}
         return cls(np.fromiter(map(code.__getitem__, values), np.int64, len(values)), names)  # type: ignore[arg-type]
 
     @classmethod
-    def joined(cls, parts: Sequence[Labels]) -> Labels:
+    def joined(cls, parts: "Sequence[Labels]") -> "Labels":
         """The columns one after another."""
         # sorted runs: sorting them takes much less than for names in any order
         names = tuple(sorted(dict.fromkeys(chain.from_iterable(part.names for part in parts))))

@@ -1,7 +1,5 @@
 """The result of an algorithm: one advantage per row with its derivation; and statistics per agent."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -55,11 +53,11 @@ class AdvantageResult:
         advantage: FloatArray = (self.ret - self.baseline) / self.scale
         return advantage if self.weight is None else self.weight * advantage
 
-    def weighted(self, weight: FloatArray) -> AdvantageResult:
+    def weighted(self, weight: FloatArray) -> "AdvantageResult":
         """The result with each advantage multiplied by a weight [n], finite and at least 0; weights multiply."""
         return replace(self, weight=weight if self.weight is None else self.weight * weight)
 
-    def with_tokens(self, values: Sequence[Any]) -> AdvantageResult:
+    def with_tokens(self, values: Sequence[Any]) -> "AdvantageResult":
         """The result with an advantage per response token: for each row a sequence of as many finite numbers as its
         response has tokens."""
         return replace(self, tokens=token_arrays(values, "the advantages of its tokens"))
@@ -75,7 +73,7 @@ class AdvantageResult:
         """The rows of the group of `row`, ascending; none for padding."""
         return np.flatnonzero((self.group == self.group[row]) & (self.group >= 0))
 
-    def scatter(self, rows: IntArray, n: int) -> AdvantageResult:
+    def scatter(self, rows: IntArray, n: int) -> "AdvantageResult":
         """The same result for a table of n rows, where the present rows are `rows` and all others are padding."""
 
         def spread(values: Any, fill: Any) -> Any:
@@ -94,7 +92,7 @@ class AdvantageResult:
             tokens=None if self.tokens is None else spread(self.tokens, token_arrays([()] * n, "")),
         )
 
-    def beside(self, rows: IntArray, reward: FloatArray) -> AdvantageResult:
+    def beside(self, rows: IntArray, reward: FloatArray) -> "AdvantageResult":
         """The same result for all rows that have a `reward` [n]; those that are not `rows` are not compared: R is the
         reward, the advantage 0."""
         n = len(reward)

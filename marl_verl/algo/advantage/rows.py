@@ -1,7 +1,5 @@
 """The row table: all turns of a batch in columns. The input of every advantage estimator."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -113,7 +111,9 @@ class RowTable:
     credited: bool = False
 
     @classmethod
-    def of(cls, turns: Sequence[Turn], declared: Iterable[str] = (), trained: Container[str] | None = None) -> RowTable:
+    def of(
+        cls, turns: Sequence[Turn], declared: Iterable[str] = (), trained: Container[str] | None = None
+    ) -> "RowTable":
         """The table of sampled turns.
 
         Args:
@@ -135,7 +135,7 @@ class RowTable:
         )
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Mapping[str, Any]], declared: Iterable[str] = ()) -> RowTable:
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]], declared: Iterable[str] = ()) -> "RowTable":
         """Create a table from one mapping per row, as in a JSON file of rows.
 
         Required keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
@@ -171,7 +171,7 @@ class RowTable:
         columns: Sequence[Mapping[str, Any]],
         extra: Mapping[str, Sequence[str | None]],
         values: Sequence[float | None] | None = None,
-    ) -> RowTable:
+    ) -> "RowTable":
         if not records:
             raise MarlError("there are no rows. An advantage needs at least one.")
         names = {name: [getattr(record, name) for record in records] for name in LABELS}
@@ -286,7 +286,7 @@ class RowTable:
         having = np.bincount(self.role.codes, weights=present)[self.role.codes] > 0
         return first_true(having & ~present)
 
-    def with_team(self, counts: BoolArray) -> RowTable:
+    def with_team(self, counts: BoolArray) -> "RowTable":
         """The table with its episodes' team rewards as component "team" of their rows.
 
         Args:
@@ -299,24 +299,24 @@ class RowTable:
         rewards |= {name: np.where(counts, rewards[name], 0.0) for name in COSTS if name in rewards}
         return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
 
-    def with_component(self, name: str, values: FloatArray) -> RowTable:
+    def with_component(self, name: str, values: FloatArray) -> "RowTable":
         """The table with an additional reward component. MarlError if rows already have one of that name."""
         if (row := first_true(self.present.get(name, np.zeros(1, np.bool_)))) is not None:
             raise MarlError(f"row '{self.key(row)}' already has a reward '{name}', the name of a computed component")
         everywhere = np.ones(len(self), dtype=np.bool_)
         return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: everywhere})
 
-    def without(self, components: Collection[str]) -> RowTable:
+    def without(self, components: Collection[str]) -> "RowTable":
         """The table without some reward components."""
         kept = [name for name in self.rewards if name not in components]
         rewards, present = {name: self.rewards[name] for name in kept}, {name: self.present[name] for name in kept}
         return replace(self, rewards=rewards, present=present)
 
-    def with_columns(self, columns: Mapping[str, FloatArray]) -> RowTable:
+    def with_columns(self, columns: Mapping[str, FloatArray]) -> "RowTable":
         """The table with these computed columns, in place of those of the same names."""
         return replace(self, numbers={**self.numbers, **columns})
 
-    def setting_aside(self, names: Iterable[str]) -> RowTable:
+    def setting_aside(self, names: Iterable[str]) -> "RowTable":
         """The table with these components excluded from the sum of all components."""
         return replace(self, own=self.own | frozenset(names))
 
@@ -348,7 +348,7 @@ class RowTable:
             raise MarlError(f"two rows have the key '{self.key(int(rows[twice]))}'")
         return rows
 
-    def take(self, rows: IntArray) -> RowTable:
+    def take(self, rows: IntArray) -> "RowTable":
         """The table of these rows, in this order."""
         return replace(self, **{field.name: _taken(getattr(self, field.name), rows) for field in fields(self)})
 

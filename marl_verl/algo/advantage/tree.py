@@ -1,7 +1,5 @@
 """The tree defined by the columns `node` and `parent`, and its traversal order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,7 +29,7 @@ class Tree:
     depth: IntArray
 
     @classmethod
-    def of(cls, uid: Labels, nodes: Labels, parents: Labels, key: Callable[[int], str]) -> Tree:
+    def of(cls, uid: Labels, nodes: Labels, parents: Labels, key: Callable[[int], str]) -> "Tree":
         """Create the tree of these columns; `key` gives the key of a row, for errors.
 
         MarlError: a parent that is not a node of the task, a node with two parents, or a cycle.

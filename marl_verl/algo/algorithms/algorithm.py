@@ -1,7 +1,5 @@
 """An algorithm is composed of five parts: sampler, reward mix, credit, advantage estimator and policy loss."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -109,7 +107,7 @@ class Algorithm:
 
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
-    ) -> Algorithm:
+    ) -> "Algorithm":
         """A copy with some options changed, as given in config.
 
         Args:

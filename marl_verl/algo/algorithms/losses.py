@@ -10,8 +10,6 @@ pi_old is the policy at the start of the update of this batch; neither pi_old no
 entropy bonus and its KL loss (`entropy_coeff`, `use_kl_loss`), aggregated over tokens like the loss.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +49,7 @@ class Loss:
     function: LossFunction | None = None
 
     @classmethod
-    def of(cls, function: LossFunction, name: str, settings: Mapping[str, Any]) -> Loss:
+    def of(cls, function: LossFunction, name: str, settings: Mapping[str, Any]) -> "Loss":
         """The loss of a function, registered as `name` with these settings. MarlError: it lacks a parameter."""
         wanted = f"({', '.join(PARAMETERS)}), which verl passes by name"
         with user_error(f"loss '{name}' must be a function of {wanted}", TypeError, ValueError):

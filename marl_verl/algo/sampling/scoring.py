@@ -6,8 +6,6 @@ The process starts with the first call, keeps its functions, and ends at a limit
 wait, another one starts each `PATIENCE` seconds.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import multiprocessing
@@ -127,7 +125,7 @@ class _Pool:
         for worker in list(self._workers):
             worker.stop()
 
-    def _take(self) -> _Worker | None:
+    def _take(self) -> "_Worker | None":
         """An idle worker, or None where a process is to be started: one each `PATIENCE` seconds while calls wait."""
         while True:
             try:

@@ -12,8 +12,6 @@ only. Where attention takes no such mask, a tree is one path: rows that begin wi
 Uses verl internals: methods of `FSDPEngine` and `prepare_micro_batches`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -64,7 +62,7 @@ class SharedPrefixes:
     """
 
     module: Any
-    _shared: Shared | None = None  # of the micro-batch in progress
+    _shared: "Shared | None" = None  # of the micro-batch in progress
 
     def prepare(self) -> None:
         """Find out what attention the loaded model has."""

@@ -1,7 +1,5 @@
 """The policies of a run in this process: each samples with the weights that it trains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +29,7 @@ class LocalPolicies(Policies):
 
     together = staticmethod(in_order)
 
-    def __init__(self, config: DictConfig, team: TeamConfig, store: MemoryStore) -> None:
+    def __init__(self, config: DictConfig, team: TeamConfig, store: "MemoryStore") -> None:
         critics = Critics(config, team, store, LocalCriticRuntime, self.together)
         runtimes = runtimes_of(
             team,

@@ -6,8 +6,6 @@ The log-prob is that of the distribution that the token is drawn from (verl's `l
 for greedy rows, temperature 0, that of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +36,7 @@ class Draw:
     generator: Generator | None = None
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any], device: torch.device) -> Draw:
+    def of(cls, parameters: Mapping[str, Any], device: torch.device) -> "Draw":
         """From vLLM's parameters. Not repeatable without `seed`."""
         temperature, seed = parameters.get("temperature", 1.0), parameters.get("seed")
         if temperature < GREEDY_BELOW:

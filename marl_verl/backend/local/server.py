@@ -7,8 +7,6 @@ ready, and none waits for a call of users' code; one server samples until it has
 what is computed together depends on nothing but the requests, and with it the last digits of a row's log-probs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
@@ -88,7 +86,7 @@ class LocalServer:
     version: int | None = None
     """Version of the weights, which completions carry as `global_steps`."""
     _numbers = itertools.count()
-    _settling: ClassVar[list[LocalServer]] = []  # those that wait for other tasks
+    _settling: "ClassVar[list[LocalServer]]" = []  # those that wait for other tasks
 
     def __init__(
         self,

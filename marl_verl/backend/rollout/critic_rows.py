@@ -10,8 +10,6 @@ move. The text is encoded with the tokenizer of the team's critic and truncated 
 of MAPPO, arXiv 2103.01955.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,7 +57,7 @@ class JointEncoder:
         self._encode = Chat.load(model, template, "the team's critic").encode
 
     @classmethod
-    def of(cls, config: Any, agents: Iterable[str]) -> JointEncoder | None:
+    def of(cls, config: Any, agents: Iterable[str]) -> "JointEncoder | None":
         """The encoder of a run, from its resolved config; None without a critic of scope "team"."""
         for critic in (config.get("critics") or {}).values():
             if critic["scope"] == "team":

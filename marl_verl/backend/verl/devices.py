@@ -4,8 +4,6 @@ verl places a server on the devices of its training workers, and queries each wo
 imports all of verl. A frozen policy has slots instead of workers; they report their location without importing verl.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Sequence
@@ -54,7 +52,7 @@ class Devices:
                 self._made = pool
             return self._made
 
-    def slots(self) -> Slots:
+    def slots(self) -> "Slots":
         """Create a slot in every bundle of the pool."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -90,7 +88,7 @@ class Held:
     resource: str
 
     @property
-    def __ray_call__(self) -> Held:
+    def __ray_call__(self) -> "Held":
         return self
 
     def remote(self, function: Any) -> Any:

@@ -7,8 +7,6 @@
 Weights have the dtype of training. Uses verl internals: the files of `FSDPCheckpointManager`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -43,7 +41,7 @@ class Source:
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, checkpoint: Path, policy: str, config: Any) -> Source:
+    def of(cls, checkpoint: Path, policy: str, config: Any) -> "Source":
         """A policy in a checkpoint of the run with this config.yaml."""
         settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
         return cls(policy, step_of(checkpoint), checkpoint / "policies" / policy, settings)

@@ -1,7 +1,5 @@
 """What agents of other frameworks use in a workflow: clients of OpenAI's API, an httpx transport, tools, MCP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ ARGUMENTS: dict[str, Any] = {"base_url": BASE_URL, "api_key": "none", "max_retri
 
 def openai_client(
     team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
-) -> AsyncOpenAI:
+) -> "AsyncOpenAI":
     """An `AsyncOpenAI` client whose requests are acts of an agent, without a socket: chat completions and responses,
     also streamed. A copy of it is the client itself.
 
@@ -40,7 +38,7 @@ def openai_client(
 
 def openai_client_sync(
     team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
-) -> OpenAI:
+) -> "OpenAI":
     """As `openai_client`, an `OpenAI` client for synchronous code that runs in `team.in_thread`."""
     from openai import DefaultHttpxClient, OpenAI
 

@@ -9,8 +9,6 @@ A request from another thread, or another event loop, is made in the loop of the
 run's own loop a synchronous client cannot wait without blocking every run, so it is refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
@@ -73,7 +71,7 @@ class TeamTransport(contextlib.nullcontext[None]):
     def close(self) -> None:
         """Nothing is open."""
 
-    def __deepcopy__(self, memo: Any) -> TeamTransport:
+    def __deepcopy__(self, memo: Any) -> "TeamTransport":
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,20 +80,20 @@ class TeamTransport(contextlib.nullcontext[None]):
     def _lane(self) -> str | None:
         return parallel_slot() if self._slot is None else self._slot
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: "httpx.Request") -> "httpx.Response":
         slot, body = self._lane(), await request.aread()
         work = self._respond(request, body, slot)
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: "httpx.Request") -> "httpx.Response":
         if asyncio._get_running_loop() is self._loop:  # an exception would be shown as a lost connection
             return _response(request, 400, RequestError(IN_LOOP).body)
         slot = self._lane()
         return in_loop(self._loop, lambda: self._respond(request, request.read(), slot))
 
-    async def _respond(self, request: httpx.Request, body: bytes, slot: str | None) -> httpx.Response:
+    async def _respond(self, request: "httpx.Request", body: bytes, slot: str | None) -> "httpx.Response":
         return _response(request, *await self.answer(request.method, request.url.path, body, slot))
 
     async def answer(self, method: str, path: str, body: bytes, slot: str | None = None) -> tuple[int, Content]:
@@ -161,7 +159,7 @@ APIS: Mapping[str, Any] = {
 }
 
 
-def _response(request: httpx.Request, status: int, content: Content) -> httpx.Response:
+def _response(request: "httpx.Request", status: int, content: Content) -> "httpx.Response":
     # of the client's own package: openai 3 uses httpx2
     make: Callable[..., httpx.Response] = sys.modules[type(request).__module__.partition(".")[0]].Response
     if isinstance(content, bytes):

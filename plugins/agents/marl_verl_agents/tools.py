@@ -1,7 +1,5 @@
 """Recorded tools for frameworks: functions whose calls are effects, and the tools of MCP servers."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect
@@ -92,7 +90,7 @@ class McpServer:
         """The text of a tool's result. McpError if the tool returns an error."""
         return str(await called(self._run, self._call, [self.name, tool, dict(arguments)], self._agent))
 
-    async def __aenter__(self) -> McpServer:
+    async def __aenter__(self) -> "McpServer":
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Metrics of AT-GRPO: turns per episode, and the gain from choosing the best candidate."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ class Turns(Metric):
 
     name: ClassVar[str] = "at-turns"
 
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+    def of_sample(self, sample: "Sample") -> Mapping[str, float]:
         """An episode's turns are the largest number of acts of any of its agents."""
         counts = [max(turn.turn for turn in episode.turns) + 1 for episode in sample.episodes if episode.turns]
         return {"team/turns": sum(counts) / len(counts)} if counts else {}
@@ -35,7 +33,7 @@ class Chosen(Metric):
 
     name: ClassVar[str] = "at-chosen"
 
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+    def of_sample(self, sample: "Sample") -> Mapping[str, float]:
         """Candidates are the turns of one agent, turn and slot under one parent."""
         acts: dict[tuple[str | None, str, str], list[float]] = defaultdict(list)
         for turn in sample.turns:

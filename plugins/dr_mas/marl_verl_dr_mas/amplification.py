@@ -20,8 +20,6 @@ With `grpo` on n rows of one task it is the amplification times (n - 1) / n, sin
 it is (n_k - 1) / n_k, and 0 in tasks where all of the agent's rewards are equal: always below 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +86,7 @@ class _Pairs:
     variance: FloatArray
 
     @classmethod
-    def of(cls, reward: FloatArray, task: IntArray, agent: IntArray) -> _Pairs:
+    def of(cls, reward: FloatArray, task: IntArray, agent: IntArray) -> "_Pairs":
         task = combine([task], len(reward))
         mean = group_mean(reward, task)
         variance = np.bincount(task, weights=(reward - mean[task]) ** 2) / np.bincount(task)

@@ -11,8 +11,6 @@ A third agent, the reviser, may make the second guess. If the prize is nearly al
 rarely, and the mean of its rewards differs from that of the others.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -129,7 +127,7 @@ class SecondGuess(Workflow):
     after_rejection: Literal["solver", "reviser"] = "solver"
     unparseable: Literal["approve", "reject"] = "approve"
 
-    async def run(self, task: Task, team: Team) -> str:
+    async def run(self, task: Task, team: "Team") -> str:
         rejected: list[str] = []
         while True:
             guesser = self.after_rejection if rejected else SOLVER
@@ -152,7 +150,7 @@ class SecondGuess(Workflow):
 
 
 @quick
-def second_guess_verdict(task: Task, turn: Turn, episode: Episode) -> float:
+def second_guess_verdict(task: Task, turn: "Turn", episode: "Episode") -> float:
     """r = 1 if the verdict is right, else -1, also if it cannot be parsed."""
     right = APPROVE if turn.observation[-1]["content"].split()[-1] in PRIZES else REJECT
     return 1.0 if turn.action.text.strip() == right else -1.0

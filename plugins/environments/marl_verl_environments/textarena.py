@@ -1,7 +1,5 @@
 """Games of TextArena as task sets. They run offline, and depend on their seed and the moves only."""
 
-from __future__ import annotations
-
 import io
 import random
 import re
@@ -50,7 +48,7 @@ class TextArenaTasks(SeatedTasks):
                 game.play({seat: move})
         return pairs[:count]
 
-    def _game(self, seed: int) -> TextArenaGame:
+    def _game(self, seed: int) -> "TextArenaGame":
         """A game of two players, or of one if it cannot have two."""
         try:
             return TextArenaGame(self.env, self.arguments or {}, seed, 2)

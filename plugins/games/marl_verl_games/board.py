@@ -1,7 +1,5 @@
 """A square board with walls, the distance to its goal, and Plan-Path as a game on it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re
@@ -39,7 +37,7 @@ class Board:
     goal: str
 
     @classmethod
-    def of(cls, task: Task) -> Board:
+    def of(cls, task: Task) -> "Board":
         """The board of a task."""
         data = task.data
         return cls(int(data["size"]), frozenset(data["walls"]), str(data["start"]), str(data["goal"]))
@@ -114,7 +112,7 @@ class PathGame(StepGame):
     only_moves: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, task: Task) -> PathGame:
+    def of(cls, task: Task) -> "PathGame":
         """The first state of a task."""
         return cls(Board.of(task), str(task.data["start"]))
 

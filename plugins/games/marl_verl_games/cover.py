@@ -4,8 +4,6 @@ The task of studies of role collapse and of the number of agents: agents that ac
 must come to differ although nothing in the prompt tells its agents apart.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ class RoleDifference(Metric):
     the mean over the agents. Tasks without such observations, or with a single episode, are not counted.
     """
 
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+    def of_sample(self, sample: "Sample") -> Mapping[str, float]:
         texts: dict[str, dict[str, list[str]]] = {}
         for turn in sample.turns:
             seen = repr([dict(message) for message in turn.observation])

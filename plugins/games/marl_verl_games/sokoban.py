@@ -1,7 +1,5 @@
 """Sokoban: push every box onto a goal. Boards of reasoning-gym's generator; a search checks that each can be solved."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random
@@ -42,7 +40,7 @@ class Sokoban(StepGame):
     most_moves: ClassVar[int] = 200
 
     @classmethod
-    def of(cls, rows: list[str]) -> Sokoban:
+    def of(cls, rows: list[str]) -> "Sokoban":
         """The board of its text rows."""
         at: dict[str, list[Cell]] = {}
         for row, text in enumerate(rows):

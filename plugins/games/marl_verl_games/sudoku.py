@@ -1,7 +1,5 @@
 """Sudoku 4x4 and 9x9: puzzles of reasoning-gym's generators, each with one solution."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random
@@ -36,7 +34,7 @@ class Sudoku(Game):
     example: ClassVar[str] = '["r1c2=3", "r4c4=1"]'
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Sudoku:
+    def of(cls, data: dict[str, Any]) -> "Sudoku":
         """The puzzle of a task's data."""
         given, solution = (tuple(tuple(row) for row in data[name]) for name in ("puzzle", "solution"))
         return cls(given, given, solution)

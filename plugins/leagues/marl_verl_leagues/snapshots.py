@@ -8,8 +8,6 @@ opponents, opponents/POLICY.json: the snapshots of its pool and the results agai
 the pool or a complete checkpoint names it, so that every checkpoint can be resumed and evaluated.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -38,7 +36,7 @@ class Snapshots:
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, run: Path, config: DictConfig, policy: str) -> Snapshots:
+    def of(cls, run: Path, config: DictConfig, policy: str) -> "Snapshots":
         """The snapshots of a policy of a run with this resolved config."""
         settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
         return cls(run, policy, settings)

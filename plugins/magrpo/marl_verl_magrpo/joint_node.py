@@ -1,7 +1,5 @@
 """Nodes of a joint tree, pruning of failed joint actions, and the rows and episodes of the complete tree."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -41,9 +39,9 @@ class Joint:
     moved: list[Turn] = field(default_factory=list)
     pending: bool = False
     episode: Episode | None = None
-    above: Joint | None = None
+    above: "Joint | None" = None
     failures: list[Failure] = field(default_factory=list)
-    below: dict[Choice, Joint | Failure | None] = field(default_factory=dict)
+    below: "dict[Choice, Joint | Failure | None]" = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
@@ -56,12 +54,12 @@ class Joint:
         return self.turns[0].rewards["team"]
 
     @property
-    def by_choice(self) -> dict[Choice, Joint]:
+    def by_choice(self) -> "dict[Choice, Joint]":
         """The child nodes, by choice."""
         return {choice: child for choice, child in self.below.items() if isinstance(child, Joint)}
 
     @property
-    def children(self) -> list[Joint]:
+    def children(self) -> "list[Joint]":
         """The child nodes, in order of their numbers."""
         return list(self.by_choice.values())
 
@@ -77,7 +75,7 @@ class Joint:
             nodes.append(nodes[-1].above)
         return [turn for node in reversed(nodes) for turn in (*node.turns, *node.moved)]
 
-    def walk(self) -> Iterator[Joint]:
+    def walk(self) -> "Iterator[Joint]":
         """Yield this node and all below it, parents first, siblings by number."""
         left = [self]
         while left:

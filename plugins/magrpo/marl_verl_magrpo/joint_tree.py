@@ -30,8 +30,6 @@ Source: MAGRPO, arXiv 2508.04652, and the authors' code (both joint modes; a bra
 exceeds a threshold).
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from dataclasses import dataclass
@@ -135,7 +133,7 @@ class JointTree(Sampler):
         sample.count_transitions()
         return sample
 
-    async def _spawn(self, context: SamplingContext, node: Joint, size: Size) -> None:
+    async def _spawn(self, context: SamplingContext, node: Joint, size: "Size") -> None:
         """Sample the transition after a node, and all nodes below it."""
         if node.pending:
             failed = await attempt(context, SESSION, _settle(context, node))
@@ -165,7 +163,7 @@ class JointTree(Sampler):
                     group.create_task(self._spawn(context, child, size))
 
     async def _child(
-        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], size: Size
+        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], size: "Size"
     ) -> Joint | Failure | None:
         """Sample the node of a joint action and, without `stop_above`, all nodes below it."""
         scores_proposals = self.partial_value == "proposal"
@@ -190,7 +188,7 @@ class Size:
         """K_d: the largest k <= `most` with width * k^power <= limit - used, at least 1."""
         return max((k for k in range(2, most + 1) if self.width * k**power <= limit - self.used), default=1)
 
-    def below(self, children: int) -> Size:
+    def below(self, children: int) -> "Size":
         """The size one level down, where every node has `children` children."""
         width = self.width * children
         return Size(width, self.used + width)

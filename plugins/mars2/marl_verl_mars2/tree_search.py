@@ -20,8 +20,6 @@ Sources: AB-MCTS, arXiv 2503.04412; several agents in one tree, MARTI-MARS2, arX
 training, 60 at inference). Posteriors and strategies, and how they differ from the authors' code: `bandit`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,10 +64,10 @@ class Node:
     state: State
     arms: Arms
     name: str | None = None
-    parent: Node | None = None
+    parent: "Node | None" = None
     place: int = 0
     score: float = 0.0
-    children: list[Node] = field(default_factory=list)
+    children: "list[Node]" = field(default_factory=list)
 
 
 class TreeSearch(Sampler):

@@ -1,7 +1,5 @@
 """Arms of a comparison: recipes with overrides, each trained with several seeds, several runs at a time."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex
@@ -32,7 +30,7 @@ class Arm:
     overrides: tuple[str, ...]
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Arm:
+    def parse(cls, words: Sequence[str]) -> "Arm":
         """The arm of the words of `marl-verl train`. MarlError for an unknown option or variant."""
         parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
         parser.add_argument("recipe", type=Path)

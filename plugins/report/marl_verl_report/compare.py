@@ -1,7 +1,5 @@
 """`marl-verl compare A.yaml B.yaml`: train two recipes with the same seeds, and say which is better, and how surely."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import time
@@ -75,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def parsed(options: argparse.Namespace) -> list[Arm]:
+def parsed(options: argparse.Namespace) -> "list[Arm]":
     """The two arms, with the overrides of both."""
     from marl_verl_report.arms import Arm
 
@@ -88,7 +86,7 @@ def parsed(options: argparse.Namespace) -> list[Arm]:
     return [Arm.parse([recipe, *SMALL, *own, *shared]) for recipe, *own in (first, second)]
 
 
-def train(arms: list[Arm], seeds: range, folder: Path, values: Values, options: argparse.Namespace) -> None:
+def train(arms: "list[Arm]", seeds: range, folder: Path, values: Values, options: argparse.Namespace) -> None:
     """Train both arms with some seeds, and measure the runs."""
     from marl_verl.inspect.run_files import Run
     from marl_verl_report.arms import Cell, trained
@@ -103,7 +101,7 @@ def train(arms: list[Arm], seeds: range, folder: Path, values: Values, options: 
         show(f"{cell.folder.name}: {options.measure} {value:.4g} ({count}, {(time.monotonic() - begun) / 60:.1f} min)")
 
 
-def text(values: Values, difference: Estimate, options: argparse.Namespace) -> str:
+def text(values: Values, difference: "Estimate", options: argparse.Namespace) -> str:
     """What the command prints at its end."""
     from marl_verl_report import decide
     from marl_verl_report.seeds import estimate
@@ -130,11 +128,11 @@ def level_of(options: argparse.Namespace) -> float:
     return decide.level(len(decide.looks(options.seeds)))
 
 
-def shown(value: Estimate) -> str:
+def shown(value: "Estimate") -> str:
     return f"{value.mean:.4g} ({value.low:.4g} to {value.high:.4g})"
 
 
-def write(folder: Path, values: Values, difference: Estimate, options: argparse.Namespace) -> None:
+def write(folder: Path, values: Values, difference: "Estimate", options: argparse.Namespace) -> None:
     """compare.svg and compare.json."""
     from marl_verl.inspect.run_files import Run
     from marl_verl_report import decide, draw, measures

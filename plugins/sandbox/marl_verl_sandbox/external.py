@@ -3,8 +3,6 @@
 Uses verl internals: `verl.utils.reward_score.sandbox_fusion.utils.call_sandbox_api` and the fields of its answer.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging
@@ -66,7 +64,7 @@ class ExternalSession:
         self._request = {"program": program, "entry": entry, "values": inspect.getsource(values)}
         self._request |= {name: inspect.getsource(getattr(candidate, name)) for name in ("function_of", "raised")}
 
-    def __enter__(self) -> ExternalSession:
+    def __enter__(self) -> "ExternalSession":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """The caller's side of the sandbox: start the template once for each tier, and run processes forked from it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json
@@ -132,7 +130,7 @@ class Process:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `end` says so
             frames.send(self._guard, message)
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,8 +12,6 @@ v({}), with an error below `truncation`.
 Each coalition is replayed at most once, however many orders contain it. Masking: `marl_verl_sharp.masking`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
@@ -61,7 +59,7 @@ class SampledShapley(MaskingCredit):
                 turn.rewards[self.component] = shares[turn.agent]
         return game.tokens
 
-    async def _sampled(self, game: Game, random: Random) -> dict[str, float]:
+    async def _sampled(self, game: "Game", random: Random) -> dict[str, float]:
         """phi from random orders. All orders advance by one player at a time, so the result is deterministic."""
         players, whole = game.players, game.value[frozenset(game.players)]
         orders = [random.sample(players, len(players)) for _ in range(self.permutations)]

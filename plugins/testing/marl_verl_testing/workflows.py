@@ -5,8 +5,6 @@ that runs that differ in one of these have different later observations. Scores 
 exact and ties occur.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -101,8 +99,8 @@ class Call:
 class Branch:
     """The next steps depend on the last message."""
 
-    even: tuple[Step, ...]
-    odd: tuple[Step, ...]
+    even: "tuple[Step, ...]"
+    odd: "tuple[Step, ...]"
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,14 @@ def measure(text: str) -> int:
 class Programmed(Workflow):
     """Executes its program and answers with all messages."""
 
-    program: tuple[Step, ...] = ()
+    program: "tuple[Step, ...]" = ()
 
     async def run(self, task: Task, team: Team) -> str:
         history = [task.prompt]
         await self._do(self.program, history, team)
         return "\n".join(history)
 
-    async def _do(self, program: Sequence[Step], history: list[str], team: Team) -> None:
+    async def _do(self, program: "Sequence[Step]", history: list[str], team: Team) -> None:
         last: list[Action] = []
         for step in program:
             if isinstance(step, Solo):
@@ -180,7 +178,7 @@ class Programmed(Workflow):
         history.append(f"measured: {value}")
 
 
-def acts_of(program: Sequence[Step]) -> int:
+def acts_of(program: "Sequence[Step]") -> int:
     """The maximum number of acts of a program."""
     count = 0
     for step in program:

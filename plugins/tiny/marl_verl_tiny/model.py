@@ -1,7 +1,5 @@
 """Tiny models from descriptions, created on demand and cached under a name with a hash of their content."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -65,7 +63,7 @@ class TinyModel(Shape):
     @classmethod
     def describe(
         cls, options: Mapping[str, Any], where: str, task: Named, agents: Sequence[str], seed: int
-    ) -> TinyModel:
+    ) -> "TinyModel":
         """The model of section `where`. MarlError for an invalid option, or a task set without demonstrations."""
         base = {"task": task.name, "agents": agents, "task_options": task.options, "seed": seed}
         model = build(cls, {**base, **options}, where)
@@ -73,7 +71,7 @@ class TinyModel(Shape):
         return model
 
     @staticmethod
-    def make(models: Sequence[TinyModel], progress: Progress) -> list[Path]:
+    def make(models: "Sequence[TinyModel]", progress: Progress) -> list[Path]:
         """As `ensure_all`."""
         return ensure_all(models, progress=progress)
 

@@ -1,7 +1,5 @@
 """Cells: a run of one arm with one seed, trained by its command and stored as a line of docs/results/CLAIM.json."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """verl's platform interface for a machine without an accelerator: one Ray "GPU" is one logical slot on the CPU."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import types
@@ -18,7 +16,7 @@ class CPUDevice(str):
     """The "current device" of verl, which uses it as a torch device (`model.to(device)`) and as an index
     (`f"{name}:{device}"`). An int would select CUDA in the first case, so it equals "cpu" and formats as "0"."""
 
-    def __new__(cls) -> CPUDevice:
+    def __new__(cls) -> "CPUDevice":
         return super().__new__(cls, "cpu")
 
     def __format__(self, spec: str) -> str:

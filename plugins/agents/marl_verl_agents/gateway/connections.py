@@ -4,8 +4,6 @@ Any local user can open a connection. One on which the head of a request has com
 it unless its URL has the token of an episode.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from typing import Any
@@ -24,7 +22,7 @@ def most_strangers() -> int:
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """A connection of uvicorn that ends if no request begins on it."""
 
-    strangers: dict[Connection, asyncio.TimerHandle]  # the oldest first; of one server
+    strangers: "dict[Connection, asyncio.TimerHandle]"  # the oldest first; of one server
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
