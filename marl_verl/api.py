@@ -144,6 +144,7 @@ def evaluate(
     at_once: int | None = None,
     cross_play: bool | str | None = False,
     steps: str | Sequence[int] | None = None,
+    edit: tuple[str, str, str] | None = None,
     plugins: Sequence[StrPath] = (),
     backend: Backend | None = None,
     progress: "Progress" = True,
@@ -166,6 +167,8 @@ def evaluate(
         cross_play: let steps of a team with two sides play each other, instead of evaluating one; with the name of an
             agent, let this agent act with its policy of each step, beside the team of the last one.
         steps: those of the cross-play; default: 0 and every checkpoint.
+        edit: (episode, act, text): continue an episode of the run from an act such as "solver:0", with the text as its
+            action and with its own: greedily, or in `episodes` > 1 sampled episodes each.
         plugins: plugin files in addition to the run's copies.
         backend: as in `train`; default: that of the run.
         progress: as in `train`.
@@ -193,7 +196,8 @@ def evaluate(
             step = 0 if step is None else step
         options: dict[str, Any] = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed}
         options |= {"greedy_only": greedy_only, "cross_play": cross_play, "steps": steps, "at_once": at_once}
-        options |= {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
+        options |= {"swap": swap, "untrained": untrained, "edit": edit}
+        options["plugin_files"] = [Path(file) for file in plugins]
         try:
             checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), **options))
         except BaseException:

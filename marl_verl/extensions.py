@@ -12,7 +12,8 @@
 - `policy`: a module for the key NAME of an agent's section, which makes the agent act with past versions of a policy:
   `policy_of(section, where, policies)`, the agent's frozen `PolicyConfig`, whose `past` has `of`, `kind` (NAME) and the
   method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
-- `league`: `cross-play`, a module for evaluations in which the steps of a run play each other.
+- `league`: modules for other evaluations: `cross-play`, in which the steps of a run play each other; `edit`, which
+  continues an episode after an edited act.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (25_690, 18_000),
     "raises per 1,000 lines of the core": (14.1, 12),
-    "lines of distributions": (19_760, 17_000),
+    "lines of distributions": (19_750, 17_000),
     "lines of tests": (33_510, 32_000),
     "exported names": (109, 110),
     "kinds of parts": (8, 8),

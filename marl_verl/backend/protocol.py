@@ -59,7 +59,8 @@ class Report:
 Column: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 """A field of n rows: a tensor per row, or one nested (jagged) tensor."""
 TaskRow: TypeAlias = Mapping[str, Any]
-"""A task to play: `task` (JSON), `uid`, `keep` (store its episodes), `sampled` in a validation, `states` if any."""
+"""A task to play: `task` (JSON), `uid`, `keep` (store its episodes), `sampled` in a validation, `states` if any, and a
+`journal` with which its episodes begin, if any."""
 
 
 @dataclass(frozen=True)

@@ -69,14 +69,19 @@ def run(options: argparse.Namespace) -> int:
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
+    evaluated(options.run, overrides, options, {name: getattr(options, name) for name in PASSED_ON})
+    return 0
+
+
+def evaluated(run: Path, overrides: list[str], options: argparse.Namespace, arguments: dict[str, Any]) -> Path:
+    """Evaluate, and print the result as the options of the command say. Returns the file of its episodes."""
     display = Display(Output(file=sys.stderr) if options.json else None)
-    arguments = {name: getattr(options, name) for name in PASSED_ON}
-    done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **arguments)
+    done = evaluate(run, overrides, plugins=options.plugin, progress=display, **arguments)
+    episodes = done.file.with_suffix(".jsonl")
     if options.json:
         show(json.dumps(done.numbers, indent=1))
     else:
         results(done.numbers, display)
-        episodes = done.file.with_suffix(".jsonl")
         stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""
         display.print(f"results: {done.file}{stored}")
-    return 0
+    return episodes

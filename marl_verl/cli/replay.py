@@ -1,22 +1,19 @@
 """`marl-verl replay FILE [--episode ID]`: replay a stored episode and show it."""
 
 import argparse
-import re
 import shlex
 import sys
 from pathlib import Path
 
-from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, file_content, set_folder
+from marl_verl.cli import arguments
+from marl_verl.cli.arguments import file_content, set_folder
 from marl_verl.episode import Episode
 from marl_verl.inspect import replay_text
 from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.replay import changes, replay
-from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
+from marl_verl.inspect.run_files import read_episode, run_of, use_plugin_files
 from marl_verl.run.run_dir import RunDir, unpacked
 from marl_verl.run.terminal import harmless, show
-
-TRAINING = "s"
-"""First letter of a training episode's id (`s12t00000_0`: step 12). Validations have others."""
 
 EXAMPLES = """
 FILE is a file of a run's journals/ (one per training step) or episodes/ (some episodes of each validation): JSON lines.
@@ -30,21 +27,30 @@ compressed with gzip or zstd; - is standard input.
   marl-verl replay FILE --episode s12t00000_0                    one episode: observations, actions and rewards
   marl-verl replay FILE --episode s12t00000_0 --stored           the stored episode, without a replay or its plugin
   marl-verl replay FILE --episode s12t00000_0 --json             in full, for programs
+  marl-verl replay runs/paths --episode s12t00000_0 --edit mover:0 b4      what if the mover had said b4?
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Replay a stored episode without a model, and show it as a conversation with its rewards."
-    add_plugin_argument(parser)
-    add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
+    arguments.add_plugin_argument(parser)
+    arguments.add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="id of the episode (default: list all, or show the only one)")
     parser.add_argument("--stored", action="store_true", help="show the stored episode without a replay")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    edit = "continue from an act such as mover:0 with this text as its action, and with its own, by the run's models"
+    parser.add_argument("--edit", nargs=2, metavar=("ACT", "TEXT"), help=edit)
+    continuations = "of --edit: sampled continuations of both (default: 1, greedy)"
+    parser.add_argument("--continuations", type=int, metavar="N", help=continuations)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of --edit, as of `marl-verl eval`")
+    arguments.add_backend_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 2 also where the replay differs from the stored episode."""
-    problem = _shown(options)
+    if options.edit is not None:
+        _edit(options)
+    problem = None if options.edit and options.json else _shown(options)
     if problem is not None:
         print(f"marl-verl: {harmless(problem)}", file=sys.stderr)
     return 0 if problem is None else 2
@@ -68,19 +74,23 @@ def _shown(options: argparse.Namespace) -> str | None:
     return _episode(file, file.episode(name), options)
 
 
+def _edit(options: argparse.Namespace) -> None:
+    """Continue the episode, print the effects, and choose the first edited continuation as the episode to show."""
+    from marl_verl.cli.eval import evaluated  # here: the rest imports neither Hydra nor torch
+
+    set_folder(options)
+    chosen = {"edit": (options.episode or "", *options.edit), "episodes": options.continuations, "step": options.step}
+    file = evaluated(Path(options.file), options.overrides, options, {**chosen, "backend": options.backend})
+    options.file, options.episode, options.stored, options.step = str(file), "edited_0", True, None
+
+
 def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     """(name, content) of the given file; of a run, that of the given episode's step, --step, or the latest."""
     set_folder(options)
     use_plugin_files(options.folder or run_of(options.file), options.plugin)
     if options.folder is None:
         return file_content(options)
-    place = re.match(r"([a-z])(\d+)t\d", options.episode or "")
-    step = options.step if options.step is not None or place is None else int(place[2])
-    if place and place[1] != TRAINING:
-        remedy = "validate with marl.rollout.keep_episodes=4"
-        return read_step("replay", options.folder, "episodes", remedy, "validation", step)
-    remedy = "train it with marl.run.keep_journals=1"
-    return read_step("replay", options.folder, "journals", remedy, step=step)
+    return read_episode(options.folder, options.episode, options.step)
 
 
 def _list(file: EpisodeFile, options: argparse.Namespace) -> None:

@@ -39,7 +39,6 @@ ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rloo_vectorized": ("grpo", {**LEAVE_ONE_OUT, "singleton": "zero"}),
     "reinforce_plus_plus": ("reinforce++", {"std": "population"}),
     "reinforce_plus_plus_baseline": ("grpo", {"scale_group": "batch", "std": "population", "eps": 1e-8}),
-    "gpg": ("grpo", {"scale_group": "batch", "std": "nonzero", "eps": 0.0}),
     "remax": ("remax", {}),
     "gdpo": ("gdpo", {}),
     "gae": ("ippo", {"returns.lam": 1.0}),  # verl's default

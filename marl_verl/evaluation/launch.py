@@ -41,7 +41,8 @@ class Evaluation:
         return float(self.numbers["success"])
 
     def episodes(self) -> Iterator[Episode]:
-        """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks."""
+        """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks. Of an edit all
+        continuations."""
         return iter(episodes_of(self.file.with_suffix(".jsonl")))
 
 
@@ -75,7 +76,7 @@ def _free(plan: EvaluationPlan) -> Path:
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
     changed = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
-    base = "cross-play" if plan.request.pairings else changed
+    base = "cross-play" if plan.request.pairings else f"{changed}_edit" if plan.request.rows else changed
     numbered = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
     return next(path for name in numbered if not (path := evaluations / f"{name}.json").exists())
 
@@ -88,7 +89,8 @@ def _heading(plan: EvaluationPlan) -> str:
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe()}")
     sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
-    lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
+    if not request.rows:
+        lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
 
 

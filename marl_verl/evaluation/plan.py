@@ -18,7 +18,9 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation import request as asked
+from marl_verl.evaluation.edit import edited_rows
 from marl_verl.extensions import league, names
+from marl_verl.inspect.run_files import load_run
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.export import Source
 from marl_verl.run.prepare import check_team
@@ -90,6 +92,7 @@ def plan(
     at_once: int | None = None,
     cross_play: bool | str | None = False,
     steps: str | Sequence[int] | None = None,
+    edit: tuple[str, str, str] | None = None,
     plugin_files: Sequence[Path] = (),
 ) -> EvaluationPlan:
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
@@ -98,6 +101,7 @@ def plan(
     if steps is not None and not cross_play:
         raise MarlError("--steps is an option of --cross-play and --partner. Give --step N to evaluate one step.")
     one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
+    one_team |= {"--edit": edit}
     for option, value in one_team.items():
         if cross_play and value not in (None, False, [], ()):
             why = "it plays sampled episodes of pairs of steps"
@@ -105,8 +109,8 @@ def plan(
     for option, number in (("--at-once", at_once), ("--episodes", None if greedy_only else episodes)):
         if number is not None and number < 1:
             raise MarlError(f"{option} must be a whole number >= 1, got {number}")
-    episodes = 0 if greedy_only else EPISODES if episodes is None else episodes
-    ks = () if greedy_only else _episodes(episodes, k)
+    episodes = 0 if greedy_only else episodes or (1 if edit else EPISODES)
+    ks = () if greedy_only or edit else _episodes(episodes, k)
     check_overrides(overrides)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
@@ -116,6 +120,10 @@ def plan(
             composed.marl.policies[name] = {key: policy[key] for key in ("script", "endpoint", "stop") if key in policy}
     marl = marl_section(composed)
     team = read_team(marl, evaluation=True)
+    if edit:
+        league("edit", "unknown option '--edit'")
+        edited_task, at, rows = edited_rows(run, *edit, sampled=episodes > 1)
+        step = at if step is None and at in (0, *load_run(run).checkpoints) else step
     playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None
     chosen = playing.chosen_steps(run, steps) if playing else (asked.chosen_step(run, step),)
     swaps = [asked.parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
@@ -136,7 +144,7 @@ def plan(
     if crossed and not partner and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     check_scripts(config, evaluated, training=False)
-    played = _tasks(run, marl, task_set, overrides, tasks)
+    played = [edited_task] if edit else _tasks(run, marl, task_set, overrides, tasks)
     rehearse(workflow, played[0], evaluated)
     checks.check_machine(run)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
@@ -150,6 +158,8 @@ def plan(
     if crossed:
         request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
         settings |= {"cross_play": list(chosen), "partner": partner}
+    if edit:
+        request, settings = replace(request, rows=rows), settings | {"edit": edit}
     resolved = resolve(config, evaluated)
     return EvaluationPlan(run, folder, resolved, played, request, settings, tuple(files))
 

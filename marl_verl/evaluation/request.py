@@ -70,6 +70,7 @@ class Request:
         at_once: maximum number of episodes in flight.
         sides: of a cross-play: those of its rows and of its columns.
         pairings: of a cross-play; none for an evaluation of one team.
+        rows: of the continuations of an edited act, which are played in place of the held-out tasks.
     """
 
     step: int
@@ -81,6 +82,7 @@ class Request:
     at_once: int = AT_ONCE
     sides: tuple[str, ...] = ()
     pairings: tuple[Pairing, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
 
     def write(self, folder: Path) -> None:
         write_json(folder / REQUEST, dataclasses.asdict(self), default=str)  # a path becomes a string

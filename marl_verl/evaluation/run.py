@@ -35,8 +35,8 @@ def evaluate(folder: Path) -> None:
         trainer.step = request.step
         for name, state in trainer.states.items() if request.step else ():
             state.load(folders.intact(folders.choose(folder.parents[1], request.step), f"{name}/") / name)
-        result = play_pairings(trainer, request) if request.pairings else play_all(trainer, request)
-    write_json(folder / RESULT, result)
+        edited = extension("league", "edit").play if request.rows else play_all
+        write_json(folder / RESULT, (play_pairings if request.pairings else edited)(trainer, request))
     emit("evaluated")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -141,6 +142,16 @@ def read_step(
     if step not in steps:
         raise MarlError(f"run '{folder}' has not stored {kind} {step}: {nearest_steps(step, steps)}")
     return f"run '{folder}', {kind} {step}", read_file(command, steps[step], "step file")[1]
+
+
+def read_episode(folder: Path, name: str | None, step: int | None = None) -> tuple[str, bytes]:
+    """`read_step` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
+    validation at step 20), else of the latest."""
+    place = re.match(r"([a-z])(\d+)t\d", name or "")
+    step = int(place[2]) if step is None and place else step
+    if place and place[1] != "s":
+        return read_step("replay", folder, "episodes", "validate with marl.rollout.keep_episodes=4", "validation", step)
+    return read_step("replay", folder, "journals", "train it with marl.run.keep_journals=1", step=step)
 
 
 def nearest_steps(step: int, steps: Mapping[int, Path]) -> str:

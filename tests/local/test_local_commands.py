@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from marl_verl_testing.real import Finished, rows
 
+from marl_verl import evaluate, load_run
+from marl_verl.episode import Episode
 from tests.local.training import INVENTORY, episodes, train
 from tests.served import answers
 
@@ -26,8 +28,7 @@ def test_explain(run: Finished, command: Callable[..., str]) -> None:
     records = json.loads(command("explain", run.folder, "--step", "2", "--json"))
     keys = {f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 2) if not row["padding"]}
     assert {record["key"] for record in records} == keys
-    key = min(keys)
-    assert f"row {key}" in command("explain", run.folder, "--step", "2", "--row", key)
+    assert f"row {min(keys)}" in command("explain", run.folder, "--step", "2", "--row", min(keys))
 
 
 def test_replay(run: Finished, command: Callable[..., str]) -> None:
@@ -36,6 +37,23 @@ def test_replay(run: Finished, command: Callable[..., str]) -> None:
     journal = run.folder / "journals" / "step_00002.jsonl"
     shown = json.loads(command("replay", journal, "--episode", listed[0], "--json"))
     assert shown["replay"]["score"] == next(e["score"] for e in episodes(run, 2) if e.get("id") == listed[0])
+
+
+def test_an_act_edited_to_its_own_text_changes_nothing(run: Finished) -> None:
+    """From every act of a greedy episode. Another text changes nothing before it."""
+    stored = load_run(run.folder).validations[2][0]
+    for at, ((agent, slot), text) in enumerate(_acts(stored)):
+        done = evaluate(run.folder, edit=(stored.id, f"{agent}:{slot}", text), progress=False)
+        for episode in done.episodes():
+            assert (_acts(episode), episode.answer, episode.score) == (_acts(stored), stored.answer, stored.score)
+        assert {row["mean"] for row in done.numbers["pairings"][0]["difference"].values()} == {0.0}
+        done = evaluate(run.folder, edit=(stored.id, f"{agent}:{slot}", "no"), episodes=3, progress=False)
+        edited = [_acts(episode)[: at + 1] for episode in done.episodes() if episode.uid == "edited"]
+        assert edited == [[*_acts(stored)[:at], ((agent, slot), "no")]] * 3
+
+
+def _acts(episode: Episode) -> list[tuple[tuple[str, str], str]]:
+    return [(record.act.key, record.action.text) for record in episode.journal.acts()]
 
 
 def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: Path) -> None:
@@ -47,10 +65,8 @@ def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: P
     acts = [act for episode in map(json.loads, stored) for act in episode["journal"]["records"]]
     for policy in POLICIES:
         folder = tmp_path / policy
-        done = json.loads(
-            command("export", run.folder, "--policy", policy, "--step", "1", "--output", folder, "--json")
-        )
-        assert done["step"] == 1
+        options = ("--policy", policy, "--step", "1", "--output", folder, "--json")
+        assert json.loads(command("export", run.folder, *options))["step"] == 1
         own = [act for act in acts if act["agent"] == policy]
         assert len(own) >= 3
         assert answers(folder, own) == [act["action"]["text"] for act in own]

@@ -71,7 +71,6 @@ class Scale(Part):
     """sigma in A = (R - b) / (sigma + eps)."""
 
     kind: ClassVar[str] = "scale"
-    of_returns: ClassVar[bool] = False  # also with `scale_group`, where other scales are of R - b
 
     @abstractmethod
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
@@ -96,21 +95,6 @@ class Population(Unbiased):
     """sigma = sqrt(sum (R - mean)^2 / n)."""
 
     ddof: ClassVar[int] = 0
-
-
-@dataclass(frozen=True)
-class NonZero(Scale):
-    """sigma = the share of returns that are not 0, at least one of n: A = (R - b) n / count(R != 0).
-
-    Source: GPG, arXiv 2504.02546, as verl's `compute_gpg_outcome_advantage` has it.
-    """
-
-    name: ClassVar[str] = "nonzero"
-    of_returns: ClassVar[bool] = True
-
-    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        share: FloatArray = np.maximum(np.bincount(group, weights=value != 0), 1) / np.bincount(group)
-        return share
 
 
 def compare(
@@ -141,7 +125,7 @@ def compare(
             return b, np.ones(len(value))
         deviation = value - b
         among = group if spread is None else spread
-        of = value if spread is None or std.of_returns else deviation
+        of = value if spread is None else deviation
         sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described, moderate)[among]
         # with sigma 0 a deviation is kept as it is, instead of being divided by eps
         scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps

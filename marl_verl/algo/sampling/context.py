@@ -60,9 +60,11 @@ class SamplingContext:
         limits: of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others.
         explored: agents of which a tree samples alternatives; acts of others are parts of a transition.
         label: workflow and task, as a prefix of error messages.
+        begun: the journal with which the task's runs begin; None: from the start.
         alone: entered for each attempt; a lock where they must not be concurrent.
     """
 
+    begun: Journal | None = None
     alone: AbstractAsyncContextManager[object] = nullcontext()
 
     def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
@@ -87,6 +89,7 @@ class SamplingContext:
     def start(self, session: int, journal: Journal | None = None) -> Run:
         """Create a run of the workflow on the task, from the start or a journal. The sampler must close it."""
         self._begun.setdefault(session, time.monotonic())
+        journal = self.begun if journal is None else journal
         return Run(
             *(self.task_context.workflow, self.task, self.agents, journal, self.seed(session)),
             limits=self.limits,

@@ -25,6 +25,7 @@ from marl_verl.backend.rollout.rows import Row, turn_rows
 from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal
+from marl_verl.episode.codec import decode_journal
 from marl_verl.episode.communication import read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import format_error
@@ -146,6 +147,7 @@ class RolloutWorker:
         sampler = sampler if held_out is None else Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out, self.gates)
         context.alone = self.alone
+        context.begun = decode_journal(row["journal"]) if "journal" in row else None
         for name, sent in states.items():
             extension("state", name).enter(sent)
         sample = await sampler.sample(context)

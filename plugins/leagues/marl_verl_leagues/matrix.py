@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from marl_verl.evaluation.request import Request
+from marl_verl.inspect.texts import line
 from marl_verl.run.progress import Display
 
 
@@ -28,8 +29,13 @@ def matrix(document: Mapping[str, Any], display: Display) -> None:
     """Print the numbers of a cross-play."""
     if document["sides"]:
         _sides(document, display)
+    elif edit := document["settings"].get("edit"):
+        title = f"{edit[1]} of episode {edit[0]} says {line(edit[2], 60)}: step {document['step']} continues"
+        _differences(document["pairings"], title, "", display)
     else:
-        _partner(document["pairings"], display)
+        *_, last = document["pairings"]
+        title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
+        _differences(document["pairings"], title, "beside ", display)
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
     games = len(document["pairings"]) * document["eval_tasks"] * document["episodes"]
     display.print(
@@ -38,11 +44,11 @@ def matrix(document: Mapping[str, Any], display: Display) -> None:
     )
 
 
-def _partner(pairings: Sequence[Mapping[str, Any]], display: Display) -> None:
-    """A row for each agent and component: its mean beside the last partner, and the differences to earlier ones."""
+def _differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:
+    """A row for each agent and component: its mean in the last pairing, and the differences to earlier ones."""
     *earlier, last = pairings
-    table = Table(title=f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners")
-    for column in ("agent, component", last["column"], *(f"minus beside {pairing['column']}" for pairing in earlier)):
+    table = Table(title=title)
+    for column in ("agent, component", last["column"], *(f"minus {beside}{pairing['column']}" for pairing in earlier)):
         table.add_column(column, no_wrap=True)
     for name, value in last["rewards"].items():
         gains = [pairing["difference"].get(name, {}) for pairing in earlier]

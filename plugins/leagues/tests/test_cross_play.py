@@ -122,7 +122,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     assert result["elo"]["p@20"]["rating"] > 100
     assert result["elo_first_side"]["rating"] == pytest.approx(0, abs=1e-6)
     text = io.StringIO()
-    matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
+    matrix({**result, "settings": {}, "seconds": 3}, Display(Console(file=text, width=120)))
     for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed, 0 tokens, 3 s in total"):
         assert part in text.getvalue()
 
@@ -165,7 +165,7 @@ def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch
     assert trainer.seeds == [20, 20]
     assert result["pairings"][0]["difference"]["one, team"] == {"mean": -20.0, "interval": (-20.0, -20.0)}
     text = io.StringIO()
-    matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
+    matrix({**result, "settings": {}, "seconds": 3}, Display(Console(file=text, width=120)))
     assert "-20.000 +-0.000" in text.getvalue()
 
 
