@@ -5,33 +5,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from marl_verl.config.compose import compose
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
+from tests.test_bad_values import RECIPE as TEXT
 
 SECONDS = 10.0  # of this process: the machine may be busy with others
-RECIPE: dict[str, Any] = {
-    "defaults": ["marl_trainer", "_self_"],
-    "marl": {
-        "task": {"name": "inventory", "train_size": 16, "test_size": 8, "options": {"length": 4}},
-        "workflow": {"name": "inventory"},
-        "sampler": {"options": {"episodes": 4}},
-        "agents": {"holder": {"policy": "one", "instructions": "be brief"}, "asker": {"policy": "two"}},
-        "policies": {
-            "one": {"tiny": {"steps": 1}, "actor": {"optim": {"lr": 1.0e-3}}},
-            "two": {"tiny": {"steps": 1}, "rollout": {"top_p": 1.0}},
-        },
-    },
-    "data": {"train_batch_size": 8, "max_prompt_length": 64, "max_response_length": 16},
-    "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 8}, "rollout": {"max_model_len": 128}},
-    "trainer": {"total_training_steps": 5, "test_freq": 2},
-}
-TEXT = yaml.safe_dump(RECIPE)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +37,7 @@ def refused(content: str, *overrides: str, name: str = "team.yaml") -> str:
     [
         (TEXT + "x: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
         (TEXT + "marl_: 1\n", "unknown key 'marl_': did you mean 'marl'?"),
-        (TEXT.replace("- marl_trainer\n- _self_", "- _self_\n- marl_trainer"), "in this order"),
+        (TEXT.replace("marl_trainer, _self_", "_self_, marl_trainer"), "in this order"),
     ],
 )
 def test_a_recipe_file_is_refused_at_once(content: str, message: str) -> None:

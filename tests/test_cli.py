@@ -59,15 +59,9 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(prepare, "make_run_directory", no_trainer)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["trian"], "unknown command 'trian': did you mean 'train'?"),
-        (["train", "r.yaml", "--dry-rum"], "unknown option '--dry-rum': did you mean '--dry-run'?"),
-    ],
-)
-def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str) -> None:
-    assert message in refused(*arguments)
+def test_a_mistaken_command(refused: Refused) -> None:
+    assert "unknown command 'trian': did you mean 'train'?" in refused("trian")
+    assert "unknown option '--dry-rum': did you mean '--dry-run'?" in refused("train", "r.yaml", "--dry-rum")
 
 
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,14 +193,6 @@ HEAVY += ("agents", "langgraph", "langchain_openai", "pydantic_ai", "autogen_age
 HEAVY += ("textarena", "pettingzoo", "verifiers", "nltk", "pygame")
 
 
-def _python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env={**os.environ, **variables}
-    )
-
-
 TREES = str(RECIPE.parents[2] / "examples" / "trees.json")
 
 
@@ -228,7 +214,7 @@ def test_nothing_heavy_is_imported() -> None:
     for line, more in IMPORTED.items():
         line = f"import marl_verl.cli.main\ntry:\n    {line}\nexcept SystemExit:\n    pass" if "main(" in line else line
         code += f"{line}\nprint('HEAVY', [name for name in {HEAVY + more!r} if name in sys.modules])\n"
-    done = _python(code)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert [line for line in done.stdout.splitlines() if "HEAVY" in line] == ["HEAVY []"] * len(IMPORTED), done.stderr
 
 

@@ -21,22 +21,13 @@ def test_the_counts_are_those_of_the_model(targets: str | list[str], tmp_path: P
     from peft import LoraConfig, get_peft_model
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        intermediate_size=24,
-        tie_word_embeddings=False,
-    )
-    model = Qwen3ForCausalLM(config)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "head_dim": 8, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, tie_word_embeddings=False))
     model.save_pretrained(tmp_path)
     found = shapes(tmp_path)
     assert parameters(found) == model.num_parameters()
     wanted = targets if isinstance(targets, list) or targets == "all-linear" else [targets]
-    learnt, _ = get_peft_model(
-        model, LoraConfig(r=3, target_modules=wanted, task_type="CAUSAL_LM")
-    ).get_nb_trainable_parameters()
+    adapted = get_peft_model(model, LoraConfig(r=3, target_modules=wanted, task_type="CAUSAL_LM"))
+    learnt, _ = adapted.get_nb_trainable_parameters()
     assert adapter_parameters(found, 3, targets) == learnt

@@ -93,14 +93,9 @@ def test_a_file_is_a_regular_one_of_bounded_size(
     Path("large").touch()
     os.truncate("large", files.MOST + 1)
     Path("bomb").write_bytes(gzip.compress(bytes(2 << 20)))
-    for name, message in (
-        ("/dev/zero", "not a regular"),
-        ("fifo", "not a regular"),
-        ("large", "large"),
-        ("bomb", "large"),
-    ):
+    for name in ("/dev/zero", "fifo", "large", "bomb"):
         assert main([command, name]) == 2
-        assert message in capsys.readouterr().err
+        assert ("large" if name in ("large", "bomb") else "not a regular") in capsys.readouterr().err
     Path("rows").write_text("{}")
     Path("link").symlink_to("rows")  # the user's own: followed
     assert main([command, "link"]) == 2

@@ -13,22 +13,16 @@ TINY = {"model.embed_tokens.weight": (72, 64), "model.norm.weight": (64,)}
 SMOLLM2 = {"model.embed_tokens.weight": (49152, 576), "model.norm.weight": (576,)}  # 108 MiB in float32
 
 
-def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: str, **given: Any) -> DictConfig:
+def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: str) -> DictConfig:
     monkeypatch.setattr(model_settings, "shapes", lambda folder: shapes)
     monkeypatch.setattr(model_settings, "cpu_flags", lambda: frozenset(flags))
     config = OmegaConf.create(
         {
             "model": {"path": "/models/one", "lora": {"merge": None}},
             "actor": {"fsdp_config": {"mixed_precision": None}},
-            "rollout": {
-                "dtype": None,
-                "checkpoint_engine": {"update_weights_bucket_megabytes": None},
-                "enable_chunked_prefill": False,
-            },
+            "rollout": {"dtype": None, "checkpoint_engine": {"update_weights_bucket_megabytes": None}},
         }
     )
-    for key, value in given.items():
-        OmegaConf.update(config, key.replace("__", "."), value)
     OmegaConf.set_struct(config, True)
     with_model_settings(config)
     return config
@@ -69,22 +63,11 @@ def test_large_models_are_updated_alone(
 # What a policy with an adapter needs of verl's settings
 
 
-def _settings(**model: Any) -> DictConfig:
-    config = OmegaConf.create(
-        {
-            "model": {"lora_rank": 4, "lora_alpha": 8, "lora": {"rank": 0}, **model},
-            "actor": {
-                "strategy": "fsdp2",
-                "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
-            },
-            "rollout": {"load_format": "dummy"},
-        }
-    )
-    return config
-
-
 def test_only_the_adapter_is_saved_and_servers_read_the_base() -> None:
-    made = _settings()
+    model = {"lora_rank": 4, "lora_alpha": 8, "lora": {"rank": 0}}
+    checkpoint = {"save_contents": ["model", "optimizer", "extra", "hf_model"]}
+    actor = {"strategy": "fsdp2", "checkpoint": checkpoint}
+    made = OmegaConf.create({"model": model, "actor": actor, "rollout": {"load_format": "dummy"}})
     use_adapter(made)
     assert made.actor.checkpoint.save_contents == ["model", "optimizer", "extra"]
     assert made.actor.checkpoint.save_lora_only is True

@@ -77,19 +77,11 @@ def test_servers_on_one_pool_share_its_memory() -> None:
     fits = {"a": {"pool": "both"}, "b": {"pool": "both", "rollout": {"gpu_memory_utilization": 0.4}}}
     check_placement(*case(fits, pools))
     for rollout, message in (
-        (
-            {"gpu_memory_utilization": 0.6},
-            "the servers on pool 'both' would take 0.5 (a) + 0.6 (b) = 1.10 of each GPU's memory",
-        ),
-        (
-            {"gpu_memory_utilization": 0.1, "free_cache_engine": False},
-            "policy 'b' shares pool 'both', where servers must",
-        ),
-        (
-            {"gpu_memory_utilization": 0.1, "enable_sleep_mode": False},
-            "leave its rollout.free_cache_engine and rollout.enable_sleep_mode on",
-        ),
+        ({"gpu_memory_utilization": 0.6}, "'both' would take 0.5 (a) + 0.6 (b) = 1.10 of each GPU's memory"),
+        ({"free_cache_engine": False}, "policy 'b' shares pool 'both', where servers must"),
+        ({"enable_sleep_mode": False}, "leave its rollout.free_cache_engine and rollout.enable_sleep_mode on"),
     ):
+        rollout = {"gpu_memory_utilization": 0.1, **rollout}
         with pytest.raises(MarlError) as error:
             check_placement(*case({"a": {"pool": "both"}, "b": {"pool": "both", "rollout": rollout}}, pools))
         assert message in str(error.value)

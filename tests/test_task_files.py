@@ -48,22 +48,18 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("t.jsonl", json.dumps(GOOD) + "\nnot json\n", "line 2 is not a JSON object"),
-        ("t.jsonl", '{"id": "a", "promt": "p"}', "row 1 has no text 'prompt': did you mean 'promt'?"),
-        ("t.jsonl", '{"id": 3, "prompt": "p"}', "row 1 has no text 'id': got 3"),
-        (
-            "t.jsonl",
-            '{"id": "a", "prompt": "p", "data": [1]}',
-            "row 1: 'data' must be an object, or its JSON text, got [1]",
-        ),
-        ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' must be an object, or its JSON text"),
+        (json.dumps(GOOD) + "\nnot json\n", "line 2 is not a JSON object"),
+        ('{"id": "a", "promt": "p"}', "row 1 has no text 'prompt': did you mean 'promt'?"),
+        ('{"id": 3, "prompt": "p"}', "row 1 has no text 'id': got 3"),
+        (json.dumps({**GOOD, "data": [1]}), "row 1: 'data' must be an object, or its JSON text, got [1]"),
+        (json.dumps({**GOOD, "data": "{"}), "row 1: 'data' must be an object, or its JSON text"),
     ],
 )
-def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_a_malformed_file_raises_with_its_row(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(content)
     with pytest.raises(MarlError) as error:
         read_tasks(path)
     assert str(path) in str(error.value)
@@ -81,19 +77,20 @@ def row(name: str, question: str, truth: str = "4", system: str = "", **info: An
     return Task(name, f"{system}{question}", data)
 
 
-def plain(name: str, prompt: str, **data: Any) -> Task:
-    return Task(name, prompt, data)
-
-
 @pytest.mark.parametrize(
     ("training", "test", "files", "both"),
     [
         ([row("0", "1 + 1?"), row("1", "2 + 1?")], [row("0", "3 + 1?"), row("1", "4 + 1?")], False, []),
         ([row("a", "1 + 1?", index=0)], [row("b", " 1  + 1?\n", index=9)], False, ["b"]),
         ([row("a", "1 + 1?"), row("b", "1 + 2?")], [row("c", "1 + 1?", system="Be brief.")], False, ["c"]),
-        ([plain("0", "p", answer=1)], [plain("0", "q", answer=1)], True, []),
-        ([plain("a", "p", board=[1])], [plain("b", "p", board=[2]), plain("c", "p", board=[1])], True, ["c"]),
-        ([plain("a", "p"), plain("b", "p")], [plain("c", "p"), plain("a", "p")], True, ["a"]),
+        ([Task("0", "p", {"answer": 1})], [Task("0", "q", {"answer": 1})], True, []),
+        (
+            [Task("a", "p", {"board": [1]})],
+            [Task("b", "p", {"board": [2]}), Task("c", "p", {"board": [1]})],
+            True,
+            ["c"],
+        ),
+        ([Task("a", "p"), Task("b", "p")], [Task("c", "p"), Task("a", "p")], True, ["a"]),
     ],
 )
 def test_tasks_are_compared_by_their_questions(

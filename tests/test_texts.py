@@ -17,16 +17,13 @@ def test_the_content_of_a_tag(text: str, found: str | None) -> None:
     assert tagged(text, "answer") == found
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("x <VERIFY> Reject </verify> y", "reject"),
-        ("<verify>reject</verify> or <verify>approve</verify>", None),
-        ("<verify>maybe</verify>", None),
-    ],
-)
-def test_a_verdict_is_one_word_in_tags(text: str, word: str | None) -> None:
-    assert verdict(text, ("approve", "reject")) == word
+def test_a_verdict_is_one_word_in_tags() -> None:
+    texts = (
+        "x <VERIFY> Reject </verify> y",
+        "<verify>reject</verify> <verify>approve</verify>",
+        "<verify>maybe</verify>",
+    )
+    assert [verdict(text, ("approve", "reject")) for text in texts] == ["reject", None, None]
 
 
 @given(st.text(max_size=60), st.integers(8, 60))

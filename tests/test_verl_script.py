@@ -114,10 +114,8 @@ def test_a_grpo_script_is_a_team_of_one_agent(monkeypatch: pytest.MonkeyPatch) -
     assert (plan.team.task.name, plan.team.workflow.name, plan.team.algorithm.name) == ("verl", "single", "grpo")
     assert plan.config.marl.sampler.options.episodes == 5
     assert (len(plan.tasks["train"]), len(plan.tasks["test"])) == (39, 3)
-    assert [note.partition(":")[0] for note in plan.notes[:2]] == [
-        "1 of 40 train tasks dropped",
-        "1 of 4 test tasks dropped",
-    ]
+    dropped = ["1 of 40 train tasks dropped", "1 of 4 test tasks dropped"]
+    assert [note.partition(":")[0] for note in plan.notes[:2]] == dropped
     assert plan.config.trainer.total_training_steps == 30  # 15 epochs of 39 // 16 batches
     assert plan.config.trainer.experiment_name == "qwen3_8b/function_rm"
     actor = plan.resolved.policies.solver.actor_rollout_ref.actor

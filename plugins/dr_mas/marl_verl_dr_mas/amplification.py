@@ -51,8 +51,8 @@ class SecondMoment(Metric):
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
-        pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.role.codes[rows])
-        values = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
+        uid, agent = table.uid.codes[rows], table.role.codes[rows]
+        values = _by_agent(result.advantage[rows] ** 2, result.reward[rows], uid, agent)
         return {f"agent/{table.role.names[code]}/second_moment": value for code, value in values.items()}
 
 
@@ -63,44 +63,22 @@ def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[i
         reward: [n] rewards.
         task, agent: [n] ids.
     """
-    pairs = _Pairs.of(reward, task, agent)
-    mean = pairs.mean(reward)
-    spread = pairs.by_agent(pairs.mean((reward - mean[pairs.pair]) ** 2) / pairs.variance)
-    shift = pairs.by_agent((mean - pairs.task_mean) ** 2 / pairs.variance)
+    mean, own = _mean(reward, task), _mean(reward, agent, task)
+    variance = np.maximum(_mean((reward - mean) ** 2, task), np.finfo(float).tiny)  # 0 counts nowhere
+    spread = _by_agent((reward - own) ** 2 / variance, reward, task, agent)
+    shift = _by_agent((own - mean) ** 2 / variance, reward, task, agent)
     return {code: (spread[code], shift[code]) for code in spread}
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The (agent, task) pairs that occur, P of them.
+def _mean(values: FloatArray, *ids: IntArray) -> FloatArray:
+    """[n] the mean of the rows with the same ids."""
+    group = combine(ids, len(values))
+    return group_mean(values, group)[group]
 
-    Attributes:
-        pair: [n] ids 0..P-1 of rows.
-        agent: [P] agent of each pair.
-        task_mean, variance: [P] mean and variance of all rewards of the pair's task; a variance of 0 is NaN.
-    """
 
-    pair: IntArray
-    agent: IntArray
-    task_mean: FloatArray
-    variance: FloatArray
-
-    @classmethod
-    def of(cls, reward: FloatArray, task: IntArray, agent: IntArray) -> "_Pairs":
-        task = combine([task], len(reward))
-        mean = group_mean(reward, task)
-        variance = np.bincount(task, weights=(reward - mean[task]) ** 2) / np.bincount(task)
-        pair = combine([agent, task], len(reward))
-        first = np.unique(pair, return_index=True)[1]
-        spread = np.where(variance > 0, variance, np.nan)
-        return cls(pair, agent[first], mean[task[first]], spread[task[first]])
-
-    def mean(self, values: FloatArray) -> FloatArray:
-        """[P] means of [n] values."""
-        return np.bincount(self.pair, weights=values) / np.bincount(self.pair)
-
-    def by_agent(self, values: FloatArray) -> dict[int, float]:
-        """Agent -> mean of [P] values over its tasks with a variance above 0."""
-        kept = np.isfinite(self.variance)
-        agents = np.unique(self.agent[kept])
-        return {int(code): float(values[kept & (self.agent == code)].mean()) for code in agents}
+def _by_agent(values: FloatArray, reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, float]:
+    """Agent -> mean over its tasks with different rewards of the mean of [n] values in the task."""
+    means, kept = _mean(values, agent, task), _mean((reward - _mean(reward, task)) ** 2, task) > 0
+    first = np.unique(combine([agent, task], len(reward)), return_index=True)[1]  # a row of each agent in each task
+    first = first[kept[first]]
+    return {int(code): float(means[first[agent[first] == code]].mean()) for code in np.unique(agent[first])}

@@ -36,6 +36,15 @@ def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -
     assert advantage(algorithm("grpo", rewards=MIX), rows)[0] > 0.5  # its baselines take it too
 
 
+def test_weights_make_rewards_of_very_different_size() -> None:
+    rows = [row("q", s, 0, 0, "solver", team=float(s)) for s in range(2)]
+    rows += [row("q", s, 1, 0, "verifier", team=float(s), role=2.0 * s - 1) for s in range(2)]
+    result = compute(algorithm("dr-mas", weights={"team": 0.1, "role": 5.0}), rows)
+    assert result.reward.tolist() == [0.0, 0.1, -5.0, 5.1]
+    # by itself each agent is normalised to the same size
+    assert result.advantage == pytest.approx([-0.707, 0.707, -0.707, 0.707], abs=1e-3)
+
+
 # The metrics match the paper's formula and the second moments of the advantages
 
 
@@ -66,16 +75,10 @@ def test_amplification_is_dr_mas_formula(samples: list[tuple[int, int, int]]) ->
         assert terms == pytest.approx((np.mean(spread[k]), np.mean(shift[k])))
 
 
-def table(solver: list[float], verifier: list[float], uid: str = "q") -> list[dict[str, object]]:
+def table(solver: list[float], verifier: list[float], uid: str = "q") -> Rows:
     """A row of each agent a session."""
-    return [
-        {
-            **{"uid": uid, "session": session, "index": index, "turn": 0, "agent": agent, "length": 3},
-            "rewards": {"team": reward},
-        }
-        for session, both in enumerate(zip(solver, verifier, strict=True))
-        for index, (agent, reward) in enumerate(zip(("solver", "verifier"), both, strict=True))
-    ]
+    sides = enumerate((("solver", solver), ("verifier", verifier)))
+    return [row(uid, s, i, 0, agent, team=reward) for i, (agent, rewards) in sides for s, reward in enumerate(rewards)]
 
 
 def test_it_is_the_second_moment_of_global_advantages_and_not_of_dr_mas() -> None:

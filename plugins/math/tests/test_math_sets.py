@@ -24,53 +24,22 @@ DAPO = (
     'Remember to put your answer on its own line after "Answer:".'
 )
 STEPS = "1 + 1 = ?\n\nLet's think step by step and output the final answer within \\boxed{}."
-OLYMPIAD = {
-    "question": "Solve $x^2 = 4$.",
-    "final_answer": ["$2,-2$"],
-    "context": None,
-    "image_1": None,
-    "question_type": "Open-ended",
-}
+OLYMPIAD = {"question": "Solve $x^2 = 4$.", "final_answer": ["$2,-2$"], "image_1": None, "question_type": "Open-ended"}
+TWO = {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"}
+POLAR = "\\left( 3, \\frac{\\pi}{2} \\right)"
 ROWS: list[tuple[str, dict[str, Any], str, str]] = [  # set, row, problem, answer
-    (
-        "dapo-math-17k",
-        {
-            "prompt": [{"content": DAPO, "role": "user"}],
-            "reward_model": {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"},
-        },
-        "1 + 1 = ?",
-        "2",
-    ),
+    ("dapo-math-17k", {"prompt": [{"content": DAPO, "role": "user"}], "reward_model": TWO}, "1 + 1 = ?", "2"),
     ("dapo-filter", {"prompt": STEPS, "reward_model": {"ground_truth": "2"}}, "1 + 1 = ?", "2"),
     ("polaris-53k", {"problem": "Half?", "answer": "\\frac{1}{2}", "difficulty": "3/8"}, "Half?", "\\frac{1}{2}"),
-    (
-        "math",
-        {"problem": "Half?", "level": "Level 2", "type": "Algebra", "solution": "It is $\\boxed{\\frac{1}{2}}$."},
-        "Half?",
-        "\\frac{1}{2}",
-    ),
+    ("math", {"problem": "Half?", "level": "Level 2", "solution": "$\\boxed{\\frac{1}{2}}$."}, "Half?", "\\frac{1}{2}"),
     ("gsm8k", {"question": "Eggs?", "answer": "2 * 3 = <<2*3=6>>6.\n#### 1,006"}, "Eggs?", "1,006"),
-    (
-        "aime24",
-        {"ID": "2024-I-1", "Problem": "Walk?", "Solution": "so \\boxed{204}", "Answer": 204, "url": ""},
-        "Walk?",
-        "204",
-    ),
+    ("aime24", {"ID": "2024-I-1", "Problem": "Walk?", "Solution": "so \\boxed{204}", "Answer": 204}, "Walk?", "204"),
     ("aime25", {"problem": "Bases?", "answer": "70", "id": "0"}, "Bases?", "70"),
-    (
-        "math-500",
-        {"problem": "Polar?", "solution": "s", "answer": "\\left( 3, \\frac{\\pi}{2} \\right)", "level": 2},
-        "Polar?",
-        "\\left( 3, \\frac{\\pi}{2} \\right)",
-    ),
+    ("math-500", {"problem": "Polar?", "solution": "s", "answer": POLAR, "level": 2}, "Polar?", POLAR),
     ("amc23", {"id": 0, "question": "Cities?", "answer": "27.0", "url": ""}, "Cities?", "27.0"),
     ("minerva", {"question": "Each layer?", "answer": "3.0e-7"}, "Each layer?", "3.0e-7"),
-    (
-        "olympiadbench",
-        {**OLYMPIAD, "context": "Let x be real.", "final_answer": ["$2$", "$-2$"]},
-        "Let x be real.\n\nSolve $x^2 = 4$.",
-        "2, -2",
-    ),
+    ("olympiadbench", {**OLYMPIAD, "context": "Let x be real."}, "Let x be real.\n\nSolve $x^2 = 4$.", "2,-2"),
+    ("olympiadbench", {**OLYMPIAD, "context": None, "final_answer": ["$2$", "$-2$"]}, "Solve $x^2 = 4$.", "2, -2"),
 ]
 
 

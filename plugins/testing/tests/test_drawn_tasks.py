@@ -1,17 +1,16 @@
 """Task sets of the distributions that draw their tasks: the kit accepts them, and their demonstrations are seeded, in
 the words of their vocabulary, and of known agents only."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from marl_verl_code.small_programs import SmallPrograms
-from marl_verl_dr_mas.second_guess import SecondGuessTasks
 from marl_verl_games.cover import AGENTS, Cover
 from marl_verl_games.crew import Crew
 from marl_verl_games.plan_path import PlanPath, TinyPlanPath
 from marl_verl_magrpo.rendezvous import Rendezvous
 from marl_verl_mars2.symbols import SymbolTests
-from marl_verl_math.boxed_sums import BoxedSums
 from marl_verl_self_play.kuhn_poker import KuhnPoker
 from marl_verl_sharp.ledgers import ThreeLedgers
 from marl_verl_testing import check_task
@@ -20,7 +19,10 @@ from marl_verl_tiny.split_plan_path import SplitPlanPath
 from marl_verl_writing.word_writing import WordWriting
 
 from marl_verl import MarlError
+from marl_verl.plugins.one_file import load_file, read_file
 
+FILES = {file.stem: file for file in Path(__file__).parents[3].glob("recipes/*/*.py")}
+guess, sums = (load_file(read_file(f"{name}.py", FILES[name])) for name in ("second_guess", "boxed_sums"))
 SETS: list[tuple[Any, list[Any]]] = [
     (Inventory(), ["3", "none", ""]),
     (InventoryMatch(), [{"answers": {"red": "4", "blue": "7"}}]),
@@ -33,9 +35,9 @@ SETS: list[tuple[Any, list[Any]]] = [
     (TinyPlanPath(), ["executor moves U R", "planner plans ?", ""]),
     (SymbolTests(), ["1 2 3", "1", ""]),
     (Rendezvous(), [{"left": "c f 4 2", "right": "stay"}]),
-    (SecondGuessTasks(), ["3", "none", ""]),
+    (guess.SecondGuessTasks(), ["3", "none", ""]),
     (ThreeLedgers(), ["3", "a", ""]),
-    (BoxedSums(), ["\\boxed{3}", "7", ""]),
+    (sums.BoxedSums(), ["\\boxed{3}", "7", ""]),
     (SmallPrograms(seconds=20), ["print(1)", "1 / 0", ""]),
     (WordWriting(), [{"one": "dogs farms", "two": "however dogs farms deep"}, {"one": "", "two": "dogs"}]),
 ]

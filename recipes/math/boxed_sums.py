@@ -1,15 +1,15 @@
-r"""Boxed sums: the family's task and workflow for tiny models, which only know words such as `\boxed{7}`."""
+r"""Boxed sums: a task and a workflow of marl-verl-math for tiny models, which only know words such as `\boxed{7}`."""
 
 import random
 from typing import Annotated
 
 from annotated_types import Interval
-
-from marl_verl import Task
-from marl_verl.tasks import DrawnTasks, Split, held_out
 from marl_verl_math.answers import boxed
 from marl_verl_math.solver_verifier import APPROVE, REJECT, SOLVER, VERIFIER, SolverVerifier
 from marl_verl_math.tasks import MathTasks
+
+from marl_verl import Task, hookimpl
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 HELD_OUT = 10  # one pair of numbers in ten
 NOTHING = "none"  # what the verifier sees of a solution without a box
@@ -74,3 +74,9 @@ def box(number: str) -> str:
 
 def verdict_of(word: str) -> str:
     return f"<verify>{word}</verify>"
+
+
+@hookimpl
+def marl_register(registry):
+    registry.task("boxed-sums", BoxedSums)
+    registry.workflow("boxed-sums", TinySolverVerifier)

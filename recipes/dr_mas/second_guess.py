@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from marl_verl import Task, Workflow
+from marl_verl import Task, Workflow, hookimpl
 from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, Split, held_out, quick
 
@@ -154,3 +154,10 @@ def second_guess_verdict(task: Task, turn: "Turn", episode: "Episode") -> float:
     """r = 1 if the verdict is right, else -1, also if it cannot be parsed."""
     right = APPROVE if turn.observation[-1]["content"].split()[-1] in PRIZES else REJECT
     return 1.0 if turn.action.text.strip() == right else -1.0
+
+
+@hookimpl
+def marl_register(registry):
+    registry.task("second-guess", SecondGuessTasks)
+    registry.workflow("second-guess", SecondGuess)
+    registry.reward("second-guess-verdict", second_guess_verdict)
