@@ -225,9 +225,8 @@ def test_sessions_may_weigh_the_same(rows: Rows) -> None:
     for r in rows:
         tokens[r["policy"], r["uid"], r["session"]] += r["length"]
     for place, r in enumerate(rows):
-        policy = [count for (name, _, _), count in tokens.items() if name == r["policy"]]
-        weight = sum(policy) / len(policy) / tokens[r["policy"], r["uid"], r["session"]]
-        np.testing.assert_allclose(weighted[place], weight * plain[place], rtol=1e-12)
+        mean = np.mean([count for (name, _, _), count in tokens.items() if name == r["policy"]])
+        assert weighted[place] == pytest.approx(mean / tokens[r["policy"], r["uid"], r["session"]] * plain[place])
 
 
 # Each preset computes what its straight-line reference computes, on random rows

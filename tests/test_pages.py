@@ -169,6 +169,7 @@ def planned(recipe: Path, part: str, *overrides: str) -> str:
     shown: Any = OmegaConf.create(part)
     if "policies" in shown.marl and "agents" in shown.marl:  # another team: not these two besides
         del whole.marl.agents, whole.marl.policies
+    whole.marl.plugins = [str(recipe.parent / name) for name in whole.marl.get("plugins", [])]
     OmegaConf.save(OmegaConf.merge(whole, shown), "shown.yaml")
     return describe(plan_run(Path("shown.yaml"), list(overrides)))
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 RECIPES = Path(__file__).parents[1] / "recipes"
 SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
 FAMILIES = sorted(table.parent for table in RECIPES.glob(f"*/{TABLE}"))
-OTHERS = ("code", "math", "quickstart", "search", "self_play", "teams", "writing")  # have no variants
+OTHERS = ("code", "math", "memory", "quickstart", "search", "self_play", "writing")  # have no variants
 COPIES = 1100  # of the example's rows: as many tasks as the largest part of a set
 SMALL = ("marl.task.train_size=160", "marl.task.test_size=5")
 GPUS = {HARDWARE_VARIABLE: "gpu", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(32)))}
@@ -65,7 +65,7 @@ FULL = {next(case for case in reversed(CASES) if case[1] == names and case[0].pa
 
 
 def on_gpu(recipe: Path) -> bool:
-    return recipe.parent in FAMILIES and recipe.stem != "cpu" and recipe.parent.name != "games"
+    return recipe.parent in FAMILIES and recipe.stem != "cpu" and recipe.parent.name not in ("games", "teams")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ computes the value from both."""
 import asyncio
 
 from marl_verl_search.answers import tagged
-from marl_verl_search.look_up import NAMES
 from marl_verl_search.source import Searching
 from marl_verl_search.tasks import SearchTasks
 
@@ -12,6 +11,7 @@ from marl_verl import Task, hookimpl
 from marl_verl.episode import CallError
 from marl_verl.tasks import DrawnTasks, held_out, quick
 
+NAMES = ("ada", "ben", "cleo", "dan", "eva", "finn", "gil", "hana")
 TAGS = {"reader": "search", "experimenter": "measure", "analyst": "answer"}
 
 
