@@ -26,7 +26,7 @@ from marl_verl.config.resolve import loss_of
 from marl_verl.config.stored import marl_section
 from marl_verl.config.variants import TABLE, Variant, variant_overrides, variants_of
 from marl_verl.errors import MarlError
-from marl_verl.models import count
+from marl_verl.models import count, sources
 from marl_verl.run import prepare
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import Plan, check_settings, plan_run
@@ -150,8 +150,8 @@ def test_a_variant_is_right(
     if on_gpu(recipe):
         parts = {label for need in planned.needs for label in need.parts}
         for name in trained:
-            unknown = "pretrained" in str(planned.config.policies[name].actor_rollout_ref.model.path)  # not converted
-            assert f"weights of {name}" in parts or planned.team.alike(name)[0] != name or unknown
+            path = planned.team.policies[name].override.get("model", {}).get("path")  # its size may not be known yet
+            assert f"weights of {name}" in parts or planned.team.alike(name)[0] != name or sources.pretrained(path)
             if planned.team.policies[name].pool is not None:  # the others of its pool need the memory
                 assert planned.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
     assert_written(planned.config, variant_overrides(recipe, names))
