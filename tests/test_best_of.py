@@ -35,9 +35,9 @@ class Judged(TaskSet):
 
 def sample(context: ScriptedContext, episodes: int = 3, kind: type[BestOf | Independent] = BestOf) -> Sample:
     async def go() -> Sample:
-        found = await kind(episodes).sample(context)
+        sampled = await kind(episodes).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return found
+        return sampled
 
     return asyncio.run(go())
 
@@ -52,12 +52,12 @@ def pairs(answers: list[str], **options: Any) -> ScriptedContext:
 
 
 def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says() -> None:
-    found = sample(pairs(["1/0.2", "0/0.9", "1/0.5"]))
-    (episode,) = found.episodes
+    sampled = sample(pairs(["1/0.2", "0/0.9", "1/0.5"]))
+    (episode,) = sampled.episodes
     assert (episode.session, episode.answer, episode.score, episode.success) == (1, "0/0.9", 0.0, False)
     assert [(turn.session, turn.index) for turn in episode.turns] == [(1, 0), (1, 1)]
     assert [(turn.session, turn.index) for turn in episode.off_path_turns] == [(0, 0), (0, 1), (2, 0), (2, 1)]
-    assert [turn.team_reward for turn in found.turns] == [1, 1, 0, 0, 1, 1]  # each its own session's
+    assert [turn.team_reward for turn in sampled.turns] == [1, 1, 0, 0, 1, 1]  # each its own session's
 
 
 # Independent sampling: episodes are concurrent, and a failed one does not affect others
@@ -118,9 +118,9 @@ def test_a_failed_session_has_a_reason_and_the_others_continue(
 ) -> None:
     context = Fails(Two(), QUESTION, POLICY)
     context.trouble = trouble
-    found = sample(context, kind=Independent)
-    assert [episode.session for episode in found.episodes] == [0, 2]
-    (failure,) = found.failures
+    sampled = sample(context, kind=Independent)
+    assert [episode.session for episode in sampled.episodes] == [0, 2]
+    (failure,) = sampled.failures
     assert (failure.session, failure.reason) == (1, reason)
     assert failure.detail == f"workflow 'Two' on task 't1', {message}"
     assert "Traceback" in failure.trace

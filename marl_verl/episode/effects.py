@@ -43,12 +43,15 @@ def refusal(
     It is that of a call of the team, found by agent and content of the request, so that a replay refuses the same
     requests, also where no policy is present, and a shortened request is sampled.
     """
-    text = json.dumps([observation, tools], sort_keys=True)
-    content = as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
-    record = journal.call(FUNCTION, content, 0)
+
+    def content() -> str:
+        text = json.dumps([observation, tools], sort_keys=True)
+        return as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
+
+    record = journal.call(FUNCTION, content(), 0) if len(journal) else None  # live, there is nothing to look up
     if record is not None or too_long is None or (why := too_long(agent, observation, tools)) is None:
         return record
-    return CallRecord(FUNCTION, content, raised=Raised.of(ContextLengthExceeded(why)))
+    return CallRecord(FUNCTION, content(), raised=Raised.of(ContextLengthExceeded(why)))
 
 
 NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"

@@ -172,9 +172,6 @@ class Advantage(GroupEstimator):
             whole batch, ("agent",) each agent; None: the same groups.
         singleton: advantage of a group of one sample: "zero", "raw" or "batch" (see `compare.compare`).
         session_weight: weigh sessions equally in a loss that averages "tokens" or "rows" (`groups.session_weights`).
-
-    Raises:
-        MarlError: columns that are no list of different texts.
     """
 
     name: ClassVar[str] = "advantage"

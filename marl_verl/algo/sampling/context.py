@@ -160,7 +160,7 @@ class SamplingContext:
                 turn.rewards["role"] = finite(value, label, getattr(fn, "__qualname__", fn))
         if self.task_context.mix is not None and (required := self.task_context.mix.required()):
             lengths = read_lengths(episode) if "read" in required else [0.0] * len(episode.turns)
-            agents = {turn.agent: amounts(turn.agent, episode, lengths) for turn in turns}
+            agents = {agent: amounts(agent, episode, lengths) for agent in {turn.agent for turn in turns}}
             for turn in turns:
                 turn.rewards |= {name: value for name, value in agents[turn.agent].items() if name in required}
 

@@ -117,7 +117,7 @@ def _players(
 def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, Any]:
     """The numbers of a cross-play, from the reports of each pairing; of a partner, its `differences`."""
     if not request.sides:
-        return differences(request.pairings, [[report.rewards for report in each] for each in reports])
+        return differences(request.pairings, [[report.rewards for report in played] for played in reports])
     pairings = [
         pairing_result(pairing, request.sides, [report.outcomes for report in own])
         for pairing, own in zip(request.pairings, reports, strict=True)

@@ -132,8 +132,8 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
 
 def test_beside_a_partner_of_each_step_the_rest_of_the_team_is_that_of_the_last() -> None:
     paired = pair(_team({"left": ("p", None), "right": ("q", None), "also": ("q", None)}), (5, 20), "right")
-    assert [(each.row, each.column) for each in paired.pairings] == [("team@20", "right@5"), ("team@20", "right@20")]
-    assert [each.policies for each in paired.pairings] == [
+    assert [(p.row, p.column) for p in paired.pairings] == [("team@20", "right@5"), ("team@20", "right@20")]
+    assert [pairing.policies for pairing in paired.pairings] == [
         {"left": "p-step-20", "right": f"q-step-{step}", "also": "q-step-20"} for step in (5, 20)
     ]
     assert set(paired.policies) == {"p-step-20", "q-step-20", "q-step-5"}
@@ -145,14 +145,14 @@ def test_beside_a_partner_of_each_step_the_rest_of_the_team_is_that_of_the_last(
 def test_a_difference_is_the_mean_over_tasks_of_differences_of_means(tasks: list[tuple[list[int], list[int]]]) -> None:
     rewards = [[[{"left": {"team": float(v)}, "right": {}} for v in pair[i]] for pair in tasks] for i in (0, 1)]
     pairings = [Pairing("team@2", f"right@{step}", {}) for step in (1, 2)]
-    found = differences(pairings, rewards)["pairings"][0]["difference"]
+    measured = differences(pairings, rewards)["pairings"][0]["difference"]
     gains = [np.mean(after) - np.mean(before) for before, after in tasks if before and after]
-    assert set(found) == ({"left, team"} if gains else set())
+    assert set(measured) == ({"left, team"} if gains else set())
     if len(gains) > 1:
         error = 1.96 * np.std(gains, ddof=1) / len(gains) ** 0.5
         middle = pytest.approx(np.mean(gains), abs=1e-9)
-        assert found["left, team"]["mean"] == middle
-        assert found["left, team"]["interval"] == pytest.approx(
+        assert measured["left, team"]["mean"] == middle
+        assert measured["left, team"]["interval"] == pytest.approx(
             (np.mean(gains) - error, np.mean(gains) + error), abs=1e-9
         )
 
