@@ -14,7 +14,6 @@ from typing import Any
 
 from marl_verl.episode import Episode, Team
 from marl_verl.errors import MarlError
-from marl_verl.files import write_json
 from marl_verl.options import NonNegative, Positive, build
 from marl_verl_search.index import Index
 
@@ -135,7 +134,8 @@ class State:
         return {"memory/notes": float(len(self.notes)), "memory/writes": float(self._writes)}
 
     def save(self, folder: Path, step: int) -> None:
-        write_json(folder / FILE, self.notes)
+        folder.mkdir(parents=True)
+        (folder / FILE).write_text(json.dumps(self.notes, indent=1) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         self.notes = json.loads((folder / FILE).read_text(encoding="utf-8"))
