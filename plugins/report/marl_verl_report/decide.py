@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from marl_verl_report.seeds import LEVEL, Estimate, estimate, quantile
 
-EVERY = 10
+FIRST = 10
 MOST = 10_000
 """Number of seeds above which none is suggested."""
 
 
-def looks(seeds: int, first: int = EVERY) -> list[int]:
-    """The numbers of seeds at which a comparison of at most `seeds` seeds may end: `first`, every ten more, all."""
-    return [*range(first, seeds, EVERY), seeds]
+def looks(seeds: int, first: int = FIRST) -> list[int]:
+    """The numbers of seeds at which a comparison of at most `seeds` seeds may end: `first`, twice as many, ..., all."""
+    return [first, *looks(seeds, 2 * first)] if first < seeds else [seeds]
 
 
 def stages(first: int, seeds: int) -> list[range]:

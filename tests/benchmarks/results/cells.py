@@ -46,18 +46,18 @@ def store(claim: Claim, cell: Cell, folder: Path = STORED) -> None:
     writing.replace(folder / f"{claim.name}.json")
 
 
-def missing(claim: Claim, seeds: Iterable[int], folder: Path = STORED) -> list[tuple[Arm, int]]:
-    """The cells of a claim without a stored line: all arms of two seeds before the next two. The second arm finds the
+def missing(claim: Claim, arms: Iterable[Arm], seeds: Iterable[int], folder: Path = STORED) -> list[tuple[Arm, int]]:
+    """The cells of arms without a stored line: all arms of two seeds before the next two. The second arm finds the
     tiny models of the first one in the cache, which would be made twice if both ran at the same time."""
     have = {(cell["arm"], cell["seed"]) for cell in stored(claim, folder)}
-    cells = [(arm, seed) for arm in claim.arms for seed in seeds if (arm.name, seed) not in have]
+    cells = [(arm, seed) for arm in arms for seed in seeds if (arm.name, seed) not in have]
     return sorted(cells, key=lambda cell: cell[1] // 2)
 
 
 def borrow(claim: Claim, claims: Iterable[Claim], folder: Path = STORED) -> None:
     """Store the cells that other claims have trained with the same command, if they have all measures."""
     others = {shlex.join(cell["command"]): cell for other in claims for cell in stored(other, folder)}
-    for arm, seed in missing(claim, range(claim.most), folder):
+    for arm, seed in missing(claim, claim.arms, range(claim.most), folder):
         cell = others.get(shlex.join(claim.command(arm, seed)))
         keys = [measure.key for measure in claim.measures]
         if cell and cell.get("backend") == claim.backend and cell["metrics"].keys() >= set(keys):

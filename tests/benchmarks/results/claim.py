@@ -6,8 +6,8 @@ from typing import Literal
 
 from tests.benchmarks.results.measures import Measure
 
-FEWEST, MOST = 20, 40
-"""Number of seeds of an arm, of which 0, 1, ... are taken until each statement is decided."""
+FEWEST, MOST = 20, 160
+"""Number of seeds of an arm: 0, 1, ... are taken, and twice as many, until each of its statements is decided."""
 
 SHORT = ("marl.task.test_size=100", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
 
