@@ -229,21 +229,15 @@ def explain(
         >>> print(explain("runs/inventory-1", step=12).text())
     """
     from marl_verl.inspect.explained import ExplainedRows
-    from marl_verl.inspect.run_files import read_file, read_step, run_of, use_plugin_files
+    from marl_verl.inspect.run_files import read_rows, run_of, stored_file, use_plugin_files
 
     files = [Path(file) for file in plugins]
     if isinstance(source, Mapping):
-        if step is not None:
-            raise MarlError("'step' needs a run, but the source is a document: leave 'step' out")
         use_plugin_files(None, files)
         return ExplainedRows(source)
-    path = Path(source)
-    if step is None and not isinstance(source, Run) and not path.is_dir():
-        use_plugin_files(run_of(path), files)
-        return ExplainedRows.parse(*read_file("explain", path))
-    use_plugin_files(path, files)
-    content = read_step("explain", path, "rows", "train it with marl.run.keep_rows=1", step=step)
-    return ExplainedRows.parse(*content, stored=True)
+    use_plugin_files(run_of(Path(source)), files)
+    file = stored_file(Path(source), "rows", step)
+    return ExplainedRows(read_rows(file), f"'{file}'")
 
 
 @contextmanager

@@ -208,4 +208,4 @@ def test_what_the_page_shows_runs(
     run.rename("runs/inventory-1")
     capsys.readouterr()
     exec(compile(stored, "docs/python.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("3 [20] []\nrun 'runs/inventory-1', step 12 0.7")
+    assert capsys.readouterr().out.startswith("3 [20] []\n'runs/inventory-1/rows/step_00012.json.gz' 0.7")

@@ -201,7 +201,7 @@ IMPORTED: dict[str, tuple[str, ...]] = {  # what a process does one after the ot
     "import marl_verl": (*LIGHT, "numpy", "asyncio"),
     "import marl_verl.plugins; marl_verl.plugins.discover('').get('algorithms', 'grpo')": LIGHT,
     **{f"marl_verl.cli.main.main({line!r})": more for line, more in (
-        (["plugins", "--json"], LIGHT),
+        (["plugins"], LIGHT),
         (["explain", TREES, "--json"], LIGHT),
         (["--help"], ()),
         (["train", str(RECIPE), "--dry-run"], ()),

@@ -120,7 +120,7 @@ def test_a_weight_multiplies_the_advantage_and_is_shown(known: Any) -> None:
     assert found.advantage.tolist() == [0.375 * plain.advantage[0], 0.75 * plain.advantage[1]]
     table = RowTable.from_rows(rows(sample))
     document = json.loads(json.dumps(step_document("weighted", known.get("algorithms", "weighted"), table, found, 1)))
-    explained = ExplainedRows(document, stored=True)
+    explained = ExplainedRows(document)
     assert explained.difference is None
     assert explained[1]["weight"] == 0.75
     assert explained[1]["columns"]["nll"] == 0.75
@@ -138,14 +138,14 @@ def test_tokens_have_advantages_of_their_own(known: Any) -> None:
     assert found.of_tokens(1, 3).tolist() == [a, a, 0.25 * a]
     assert found.weighted(np.array([1.0, 0.5])).of_tokens(1, 3).tolist() == [0.5 * a, 0.5 * a, 0.125 * a]
     document = json.loads(json.dumps(step_document("per-token", method, RowTable.from_rows(rows(sample)), found, 1)))
-    explained = ExplainedRows(document, stored=True)
+    explained = ExplainedRows(document)
     assert explained.difference is None
     assert explained[1]["tokens"] == [a, a, 0.25 * a]
     assert "advantages of the tokens, which the update uses: 0.176776 to 0.707106, mean" in explained.text(
         row=explained[1]["key"]
     )
     document["tokens"][1][2] = 0.0
-    assert "1 of 2 advantages are not what training used" in (ExplainedRows(document, stored=True).difference or "")
+    assert "1 of 2 advantages are not what training used" in (ExplainedRows(document).difference or "")
 
     store, keys = MemoryStore(), ["q_0_0", "q_1_0"]
     put_advantages(store, Rows(keys, [{**row_tag(turn, 1), "policy": "p"} for turn in sample.turns]), found, {"p"})

@@ -121,7 +121,7 @@ def test_padding_is_left_out_of_everything(printed: Command) -> None:
     shown = {"key": "q_0_0", "agent": "a", "padding": True, "group": None, "members": [], "scale": 1.0, **zeros}
     assert records[0] == {**shown, "transforms": []}
     assert printed(given).splitlines()[-3].endswith("padding")
-    assert json.loads(printed(given, "--json", "--row", "q_0_0")) == records[1:2]  # the real row of that key
+    assert "component: team" in printed(given, "--row", "q_0_0")  # the real row of that key
     given["rows"][0]["uid"] = "filler"
     assert "only fills a batch" in printed(given, "--row", "filler_0_0")
 
@@ -214,7 +214,7 @@ def test_a_difference_from_training_is_reported(capsys: pytest.CaptureFixture[st
         assert main(["explain", "run", *form]) == 0
         output = capsys.readouterr()
         assert output.err.startswith(
-            "marl-verl: run 'run', step 1: 1 of 2 advantages are not what training used, e.g. row 'q_1_0' had 0.5 and"
+            "marl-verl: 'run/rows/step_00001.json.gz': 1 of 2 advantages are not what training used, e.g. row 'q_1_0'"
         )
         assert output.err.count("\n") == 1
         assert "q_1_0" in output.out
@@ -224,11 +224,9 @@ def test_a_damaged_step(refused: Command) -> None:
     document = stored(Path("run"), 1)
     path = RunDir(Path("run")).stored("rows")[1]
     path.write_bytes(path.read_bytes()[:-9])
-    assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("explain", "run")
-    RunDir(Path("run")).rows(1, {**document, "advantage": [1.0]})
-    assert "run 'run', step 1: it lacks the advantage of each row" in refused("explain", "run")
+    assert f"'{path}' is damaged: it cannot be decompressed" in refused("explain", "run")
     RunDir(Path("run")).rows(1, without(document, "rows"))
-    assert "run 'run', step 1: the document lacks 'rows'" in refused("explain", "run")
+    assert f"'{path}': the document lacks 'rows'" in refused("explain", "run")
 
 
 # In a process of its own

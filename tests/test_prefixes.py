@@ -1,12 +1,10 @@
 """Rows that share what they begin with: the forest, the parts of a batch, and the gradient of separate rows."""
 
 import random
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,10 +22,6 @@ from marl_verl.backend.local import one_rank  # noqa: F401 - before other import
 from marl_verl.backend.learning import prefixes
 from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.local.policies import MemoryStore
-from marl_verl.episode import Act, Action, Episode, Journal, Turn
-from marl_verl.errors import MarlError
-from marl_verl.inspect.forest_text import forest_text
-from marl_verl.tasks.task import Task
 from tests.test_losses import HANDS, close, gradient, log_probs, weights_of
 from tests.verl_actor import TALK, Actor, Row, put, tokens
 
@@ -82,26 +76,6 @@ def test_a_large_tree_is_cut_where_its_rows_share_least() -> None:
     assert forest(True, 99).sizes.tolist() == [10]
     assert [part.tolist() for part in forest(False, 99).rows()] == [[0], [1], [2, 4], [3]]
     assert [*bins(np.array([3, 9, 4, 2]), 8)] == [[1], [2, 0], [3]]
-
-
-@given(rows=forests())
-@settings(max_examples=50, deadline=None)
-def test_the_printed_trees_have_each_token_once(rows: list[Row]) -> None:
-    turns = [
-        Turn(Act("a", "", n, n, ()), Action("", [*row.prompt], [*row.response]), "q", policy="p")
-        for n, row in enumerate(rows)
-    ]
-    episode = Episode("q", 0, Task("q", ""), turns[:2], None, False, Journal(), off_path_turns=turns[1:])
-    file: Any = SimpleNamespace(
-        source="step 1", episodes={"q_0": SimpleNamespace(data={"uid": "q"})}, episode=lambda name: episode
-    )
-    head, *lines = forest_text(file, None).splitlines()
-    numbers = [re.findall(r"[0-9]+", line.partition("  q_")[0]) for line in lines]
-    assert f"{sum(int(tokens) for tokens, _ in numbers)} computed" in head
-    printed = [key for line in lines for key in re.findall(r"q_0_\d+", line)]
-    assert sorted(printed) == sorted(turn.row for turn in turns)
-    with pytest.raises(MarlError, match="no rows of task 'r'"):
-        forest_text(file, "r")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

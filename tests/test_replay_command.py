@@ -1,7 +1,6 @@
 """`marl-verl replay`: output for episodes and trees, and user errors."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -136,18 +135,6 @@ def test_an_episode_reads_as_a_conversation(command: Command) -> None:
     assert shown.endswith("answer 4\nscore 1, success\n")
 
 
-def test_json_has_everything(command: Command) -> None:
-    long = "x" * 5000
-    found = json.loads(command("replay", write(play(solver=(long, "4"))), "--json"))
-    assert [effect["effect"] for effect in found["effects"]] == ["act", "call", "act"] * 2
-    assert found["effects"][0]["action"] == long
-    assert found["effects"][1] == {**found["effects"][1], "arguments": [long], "value": {"hits": 5000}}
-    assert found["effects"][3]["observation"][1] == {"role": "assistant", "content": long}
-    assert found["effects"][0]["rewards"] == {"team": 1.0}
-    again = {"finished": True, "stands_at": [], "answer": "4", "score": 1.0, "success": True}
-    assert found["replay"] == again
-
-
 def test_control_characters_cannot_reach_the_terminal(command: Command) -> None:
     shown = command("replay", write(play(solver=("\x1b[31mred\r\x9b", "4"))))
     assert "    \\x1b[31mred\\r\\x9b\n" in shown
@@ -164,15 +151,10 @@ def several() -> str:
 
 def test_a_file_of_several_is_listed(command: Command) -> None:
     shown = command("replay", several())
-    assert shown.splitlines()[1] == "3 episodes, 1 failed attempt (timeout 1)"
+    assert shown.splitlines()[1] == "3 episodes, 1 failed attempt"
     assert shown.splitlines()[2] == "1 solved, mean score 0.333"
     assert "q_1      1      4      solved  t1" in shown
-    assert "q_3     timeout  workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
-    assert shown.endswith("marl-verl replay f.jsonl --episode q_0\n")
-    found = json.loads(command("replay", "f.jsonl", "--json"))
-    listed = [(episode["id"], episode["score"], episode["turns"]) for episode in found["episodes"]]
-    assert listed == [("q_0", 0.0, 4), ("q_1", 1.0, 4), ("q_2", 0.0, 4)]
-    assert found["failures"][0]["session"] == 3
+    assert shown.endswith("q_3 failed: timeout\n  workflow 'Review' on task 't1': the episode took longer than 5 s\n")
     assert command("replay", "f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
 
 
@@ -181,11 +163,10 @@ def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     for step in (10, 20, 30, 40, 41):
         RunDir(Path.cwd()).lines("journals", step, lines)
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
-    assert "replay . --step 12 --episode q_0" in command("replay", ".")  # the step as the header has it
     assert command("replay", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
-    assert "has not stored step 3: it has 10, 20, 30, and 2 others" in refused("replay", ".", "--step", "3")
+    assert "has no journals of step 3: the nearest are 10, 20, 30" in refused("replay", ".", "--step", "3")
     Path("other").mkdir()
-    assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("replay", "other")
+    assert "run 'other' has no stored journals: train it with marl.run.keep_journals=1" in refused("replay", "other")
     assert "--step needs a run" in refused("replay", "f.jsonl", "--step", "3")
     assert "the following arguments are required: RUN|FILE" in refused("replay")
 
@@ -219,12 +200,8 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(command: Command) ->
     assert "solver:0   row q_0_0, acted by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
     assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
-    assert "sampled beside it: 2 turns that it did not go on with\n" in shown
+    assert "sampled beside it: 2 turns\n" in shown
     assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
-    found = json.loads(command("replay", "f.jsonl", "--json"))
-    assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
-    assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
-    assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
 def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Callable[..., None]) -> None:
@@ -243,9 +220,8 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Call
         (Broken, "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'"),
     ):
         since(review=changed)
-        found = refused("replay", path)
-        assert f"episode 'q_0' cannot be replayed: {message}" in found
-        assert "--stored shows it without running it" in found
+        beginning = "episode 'q_0' cannot be replayed (--stored shows it without running it): "
+        assert f"{beginning}{message}" in refused("replay", path)
     since()
     Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
     assert "is not in the journal, which has call judge: " in refused("replay", path)
@@ -262,15 +238,14 @@ def test_another_score_answer_or_mark_is_shown_and_reported(refused: Command, si
 
     path = write(play())
     for changed, message in (
-        ({"sums": Strict}, "episode 'q_0' is not what is stored: the score is 0.5, stored is 1"),
-        ({"review": Verbose}, "the answer is 'it is 4', stored is '4' (and 1 more)"),
+        ({"sums": Strict}, "episode 'q_0' is not what is stored: the score is 0.5, stored is 1.0"),
+        (
+            {"review": Verbose},
+            "the answer is 'it is 4', stored is '4'; the score is 0.0, stored is 1.0; success is False",
+        ),
     ):
         since(**changed)
         assert message in refused("replay", path, prints=True)
-        assert message in refused("replay", path, "--json", prints=True)
-    since()
-    Path(path).write_text(Path(path).read_text().replace('"version":"0"', '"version":"0.9"').replace('"4"', '"5"', 1))
-    assert "(in-memory was 0.9 and is 0 here)" in refused("replay", path, prints=True)
 
 
 def test_a_damaged_line_is_named(refused: Command) -> None:
@@ -279,7 +254,7 @@ def test_a_damaged_line_is_named(refused: Command) -> None:
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
     assert refused("replay", "f.jsonl").startswith("marl-verl: 'f.jsonl', line 4 is damaged: ")
     path.write_bytes(lines[0] + b"[]\n")
-    assert "'f.jsonl', line 2 lacks" in refused("replay", "f.jsonl")
+    assert "'f.jsonl', line 2: the episode lacks" in refused("replay", "f.jsonl")
 
 
 @pytest.fixture
@@ -308,7 +283,6 @@ def documented() -> None:
     folder.mkdir(parents=True)
     sample = asyncio.run(Independent(3).sample(context))
     RunDir(folder).lines("journals", 12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
-    RunDir(folder).rows(12, {})
 
 
 @pytest.mark.usefixtures("documented")

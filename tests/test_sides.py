@@ -165,7 +165,7 @@ def test_sides_are_stored_and_replayed() -> None:
     assert differences(again, replayed) == []
     assert f", red {episode.outcomes['red']:g}, blue {episode.outcomes['blue']:g}, success" in _score(replayed)
     again.outcomes["red"] += 1
-    assert differences(again, replayed)[0].startswith("the scores of the sides are {'red': ")
+    assert differences(again, replayed)[0].startswith("the score of each side is {'red': ")
 
     class One(TaskSet):
         def score(self, task: Task, answer: Any) -> float:

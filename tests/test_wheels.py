@@ -54,7 +54,8 @@ class Fresh:
         self.pip("install", "--no-index", "--find-links", str(self.wheels), *wanted)
 
     def plugins(self) -> dict[str, dict[str, Any]]:
-        output = run(self.python, "-m", "marl_verl.cli.main", "plugins", "--json", cwd=self.folder)
+        program = "import json; from marl_verl import plugins; print(json.dumps(plugins.discover().describe()))"
+        output = run(self.python, "-c", program, cwd=self.folder)
         return {record["plugin"]: record for record in json.loads(output)}
 
 

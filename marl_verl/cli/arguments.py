@@ -1,12 +1,9 @@
 """Arguments shared by several commands: --plugin FILE, --variant NAME, and RUN with --step N or FILE."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from marl_verl.config.variants import variants_of
-from marl_verl.errors import MarlError
-from marl_verl.files import read_bounded
 from marl_verl.run.terminal import show
 
 
@@ -35,21 +32,5 @@ def show_variants(recipe: Path) -> int:
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
     """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
-    parser.add_argument("file", metavar="RUN|FILE", help=f"a run directory, or {file}")
+    parser.add_argument("source", type=Path, metavar="RUN|FILE", help=f"a run directory, or {file}")
     parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
-
-
-def set_folder(options: argparse.Namespace) -> None:
-    """Set `options.folder` to the run, None for a file. MarlError for --step with a file."""
-    options.folder = Path(options.file) if Path(options.file).is_dir() else None
-    if options.folder is None and options.step is not None:
-        raise MarlError(f"--step needs a run: marl-verl {options.command} runs/NAME --step {options.step}")
-
-
-def file_content(options: argparse.Namespace) -> tuple[str, bytes]:
-    """(name of FILE in error messages, its bytes)."""
-    if options.file == "-":
-        return "standard input", read_bounded(sys.stdin.buffer, "standard input")
-    from marl_verl.inspect.run_files import read_file  # here: `plugins` and `train` do not need it
-
-    return read_file(options.command, Path(options.file))

@@ -1,8 +1,6 @@
 """`marl-verl eval RUN`: evaluate a team on held-out tasks, optionally with swapped or untrained policies."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,7 @@ from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
 from marl_verl.evaluation.launch import results
-from marl_verl.run.progress import Display, Output
-from marl_verl.run.terminal import show
+from marl_verl.run.progress import Display
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1                              the latest checkpoint, on all held-out tasks
@@ -21,7 +18,7 @@ EXAMPLES = """
   marl-verl eval recipe.yaml --variant single                  that of a variant
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
-  marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
+  marl-verl eval runs/inventory-1 --greedy-only                without sampled episodes
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
   marl-verl eval runs/magrpo_cpu-1 --partner right --steps 20,40   what the change of this agent is worth to the others
 """
@@ -62,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     partner = "this agent acts with its policy of each of --steps, beside the team of the last: differences in rewards"
     parser.add_argument("--partner", dest="cross_play", metavar="NAME", help=partner)
     parser.add_argument("--steps", metavar="0,20,40", help="steps of the two (default: 0 and every checkpoint)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,14 +70,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def evaluated(run: Path, overrides: list[str], options: argparse.Namespace, arguments: dict[str, Any]) -> Path:
-    """Evaluate, and print the result as the options of the command say. Returns the file of its episodes."""
-    display = Display(Output(file=sys.stderr) if options.json else None)
+    """Evaluate and print the result. Returns the file of its episodes."""
+    display = Display()
     done = evaluate(run, overrides, plugins=options.plugin, progress=display, **arguments)
+    results(done.numbers, display)
     episodes = done.file.with_suffix(".jsonl")
-    if options.json:
-        show(json.dumps(done.numbers, indent=1))
-    else:
-        results(done.numbers, display)
-        stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""
-        display.print(f"results: {done.file}{stored}")
+    stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""
+    display.print(f"results: {done.file}{stored}")
     return episodes

@@ -1,16 +1,25 @@
-"""`marl-verl plugins [NAME] [--json]`: list plugins and the names that they register, or show the parts of one name."""
+"""`marl-verl plugins [NAME]`: list plugins and the names that they register, or show the parts of one name."""
 
 import argparse
+import dataclasses
+import inspect
 import json
-from typing import Any
+import sys
+from collections.abc import Iterator
+from typing import Any, get_type_hints
 
 from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
-from marl_verl.errors import unknown
-from marl_verl.inspect.texts import aligned, indented
+from marl_verl.errors import format_error, unknown
+from marl_verl.inspect.texts import indented, table
+from marl_verl.options import Part, config_of, in_words
 from marl_verl.plugins import one_file
-from marl_verl.plugins.registry import KINDS
+from marl_verl.plugins.lookup import Plugins
+from marl_verl.plugins.registry import KINDS, Entry
 from marl_verl.run.terminal import harmless, show
+
+SECTIONS = {"tasks": "marl.task.options", "workflows": "marl.workflow.options", "samplers": "marl.sampler.options"}
+WITHOUT = ("rewards", "losses", "scripts")  # kinds of parts without options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,54 +28,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a part or plugin, such as grpo or sharp")
     add_plugin_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per plugin or part")
 
 
-def run(args: argparse.Namespace) -> int:
-    plugins.use_files(one_file.read_files(args.plugin))
-    known = plugins.discover(strict=False)
-    records = [record for record in known.describe() if args.name in (None, record["plugin"])]
-    parts = []
-    if args.name is not None:
-        from marl_verl.plugins.details import details  # here: the list does not import the parts
-
-        parts = details(known, args.name)
-        if not records and not parts:
-            valid = {name for kind in KINDS for name in known.names(kind)}
-            raise unknown("part or plugin", args.name, valid | {source.plugin for source in known.loaded})
-    if args.json:
-        show(json.dumps(records if args.name is None else parts, indent=2, default=str))
-    else:
-        show("\n\n".join([*map(text, records), *map(part_text, parts)]))
+def run(options: argparse.Namespace) -> int:
+    plugins.use_files(one_file.read_files(options.plugin))
+    known, name = plugins.discover(strict=False), options.name
+    texts = [plugin_text(record) for record in known.describe() if name in (None, record["plugin"])]
+    if name is not None:
+        texts += [part_text(known, entry) for kind in KINDS for entry in known.find(kind, name)]
+    if not texts:
+        valid = {part for kind in KINDS for part in known.names(kind)}
+        raise unknown("part or plugin", name, valid | {source.plugin for source in known.loaded})
+    show(harmless("\n\n".join(texts)))
     return 0
 
 
-def text(record: dict[str, Any]) -> str:
-    """One plugin as a paragraph: its source on the first line, then one line of names per kind."""
+def plugin_text(record: dict[str, Any]) -> str:
+    """A plugin: its source on the first line, then its names of each kind."""
     state = f"   broken: {record['error']}" if record["error"] else ""
     lines = [f"{record['plugin']}   {record['distribution']} {record['version']}   {record['target']}{state}"]
-    observers = [hook for hook in record["hooks"] if hook != "marl_register"]
-    rows = {kind: ", ".join(record["names"][kind]) for kind in KINDS if kind in record["names"]}
-    if observers:
-        rows["observes"] = ", ".join(hook.removeprefix("marl_") for hook in observers)
-    width = max(map(len, [*KINDS, "observes"]))
-    return harmless("\n".join(lines + [f"  {label:<{width}}  {names}" for label, names in rows.items()]))
+    lines += [f"  {kind:<10}  {', '.join(names)}" for kind, names in record["names"].items()]
+    observers = [hook.removeprefix("marl_") for hook in record["hooks"] if hook != "marl_register"]
+    return "\n".join([*lines, *([f"  observes    {', '.join(observers)}"] if observers else [])])
 
 
-def part_text(record: dict[str, Any]) -> str:
+def part_text(known: Plugins, entry: Entry) -> str:
     """A part: its source on the first line, then its docstring and its options."""
-    origin = f"{record['distribution']} {record['version']}   {record['target']}"
-    lines = [f"{record['kind']} {record['name']}   {origin}"]
-    if record["error"]:
-        return harmless("\n".join([*lines, f"  broken: {record['error']}"]))
-    if record["doc"]:
-        lines += indented(record["doc"], 2)
-    rows = [[name, _shown(record["default"]), record["type"]] for name, record in record["options"].items()]
-    if rows:
-        title = ["option", "default", "type"]
-        lines += ["", f"  options ({record['section']})", *(f"    {line}" for line in aligned([title, *rows]))]
-    return harmless("\n".join(lines))
+    source = entry.source
+    lines = [f"{KINDS[entry.kind]} {entry.name}   {source.distribution} {source.version}   {entry.shown}"]
+    try:
+        target = known.get(entry.kind, f"{source.distribution}:{entry.name}")
+        has_options = entry.kind not in WITHOUT and dataclasses.is_dataclass(target)
+        options = [*_options(target, "")] if has_options else []
+    except Exception as error:  # noqa: BLE001  code of a plugin, which must not hide the other parts
+        return "\n".join([*lines, f"  broken: {format_error(error)}"])
+    if doc := _doc(target, entry):
+        lines += indented(doc, 2)
+    if options:
+        lines += ["", f"  options ({SECTIONS.get(entry.kind, 'marl.algorithm.options')})"]
+        lines += [f"    {line}" for line in table([("option", "default", "type"), *options])]
+    return "\n".join(lines)
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) and value else json.dumps(value, default=str)
+def _doc(target: Any, entry: Entry) -> str:
+    """The docstring of a class or function; of an object, that of the module that defines it."""
+    if inspect.isclass(target):
+        doc = vars(target).get("__doc__") or ""
+        return "" if doc.startswith(f"{target.__name__}(") else inspect.cleandoc(doc)  # written by `dataclass`
+    if inspect.isroutine(target):
+        return inspect.getdoc(target) or ""
+    place = entry.target if isinstance(entry.target, str) else entry.source.target
+    return inspect.getdoc(sys.modules.get(place.partition(":")[0])) or ""
+
+
+def _options(part: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """(name in a config, default, type in words) of the options of a class or an object, and of its nested parts."""
+    hints = get_type_hints(part if inspect.isclass(part) else type(part), include_extras=True)
+    for field in dataclasses.fields(part):
+        if not field.init:
+            continue
+        value = _default(field) if inspect.isclass(part) else getattr(part, field.name)
+        shown = value.name if isinstance(value, Part) else config_of(value)
+        text = shown if isinstance(shown, str) and shown else json.dumps(shown, default=str)
+        yield prefix + field.name, text, in_words(hints[field.name])
+        for nested in value if isinstance(value, tuple) else (value,):
+            if isinstance(nested, Part):
+                yield from _options(nested, f"{prefix}{field.name}.")
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return "(required)" if field.default is dataclasses.MISSING else field.default

@@ -14,11 +14,9 @@ from typing import Any
 
 from marl_verl.episode import Action, ActRecord, Journal
 from marl_verl.episode.codec import encode_journal
-from marl_verl.errors import MarlError, nearest
-from marl_verl.inspect.episodes import EpisodeFile
-from marl_verl.inspect.replay import changes, replay
-from marl_verl.inspect.run_files import read_episode
-from marl_verl.run.run_dir import unpacked
+from marl_verl.errors import MarlError, unknown
+from marl_verl.inspect.replay import differences, replay
+from marl_verl.inspect.run_files import file_of_episode, read_episodes
 from marl_verl.tasks.task import Task
 
 
@@ -26,13 +24,14 @@ def edited_rows(
     run: Path, name: str, act: str, text: str, sampled: bool
 ) -> tuple[Task, int, tuple[dict[str, Any], ...]]:
     """(task, step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
-    source, content = read_episode(run, name)
-    file = EpisodeFile.parse(unpacked(content, source), source)
+    file = read_episodes(file_of_episode(run, name))
     episode = file.episode(name)
     acts = {":".join(record.act.key): record for record in episode.journal.acts()}
-    changed = changes(file, episode, replay(file, episode))
-    if changed or act not in acts:
-        raise MarlError(changed or f"episode '{name}' has no act '{act}': {nearest(act, acts)}")
+    changed = differences(episode, replay(file.header, episode))
+    if changed:
+        raise MarlError(f"episode '{name}' is not what is stored: {changed[0]}")
+    if act not in acts:
+        raise unknown(f"act of episode '{name}'", act, acts)
     records, edited = episode.journal.records, acts[act]
     at, joint = records.index(edited), edited.act.joint
     later = [record for record in records[at + 1 :] if isinstance(record, ActRecord)]

@@ -16,7 +16,7 @@ from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.extensions import extension
 from marl_verl.files import read_bytes, read_json, write_json
-from marl_verl.inspect.run_files import episodes_of
+from marl_verl.inspect.run_files import read_episodes
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start
@@ -27,8 +27,7 @@ class Evaluation:
     """The result of an evaluation.
 
     Attributes:
-        numbers: the output of `marl-verl eval --json`, e.g. `numbers["success"]`, `numbers["pass@8"]`;
-            docs/evaluation.md describes every key.
+        numbers: e.g. `numbers["success"]`, `numbers["pass@8"]`; docs/evaluation.md describes every key.
         file: NAME.json with the numbers, in `evaluations/` of the run, next to NAME.jsonl and NAME.log.
     """
 
@@ -43,7 +42,7 @@ class Evaluation:
     def episodes(self) -> Iterator[Episode]:
         """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks. Of an edit all
         continuations."""
-        return iter(episodes_of(self.file.with_suffix(".jsonl")))
+        return iter(read_episodes(self.file.with_suffix(".jsonl")).episodes.values())
 
 
 def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | None = None) -> Evaluation:

@@ -1,32 +1,19 @@
 """Read files of stored episodes. Errors name the line."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, nearest, user_error
-from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.task import Split
 from marl_verl.team import Named
 
 
 @dataclass(frozen=True)
-class Supplied:
-    """A registered part with its options, and the distribution that supplied it."""
-
-    name: str
-    options: dict[str, Any]
-    distribution: str
-    version: str
-
-
-@dataclass(frozen=True)
 class StoredAgent:
-    policy: str
-    reward: str | None
     instructions: str
     past_of: str | None = None  # the policy whose past versions act for the agent
 
@@ -37,18 +24,18 @@ class Header:
 
     step: int
     split: Split
-    marl_verl: str
     agents: dict[str, StoredAgent]
-    task: Supplied
-    workflow: Supplied
+    task: Named
+    workflow: Named
     algorithm: Named
     sampler: Named
 
 
-class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
+@dataclass(frozen=True)
+class StoredFailure:
     """A failed attempt: class of the failure, error message, and task."""
 
-    reason: str
+    failure: str
     detail: str
     uid: str
     session: int
@@ -60,86 +47,42 @@ class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
         return f"{self.uid}_{self.session}"
 
 
-class StoredEpisode(msgspec.Struct):
-    """A line with an episode: the fields that a list shows, its place in the file, and the whole line as `data`."""
-
-    id: str
-    score: float
-    success: bool
-    finished: bool
-    task: Task
-    journal: dict[str, Any]
-    off_path_turns: list[dict[str, Any]]
-    where: str = ""
-    data: dict[str, Any] = {}
-
-    @property
-    def turns(self) -> int:
-        """The number of turns of its path."""
-        return sum("row" in record for record in self.journal["records"])
-
-
 @dataclass(frozen=True)
 class EpisodeFile:
-    """A file of stored episodes (id -> episode, in its order).
-
-    Attributes:
-        source: name of the file in errors.
-    """
+    """A file of stored episodes (id -> episode, in its order); `source` is its name in errors."""
 
     source: str
     header: Header
-    episodes: dict[str, StoredEpisode] = field(default_factory=dict)
+    episodes: dict[str, Episode] = field(default_factory=dict)
     failures: list[StoredFailure] = field(default_factory=list)
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> "EpisodeFile":
         """Parse the content of a file. MarlError: it has no header, another schema, or a line that cannot be read."""
-        first, *lines = content.split(b"\n")
-        file = cls(source, _header(first, source))
-        for number, line in enumerate(lines, start=2):
-            if line.strip():
-                file._add(line, f"{source}, line {number}")
+        (_, head), *rest = _values(content.split(b"\n"), source)
+        if head.get("schema") != SCHEMA:
+            raise MarlError(f"{source} does not begin with a header of episodes in schema {SCHEMA}, which is read here")
+        file = cls(source, decode(Header, head, f"{source}: the header in line 1"))
+        for where, data in rest:
+            if "failure" in data:
+                file.failures.append(decode(StoredFailure, data, where))
+            else:
+                with user_error(where):
+                    episode = decode_episode(data)
+                file.episodes[episode.id] = episode
         return file
 
     def episode(self, name: str) -> Episode:
-        """The episode with an id. MarlError: no such episode (with the nearest id), or a malformed line."""
-        stored = self.episodes.get(name)
-        if stored is None:
-            known = [*self.episodes, *(failure.id for failure in self.failures)]
-            hint = nearest(name, known)
-            if known and not hint.startswith("did"):  # `nearest` lists all of them if none is near
-                hint = f"its {len(known)} ids are like '{known[0]}'"
-            raise MarlError(f"{self.source} has no episode '{name}': {hint}")
-        with user_error(f"{stored.where}: episode '{name}'"):
-            return decode_episode(stored.data)
-
-    def _add(self, line: bytes, where: str) -> None:
-        try:
-            data = dict(json.loads(line))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MarlError(f"{where} is damaged: {error}") from error
-        if "failure" in data:
-            self.failures.append(decode(StoredFailure, data, where))
-        else:
-            stored = decode(StoredEpisode, {**data, "where": where, "data": data}, where)
-            self.episodes[stored.id] = stored
+        """The episode with an id. MarlError: no such episode (with the nearest id)."""
+        if name not in self.episodes:
+            raise MarlError(f"{self.source} has no episode '{name}': {nearest(name, self.episodes)}")
+        return self.episodes[name]
 
 
-def holds_episodes(content: bytes) -> bool:
-    """Whether the first line of a file is a header of stored episodes."""
-    return content.startswith(b'{"schema":') and b'"kind":"episodes"' in content.partition(b"\n")[0]
-
-
-def _header(line: bytes, source: str) -> Header:
-    if not holds_episodes(line):
-        hint = "; `marl-verl explain` shows rows" if line.startswith(b"{") and b'"rows"' in line else ""
-        raise MarlError(f"{source} holds no stored episodes: its first line is not their header{hint}")
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise MarlError(f"{source} is cut off in line 1, its header") from error
-    if (schema := data["schema"]) != SCHEMA:
-        build = f"the build of marl-verl {data.get('marl_verl')} that wrote it"
-        raise MarlError(f"{source} has schema {schema}, which {build} reads; this version reads {SCHEMA}")
-    return decode(Header, data, f"{source}: the header in line 1")
+def _values(lines: list[bytes], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name in errors, value) of each line, the first one also where it is empty."""
+    for number, line in enumerate(lines, start=1):
+        where = f"{source}, line {number}"
+        if line.strip() or number == 1:
+            with user_error(f"{where} is damaged", TypeError, ValueError, RecursionError):
+                yield where, dict(json.loads(line))

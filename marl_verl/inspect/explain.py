@@ -33,14 +33,14 @@ def derive(document: object) -> "Explanation":
     stored = decode(Document, document, "the document")
     algorithm = with_flat(algorithm_named(stored.algorithm, {}, "options"), stored.options, "options")
     table = RowTable.from_rows(stored.rows, declared=stored.components)
-    return Explanation(stored.algorithm, algorithm, table, algorithm.compute(table))
+    return Explanation(stored, algorithm, table, algorithm.compute(table))
 
 
 @dataclass(frozen=True)
 class Explanation:
     """The rows of a batch and the result of an algorithm."""
 
-    name: str
+    document: Document
     algorithm: Algorithm
     table: RowTable
     result: AdvantageResult

@@ -11,11 +11,11 @@ from marl_verl.algo.sampling.context import by_side, judged
 from marl_verl.episode import Act, Episode, Journal, ReplayMismatch, Run, Workflow
 from marl_verl.episode.codec import plain
 from marl_verl.episode.engine import replayed
-from marl_verl.errors import MarlError, format_error
-from marl_verl.inspect.episodes import EpisodeFile, Supplied
+from marl_verl.errors import MarlError, format_error, user_error
+from marl_verl.inspect.episodes import Header
 from marl_verl.options import build
 from marl_verl.tasks.base import TaskSet
-from marl_verl.version import __version__
+from marl_verl.team import Named
 
 Key = tuple[str, str]  # (agent that the workflow called, slot)
 
@@ -33,42 +33,15 @@ class Rerun:
     success: bool | None = None
 
 
-def replay(file: EpisodeFile, episode: Episode) -> Rerun:
+def replay(header: Header, episode: Episode) -> Rerun:
     """Replay an episode. MarlError for a part that is not registered, and an episode that cannot be replayed."""
-    workflow, tasks = _built("workflows", file.header.workflow, file), _built("tasks", file.header.task, file)
-    try:
-        return asyncio.run(rerun(workflow, tasks, file.header.agents, episode))
-    except MarlError as error:
-        message = f"episode '{episode.id}' cannot be replayed: {error}"
-        raise MarlError(f"{message}{_versions(file)}; --stored shows it without running it") from error
+    with user_error(f"episode '{episode.id}' cannot be replayed (--stored shows it without running it)"):
+        workflow, tasks = _built("workflows", header.workflow), _built("tasks", header.task)
+        return asyncio.run(rerun(workflow, tasks, header.agents, episode))
 
 
-def changes(file: EpisodeFile, episode: Episode, again: Rerun) -> str | None:
-    """How a replay differs from the stored episode, or None."""
-    changed = differences(episode, again)
-    more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-    return f"episode '{episode.id}' is not what is stored: {changed[0]}{more}{_versions(file)}" if changed else None
-
-
-def _built(kind: str, stored: Supplied, file: EpisodeFile) -> Any:
-    """A part that the file names, with its options. MarlError if it is not registered, or has changed."""
-    try:
-        return build(plugins.load().get(kind, stored.name), stored.options, f"{kind} '{stored.name}'")
-    except MarlError as error:
-        origin = f"the file's came from {stored.distribution} {stored.version}"
-        raise MarlError(f"{file.source}: {error}; {origin}; --stored shows episodes without it") from error
-
-
-def _versions(file: EpisodeFile) -> str:
-    """Versions that differ from those in the file, in parentheses, or ""."""
-    known, header = plugins.load(), file.header
-    versions = {"marl-verl": (header.marl_verl, __version__)}
-    for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
-        entry = known.entry(kind, part.name)
-        now = entry.source.version if entry.source.distribution == part.distribution else "not there"
-        versions[part.distribution] = part.version, now
-    changed = [f"{name} was {then} and is {now} here" for name, (then, now) in versions.items() if then != now]
-    return f" ({', '.join(changed)})" if changed else ""
+def _built(kind: str, part: Named) -> Any:
+    return build(plugins.load().get(kind, part.name), part.options, f"{kind} '{part.name}'")
 
 
 async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode) -> Rerun:
@@ -106,23 +79,18 @@ def _mismatch(run: Run, message: str) -> ReplayMismatch:
     return ReplayMismatch(f"workflow '{type(run.workflow).__name__}' on task '{run.task.id}': {message}")
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, other: Any) -> bool:
     """Whether two JSON values are equal (NaN equals NaN)."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def differences(episode: Episode, again: Rerun) -> list[str]:
     """How a replay with the same observations differs from the stored episode."""
-    changed = []
-    if again.finished and not _same(again.answer, episode.answer):
-        changed.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
-    if again.score is not None and not _same(again.score, episode.score):
-        changed.append(f"the score is {again.score:g}, stored is {episode.score:g}")
-    elif again.score is not None and again.outcomes != episode.outcomes:
-        changed.append(f"the scores of the sides are {again.outcomes}, stored are {episode.outcomes}")
-    elif again.success is not None and again.success != episode.success:
-        changed.append(f"success is {again.success}, stored is {episode.success}")
-    for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may set the mark
-        if (now := again.invalid.get(turn.key)) != turn.invalid:
-            changed.append(f"the mark on act {':'.join(turn.key)} is {now!r}, stored is {turn.invalid!r}")
-    return changed
+    pairs = [("the answer", again.answer, episode.answer)] if again.finished else []
+    if again.score is not None:
+        pairs.append(("the score", again.score, episode.score))
+        pairs.append(("the score of each side", again.outcomes, episode.outcomes))
+        pairs.append(("success", again.success, episode.success))
+    turns = [turn for turn in episode.turns if turn.node is None]  # in a tree a later act may set the mark
+    pairs += [(f"the mark on act {':'.join(turn.key)}", again.invalid.get(turn.key), turn.invalid) for turn in turns]
+    return [f"{label} is {now!r}, stored is {then!r}" for label, now, then in pairs if not _same(now, then)]

@@ -1,4 +1,4 @@
-"""Read the files of a run directory: as Python values for scripts, as bytes for commands."""
+"""Read the files of a run directory."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl import plugins
 from marl_verl.episode import Episode
-from marl_verl.errors import MarlError, missing
+from marl_verl.errors import MarlError, missing, user_error
 from marl_verl.files import read_bytes, read_json, read_text
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete, step_of
@@ -18,7 +18,16 @@ from marl_verl.run.run_dir import PLACES, RunDir, unpacked
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from marl_verl.inspect.episodes import EpisodeFile
+
 T = TypeVar("T")
+
+KEEP = {
+    "journals": "marl.run.keep_journals=1",
+    "episodes": "marl.rollout.keep_episodes=4",
+    "rows": "marl.run.keep_rows=1",
+}
+"""Folder of a run -> the option with which a run stores it."""
 
 
 class Run(os.PathLike[str]):
@@ -66,17 +75,17 @@ class Run(os.PathLike[str]):
     @property
     def episodes(self) -> Mapping[int, list[Episode]]:
         """Step -> the training episodes of the step that are stored (`marl.run.keep_journals`), read on access."""
-        return _Steps(self._files.stored("journals"), episodes_of)
+        return _Steps(self._files.stored("journals"), _episodes)
 
     @property
     def validations(self) -> Mapping[int, list[Episode]]:
         """Step -> sample episodes of the validation (`marl.rollout.keep_episodes`), read on access."""
-        return _Steps(self._files.stored("episodes"), episodes_of)
+        return _Steps(self._files.stored("episodes"), _episodes)
 
     @property
     def rows(self) -> Mapping[int, dict[str, Any]]:
         """Step -> the document that `explain` takes: the rows of the step, and the advantages that training used."""
-        return _Steps(self._files.stored("rows"), lambda path: json.loads(_content(path)[0]))
+        return _Steps(self._files.stored("rows"), read_rows)
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -113,61 +122,54 @@ class _Steps(Mapping[int, T]):
         return f"<steps {list(self._files)}>"
 
 
-def episodes_of(path: Path) -> list[Episode]:
-    """The episodes of a file."""
-    from marl_verl.inspect.episodes import EpisodeFile  # here: `explain` does not need it and must start fast
-
-    file = EpisodeFile.parse(*_content(path))
-    return [file.episode(name) for name in file.episodes]
-
-
-def _content(path: Path) -> tuple[bytes, str]:
-    source = f"'{path}'"
-    return unpacked(read_bytes(path), source), source
-
-
-def read_step(
-    command: str, folder: Path, place: str, remedy: str, kind: str = "step", step: int | None = None
-) -> tuple[str, bytes]:
-    """(name for errors, bytes) of a run's file of a step (default: the latest). MarlError: the run has no such step
-    (`remedy` if the run has none at all), or the file cannot be read."""
-    if not folder.is_dir():
-        raise missing("run in", folder, folder.parent.glob("*/"))
-    steps = RunDir(folder).stored(place)
-    if not steps and folder.name in PLACES:
-        raise MarlError(f"'{folder}' is a folder of a run. Give the run: marl-verl {command} {folder.parent}")
-    if not steps:
-        raise MarlError(f"run '{folder}' has no stored {kind}s: {remedy}")
-    step = max(steps) if step is None else step
-    if step not in steps:
-        raise MarlError(f"run '{folder}' has not stored {kind} {step}: {nearest_steps(step, steps)}")
-    return f"run '{folder}', {kind} {step}", read_file(command, steps[step], "step file")[1]
+def stored_file(source: Path, place: str, step: int | None = None) -> Path:
+    """A file as it is; of a run that of a step (default: the latest) in one of `PLACES`. MarlError: it has none."""
+    if not source.is_dir():
+        if step is not None:
+            raise MarlError(f"--step needs a run, and '{source}' is none: e.g. runs/NAME --step {step}")
+        return source
+    files = RunDir(source).stored(place)
+    if not files:
+        raise MarlError(f"run '{source}' has no stored {place}: train it with {KEEP[place]}")
+    step = max(files) if step is None else step
+    if step not in files:
+        near = sorted(sorted(files, key=lambda stored: abs(stored - step))[:3])
+        raise MarlError(f"run '{source}' has no {place} of step {step}: the nearest are {', '.join(map(str, near))}")
+    return files[step]
 
 
-def read_episode(folder: Path, name: str | None, step: int | None = None) -> tuple[str, bytes]:
-    """`read_step` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
+def file_of_episode(source: Path, name: str | None, step: int | None = None) -> Path:
+    """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
     validation at step 20), else of the latest."""
     place = re.match(r"([a-z])(\d+)t\d", name or "")
-    step = int(place[2]) if step is None and place else step
-    if place and place[1] != "s":
-        return read_step("replay", folder, "episodes", "validate with marl.rollout.keep_episodes=4", "validation", step)
-    return read_step("replay", folder, "journals", "train it with marl.run.keep_journals=1", step=step)
+    if step is None and place and source.is_dir():
+        step = int(place[2])
+    return stored_file(source, "episodes" if place and place[1] != "s" else "journals", step)
 
 
-def nearest_steps(step: int, steps: Mapping[int, Path]) -> str:
-    """Up to three of a run's steps that are nearest to one that it lacks."""
-    near = sorted(sorted(steps, key=lambda stored: abs(stored - step))[:3])
-    return f"it has {', '.join(map(str, near))}" + (f", and {len(steps) - 3} others" if len(steps) > 3 else "")
+def read_file(path: Path) -> bytes:
+    """The content of a file, decompressed. MarlError if it cannot be read."""
+    if not path.exists():
+        raise missing("file", path, path.parent.glob("*"))
+    with user_error(f"'{path}' cannot be read", OSError):
+        return unpacked(read_bytes(path, follow=run_of(path) is None), f"'{path}'")
 
 
-def read_file(command: str, path: Path, kind: str = "file") -> tuple[str, bytes]:
-    """(name for errors, bytes) of a file. MarlError if it cannot be read."""
-    try:
-        return f"'{path}'", read_bytes(path, follow=run_of(path) is None)
-    except FileNotFoundError as error:
-        raise missing(kind, path, path.parent.glob("*")) from error
-    except OSError as error:
-        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
+def read_rows(path: Path) -> Any:
+    """The document with the rows of a step."""
+    with user_error(f"'{path}' is not JSON", ValueError, RecursionError):
+        return json.loads(read_file(path))
+
+
+def read_episodes(path: Path) -> "EpisodeFile":
+    """A file of stored episodes."""
+    from marl_verl.inspect.episodes import EpisodeFile  # here: `explain` does not need it and must start fast
+
+    return EpisodeFile.parse(read_file(path), f"'{path}'")
+
+
+def _episodes(path: Path) -> list[Episode]:
+    return list(read_episodes(path).episodes.values())
 
 
 def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:
@@ -175,7 +177,8 @@ def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:
     plugins.use_files(one_file.read_files(files) if run is None else one_file.files_of_run(run, files))
 
 
-def run_of(file: str | Path) -> Path | None:
-    """The run directory that contains a file, or None."""
-    folder = Path(file).parent
-    return folder.parent if folder.name in (*PLACES, "evaluations") else None
+def run_of(source: Path) -> Path | None:
+    """The run directory that a path is or that contains a stored file; None for another file."""
+    if source.is_dir():
+        return source
+    return source.parent.parent if source.parent.name in (*PLACES, "evaluations") else None

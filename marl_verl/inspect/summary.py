@@ -1,10 +1,7 @@
-"""The summary at the end of a run: success before and after, the learning curve, and suggested commands."""
+"""The summary at the end of a run: success before and after, the learning curve, and what to look at next."""
 
 import json
-import os
 import shlex
-import shutil
-import sys
 from pathlib import Path
 
 from rich.table import Table
@@ -20,7 +17,7 @@ SHORT = 30
 def show(folder: Path, display: Display) -> None:
     """Print the table, draw curve.png, and suggest commands."""
     summary = read_json(folder / "summary.json")
-    curve = draw_curve(folder)
+    curve, run = draw_curve(folder), shlex.quote(str(folder))
     table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
     greedy, sampled = ["team success, greedy"], ["team success, sampled"]
     table.add_column("", no_wrap=True)
@@ -36,47 +33,16 @@ def show(folder: Path, display: Display) -> None:
         values = [summary[f"answer_{when}"].get(name) for when in whens]
         table.add_row(f"{name}, greedy", *("-" if value is None else f"{value:.3f}" for value in values))
     display.console.print(table)
-    for name, policy in summary["policies"].items():
-        size = "" if policy["parameters"] is None else f"{policy['parameters']:,} parameters, "
-        display.print(f"policy {name}: {size}{'frozen' if policy['frozen'] else 'trained'}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"
         display.print(f"{summary['seconds_total']:.0f} s in all: {first}, {then}")
     checkpoint = f", checkpoint {folder / summary['checkpoint']}" if summary["checkpoint"] else ""
-    display.print(f"curve {curve}, sample episodes {folder / 'episodes'}{checkpoint}")
-    if commands := _next_commands(folder, bool(summary["checkpoint"])):
-        display.print("next, try:")
-    for command in commands:
-        display.print(f"  {command}")
-
-
-def _next_commands(folder: Path, saved: bool) -> list[str]:
-    """Commands that work for this run, which has `saved` a checkpoint or not."""
-    from marl_verl.config.backend import KEY, is_local
-    from marl_verl.config.stored import read_config, team_of
-
-    config = read_config(folder / "config.yaml")
-    more = int(config.trainer.total_training_steps) * 2
-    run = shlex.quote(str(folder))
-    command = "marl-verl" if shutil.which("marl-verl") else os.path.relpath(Path(sys.executable).parent / "marl-verl")
-    team = team_of(config)
-    learner = next(agent.name for agent in team.agents.values() if team.policies[agent.policy].trained)
-    commands = []
-    if is_local(config) and config.marl.run.recipe:
-        recipe = shlex.quote(config.marl.run.recipe)
-        commands.append(f"{command} train {recipe} {KEY}=verl    # the same on Ray and vLLM")
-    if RunDir(folder).stored("journals"):
-        commands += [
-            f"{command} report {run}    # curves, episodes and advantages as one HTML file",
-            f"{command} replay {run}    # observations, actions and rewards",
-        ]
-    if saved:
-        commands += [
-            f"{command} eval {run} --untrained {learner}    # the team without what {learner} has learnt",
-            f"{command} train --resume {run} trainer.total_training_steps={more}    # train on",
-        ]
-    return commands
+    display.print(f"curve {curve}{checkpoint}")
+    files = RunDir(folder)
+    stored = {"replay": files.stored("journals"), "explain": files.stored("rows"), "eval": summary["checkpoint"]}
+    if commands := [f"marl-verl {command} {run}" for command, content in stored.items() if content]:
+        display.print(f"next, try: {', '.join(commands)}")
 
 
 def draw_curve(folder: Path) -> Path:

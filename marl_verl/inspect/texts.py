@@ -5,23 +5,15 @@ from typing import Any
 
 from marl_verl.episode.errors import short
 
-LEFT = ("row", "key", "agent", "group", "player", "", "what")  # left-aligned columns; others are numbers
 
-
-def columns(names: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """A table as lines, cut at `width`: text left-aligned, numbers right-aligned, no trailing spaces."""
-    sides = [">" if name not in LEFT else "<" for name in names]
-    sizes = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    rows = (zip(row, sides, sizes, strict=True) for row in [names, *cells])
-    lines = ["  ".join(f"{text:{side}{size}}" for text, side, size in row).rstrip() for row in rows]
-    return [line if width is None or len(line) <= width else line[: max(width - 1, 0)] + "…" for line in lines]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Left-aligned columns; columns that are empty below their title are omitted."""
-    filled = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
-    widths = {column: max(len(row[column]) for row in rows) for column in filled}
-    return ["  ".join(f"{row[column]:<{widths[column]}}" for column in filled).rstrip() for row in rows]
+def table(rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Columns as lines, below their titles: those named in `right` are right-aligned, empty ones are omitted."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [(">" if column[0] in right else "<", max(map(len, column))) for column in columns]
+    return [
+        "  ".join(f"{text:{side}{width}}" for text, (side, width) in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def indented(text: str, spaces: int) -> list[str]:
@@ -42,5 +34,5 @@ def count(number: int, noun: str) -> str:
 def cell(value: Any) -> str:
     """A number with six digits, or a name with control characters escaped."""
     if isinstance(value, float):
-        return f"{value:.6g}".replace("-0", "0") if value == 0 else f"{value:.6g}"
+        return f"{value + 0.0:.6g}"  # + 0.0: of a negative zero, zero
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))

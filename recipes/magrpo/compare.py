@@ -2,7 +2,7 @@
 
     python recipes/magrpo/compare.py runs/small runs/large
 
-An argument is a run, whose newest evaluation is shown, or a JSON file that `marl-verl eval --json` wrote. The table
+An argument is a run, whose newest evaluation is shown, or one of the JSON files in its `evaluations/`. The table
 is Markdown.
 """
 

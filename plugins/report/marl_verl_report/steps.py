@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from marl_verl.episode import Act, Action, Episode, Turn
+from marl_verl.episode.codec import encode_call
 from marl_verl.episode.errors import short
+from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
-from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.inspect.replay_text import episode_record, failure_record
-from marl_verl.inspect.run_files import read_file
-from marl_verl.run.run_dir import RunDir, unpacked
+from marl_verl.inspect.run_files import read_episodes, read_rows
+from marl_verl.run.run_dir import RunDir
 
 MOST_MEMBERS = 64
 """Rows of a group that are listed with their returns."""
@@ -37,15 +38,14 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
 
     The run's plugin files are in use (`use_plugin_files`). MarlError: the step is not stored, or its files are damaged.
     """
-    source, content = read_file("replay", stored(folder)[kind][step], "step file")
-    file = EpisodeFile.parse(unpacked(content, source), source)
+    file = read_episodes(stored(folder)[kind][step])
     explained, problem = _explained(folder, step) if kind == "train" else (None, None)
     rows = {} if explained is None else {row["key"]: row for row in explained if not row["padding"]}
     groups = _Groups(rows)
-    tasks: dict[str, list[str]] = {}
+    tasks: dict[str, list[Episode]] = {}
     for episode in file.episodes.values():
-        tasks.setdefault(str(episode.data.get("uid")), []).append(episode.id)
-    failures = [failure_record(failure) for failure in file.failures]
+        tasks.setdefault(episode.uid, []).append(episode)
+    failures: list[dict[str, Any]] = [{"id": failure.id, **vars(failure)} for failure in file.failures]
     if limit is not None:
         failures = [
             {**failure, "detail": short(failure["detail"], MOST_DETAIL)} for failure in failures[:MOST_FAILURES]
@@ -63,9 +63,9 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
     }
     episodes: list[dict[str, Any]] = []
     used = _size(shared)
-    for names in tasks.values():
+    for of_task in tasks.values():
         before = len(groups.used)
-        records = [_episode(file, name, rows, groups) for name in names]
+        records = [_episode(episode, rows, groups) for episode in of_task]
         used += _size([records, groups.used[before:]])
         if limit is not None and episodes and used > limit:
             del groups.used[before:]
@@ -83,13 +83,9 @@ def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | Non
     path = RunDir(folder).stored("rows").get(step)
     if path is None:
         return None, "The rows of this step are not stored (marl.run.keep_rows), so advantages are unknown."
-    source, content = read_file("explain", path, "step file")
+    document = read_rows(path)
     try:
-        document = json.loads(unpacked(content, source))
-    except (ValueError, RecursionError) as error:
-        raise MarlError(f"{source} is damaged: {error}") from error
-    try:
-        explained = ExplainedRows(document, source, stored=True)
+        explained = ExplainedRows(document, f"'{path}'")
     except MarlError as error:  # e.g. a part of a plugin that is not installed here
         return None, f"Advantages are not explained: {error}"
     return explained, explained.difference
@@ -112,20 +108,34 @@ class _Groups:
         return self._numbers[members[0]]
 
 
-def _episode(file: EpisodeFile, name: str, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
-    """`episode_record` without what all episodes share; turns with a stored row have it as "row"."""
-    episode = file.episode(name)
-    record = episode_record(file, episode)
-    for shared in ("step", "workflow", "agents"):
-        del record[shared]
-    acts = [effect for effect in record["effects"] if effect["effect"] == "act"]
-    for act in (*acts, *record["off_path_turns"]):
-        act["observation"] = [[message["role"], message_text(message)] for message in act["observation"]]
-    for turn in (*(act for act in acts if "rewards" in act), *record["off_path_turns"]):
-        row = rows.get(f"{episode.uid}_{turn['session']}_{turn['index']}")
-        if row is not None and row["agent"] == turn["agent"]:
-            turn["row"] = _row(row, groups)
-    return {**record, "uid": episode.uid, "session": episode.session, "leaf": episode.leaf}
+def _episode(episode: Episode, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
+    """An episode as JSON value: its effects in order, where acts that are turns have their rewards and their row."""
+    turns, effects = {turn.key: _turn(turn, rows, groups) for turn in episode.turns}, []
+    for record in episode.journal:
+        if isinstance(record, CallRecord):
+            effects.append(encode_call(record))
+        else:
+            effects.append({"effect": "act", **(turns.get(record.act.key) or _act(record.act, record.action))})
+    names = ("id", "uid", "session", "leaf", "finished", "answer", "score", "success")
+    return {
+        **{name: getattr(episode, name) for name in names},
+        "task": vars(episode.task),
+        "effects": effects,
+        "off_path_turns": [_turn(turn, rows, groups) for turn in episode.off_path_turns],
+    }
+
+
+def _act(act: Act, action: Action) -> dict[str, Any]:
+    observation = [[message["role"], message_text(message)] for message in act.observation]
+    shown = {"agent": act.agent, "slot": act.slot, "observation": observation, "action": action.text}
+    return {**shown, "parameters": act.parameters, "tool_calls": action.tool_calls}
+
+
+def _turn(turn: Turn, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
+    names = ("agent", "called", "session", "index", "node", "parent", "length", "invalid", "transition")
+    shown = {**_act(turn.act, turn.action), **{name: getattr(turn, name) for name in names}, "rewards": turn.components}
+    row = rows.get(turn.row)
+    return shown if row is None or row["agent"] != turn.agent else {**shown, "row": _row(row, groups)}
 
 
 def _row(row: Mapping[str, Any], groups: _Groups) -> dict[str, Any]:
