@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,14 +136,14 @@ def evaluate(
     step: int | None = None,
     tasks: int | None = None,
     episodes: int | None = None,
-    k: str | Sequence[int] | None = None,
-    swap: Iterable[str | tuple[str, str]] = (),
+    k: Sequence[int] | None = None,
+    swap: Sequence[tuple[str, str]] = (),
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
-    at_once: int | None = None,
-    cross_play: bool | str | None = False,
-    steps: str | Sequence[int] | None = None,
+    at_once: int = 256,
+    cross_play: bool | str = False,
+    steps: Sequence[int] | None = None,
     edit: tuple[str, str, str] | None = None,
     plugins: Sequence[StrPath] = (),
     backend: Backend | None = None,
@@ -159,7 +159,7 @@ def evaluate(
         tasks: number of held-out tasks, the first ones; default: all.
         episodes: number of sampled episodes per task; default: 8.
         k: values of k for pass@k, each at most `episodes`.
-        swap: pairs of agents that exchange their policies, `("a", "b")` or `"a=b"`.
+        swap: pairs of agents that exchange their policies, one pair after the other.
         untrained: agents that act with their policy's untrained model.
         seed: sampling seed; default: that of the run.
         greedy_only: skip the sampled episodes.
@@ -182,7 +182,7 @@ def evaluate(
         >>> evaluate("runs/inventory-1", step=20, episodes=32, k=[1, 8, 32]).numbers["pass@32"]
     """
     from marl_verl.evaluation.launch import launch
-    from marl_verl.evaluation.plan import plan
+    from marl_verl.evaluation.plan import Options, plan
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
     from marl_verl.run.run_dir import locked
@@ -194,12 +194,10 @@ def evaluate(
             made = outside_loop(lambda: _plan(run, _lines(overrides, backend), None, plugins, False))
             run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
             step = 0 if step is None else step
-        options: dict[str, Any] = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed}
-        options |= {"greedy_only": greedy_only, "cross_play": cross_play, "steps": steps, "at_once": at_once}
-        options |= {"swap": swap, "untrained": untrained, "edit": edit}
-        options["plugin_files"] = [Path(file) for file in plugins]
+        pairs = (swap, untrained, seed, greedy_only, at_once, cross_play, steps, edit)
+        options, files = Options(step, tasks, episodes, k, *pairs), [Path(file) for file in plugins]
         try:
-            checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), **options))
+            checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
         except BaseException:
             if recipe:
                 shutil.rmtree(run)

@@ -62,7 +62,7 @@ class _Played:
         result = {
             **{"step": request.step, "eval_tasks": 6, "success": 0.5, "success_interval": [0.2, 0.8]},
             **{"episodes": request.episodes, "avg@8": 0.25, "avg@8_interval": [0.125, 0.375], "agents": agents},
-            **{"tokens_per_second": 1234.5, "response_seconds": None, "answer_seconds": None, "attempts": 54},
+            **{"tokens_per_second": 1234.5, "answer_seconds": None, "attempts": 54},
             **{"failed": 2, "failed_reasons": {"timeout": 2}, "tokens": 1234},
         }
         (self.folder / RESULT).write_text(json.dumps(result))
@@ -209,7 +209,7 @@ def test_a_run_keeps_the_result(run: Path) -> None:
     assert main(["eval", str(run), "--swap", "asker=holder", "--step", "20", "--seed", "9"]) == 0
     document = json.loads((run / "evaluations" / "step_20_swap-asker-holder.json").read_text())
     assert (document["success"], document["eval_tasks"], set(document["agents"])) == (0.5, 6, {"holder", "asker"})
-    assert (document["step"], document["swap"], document["untrained"]) == (20, [["asker", "holder"]], [])
+    assert (document["step"], document["settings"]["swap"]) == (20, [["asker", "holder"]])
     assert document["agents"]["asker"]["policy"] == "holder"
     assert document["seconds"] > 0
     assert document["settings"]["seed"] == 9

@@ -126,7 +126,7 @@ class _Trainer:
         report.lines = ["an episode"] * len(good) * keep + ["a failure"] * len(failed)
         report.measures = [{"pass_rate": 0.25 * task}] * len(good)
         report.turns = [TurnCount("a", 3, 2.0 * task, False, False)] * len(good)
-        report.scores, report.response_seconds = [float(score) for score in good], [0.5] * len(good)
+        report.scores = [float(score) for score in good]
         report.answer_seconds = [1.5] * len(good)
         return report
 
@@ -135,7 +135,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     trainer, events = _Trainer(), []
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
     assignments = {"a": Assignment("p", "trained", "p", 4)}
-    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments=assignments, at_once=2)
+    request = Request(step=4, assignments=assignments, policies={}, episodes=2, ks=(1, 2), at_once=2)
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert trainer.asked == [(False, 2), (False, 1), (True, 1), (True, 1), (True, 1)]
     assert (result["success"], result["score"], result["eval_tasks"]) == (2 / 3, 2 / 3, 3)
@@ -144,9 +144,9 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert (result["attempts"], result["failed"], result["failed_reasons"]) == (4 + 6, 2, {"timeout": 2})
     agent = result["agents"]["a"]
     assert (trainer.checked, agent["weights"], agent["read_length"]) == (6, "step 4", 2.0)
-    assert (agent["tokens"], agent["sampled"]["tokens"], result["tokens"]) == (9, 15, 24)
+    assert (agent["tokens"], result["tokens"]) == (9, 24)
     assert result["tokens_per_second"] > 24
-    assert (result["response_seconds"], result["answer_seconds"]) == (0.5, 1.5)
+    assert result["answer_seconds"] == 1.5
     assert not {"sides", "sets"} & set(result)
     assert result["answer"] == {"pass_rate": 0.25}
     assert result["answer_sampled"] == {"pass_rate": pytest.approx((0 + 0 + 0.25 + 0.5 + 0.5) / 5)}

@@ -40,7 +40,6 @@ class Report:
     task: str
     attempts: int = 0  # number of attempts, failures included
     extra_tokens: dict[str, int] = field(default_factory=dict)  # purpose -> sampled tokens that are in no row
-    response_seconds: list[float] = field(default_factory=list)  # of each act of its episodes
     answer_seconds: list[float] = field(default_factory=list)  # per episode: of all its acts, a joint move as one
     successes: list[bool] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)  # of its episodes, without the task set's scale and shift

@@ -62,8 +62,7 @@ def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | Non
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed
             file.with_suffix(".jsonl").write_bytes(unpacked(read_bytes(episodes), f"'{episodes}'"))
         shutil.rmtree(plan.folder, ignore_errors=True)
-    changes = {key: plan.settings[key] for key in ("swap", "untrained")}
-    numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
+    numbers = {**result, "seconds": time.time() - begun, "settings": plan.settings}
     write_json(file, numbers)
     return Evaluation(numbers, file)
 
@@ -107,12 +106,10 @@ def results(document: dict[str, Any], display: Display) -> None:
             display.print(f"side {side}, {how}: {wins}")
     display.console.print(_agents(document["agents"]))
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
-    speed = f"{document['tokens_per_second'] or 0:,.0f} tokens/s"
-    for name, key in (("a response", "response_seconds"), ("an answer", "answer_seconds")):
-        speed += f", {document[key] or 0:.2f} s {name}"
     display.print(
         f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
-        f"{document['tokens']:,} tokens ({speed}), {document['seconds']:.0f} s in total"
+        f"{document['tokens']:,} tokens ({document['tokens_per_second'] or 0:,.0f} tokens/s, "
+        f"{document['answer_seconds'] or 0:.2f} s an answer), {document['seconds']:.0f} s in total"
     )
 
 
@@ -136,16 +133,14 @@ def _scores(document: dict[str, Any]) -> Table:
 
 
 def _agents(agents: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="agents, greedy pass", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("agent", title="agents, greedy pass", box=SIMPLE_HEAD, pad_edge=False)
     components = sorted({name for agent in agents.values() for name in agent["rewards"]})
-    table.add_column("agent", overflow="fold")
-    counts = ("turns", "tokens a turn", "read a turn", "invalid", "cut off")
-    for column in (*(f"reward: {name}" for name in components), *counts):
+    counts = {"turns": "turns", "tokens a turn": "response_length", "read a turn": "read_length"}
+    shares = {"invalid": "invalid", "cut off": "cut_off"}
+    for column in (*(f"reward: {name}" for name in components), *counts, *shares):
         table.add_column(column, justify="right", overflow="fold")
     for name, agent in agents.items():
         values = [(agent["rewards"].get(component), ".3f") for component in components]
-        values += [(agent[count], ".1f") for count in ("turns", "response_length", "read_length")]
-        values += [(agent["invalid"], ".1%"), (agent["cut_off"], ".1%")]
-        numbers = ["-" if value is None else format(value, form) for value, form in values]
-        table.add_row(name, *numbers)
+        values += [(agent[key], ".1f") for key in counts.values()] + [(agent[key], ".1%") for key in shares.values()]
+        table.add_row(name, *("-" if value is None else format(value, form) for value, form in values))
     return table

@@ -1,10 +1,11 @@
 """Check an evaluation (`marl-verl eval`) before any process is started or file is written."""
 
 import copy
+import dataclasses
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,15 @@ from marl_verl.run.rehearsal import rehearse
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
-from marl_verl.team import read_team
+from marl_verl.team import TeamConfig, read_team
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
 
 TASKS = "data/test.jsonl"
 EPISODES = 8
+AT_ONCE = 256
+"""Maximum episodes in flight: an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
 KS = (1, 4, 8, 16, 32, 64)
 
 TAKEN = re.compile(
@@ -48,6 +51,48 @@ TAKEN = re.compile(
     r"|(ray_kwargs|transfer_queue)\..+"
 )
 """Keys that affect episodes. Others are for training and would have no effect."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `marl_verl.evaluate`, which describes them."""
+
+    step: int | None = None
+    tasks: int | None = None
+    episodes: int | None = None
+    k: Sequence[int] | None = None
+    swap: Sequence[asked.Swap] = ()
+    untrained: Sequence[str] = ()
+    seed: int | None = None
+    greedy_only: bool = False
+    at_once: int = AT_ONCE
+    cross_play: bool | str = False
+    steps: Sequence[int] | None = None
+    edit: tuple[str, str, str] | None = None
+
+    @property
+    def sampled(self) -> int:
+        """The number of sampled episodes of each task."""
+        return 0 if self.greedy_only else self.episodes or (1 if self.edit else EPISODES)
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The values of k, ascending. MarlError: not from 1 to the number of episodes."""
+        if self.edit or not self.sampled:
+            return ()
+        ks = sorted(set(self.k or (*(k for k in KS if k < self.sampled), self.sampled)))
+        if ks[0] < 1 or ks[-1] > self.sampled:
+            raise MarlError(f"--k must be whole numbers from 1 to --episodes ({self.sampled}), got {self.k}")
+        return tuple(ks)
+
+    def check(self) -> None:
+        """MarlError for options of one team beside those of pairs of steps."""
+        of_one = (self.swap, self.untrained, self.k, self.greedy_only, self.edit)
+        if self.cross_play and (any(of_one) or self.step is not None):
+            others = "--step, --swap, --untrained, --k, --greedy-only and --edit"
+            raise MarlError(f"--cross-play and --partner play sampled episodes of pairs of steps: leave out {others}")
+        if self.steps is not None and not self.cross_play:
+            raise MarlError("--steps is an option of --cross-play and --partner. Give --step N to evaluate one step.")
 
 
 @dataclass(frozen=True)
@@ -67,7 +112,7 @@ class EvaluationPlan:
     tasks: list[Task]
     request: asked.Request
     settings: dict[str, Any]
-    files: tuple[one_file.PluginFile, ...]
+    files: Sequence[one_file.PluginFile]
 
     def write(self) -> None:
         """Create the folder with all files that the evaluation's process reads."""
@@ -77,40 +122,10 @@ class EvaluationPlan:
         one_file.copy_files(self.files, self.folder)
 
 
-def plan(
-    run: Path,
-    overrides: Sequence[str] = (),
-    *,
-    step: int | None = None,
-    tasks: int | None = None,
-    episodes: int | None = None,
-    k: str | Sequence[int] | None = None,
-    swap: Iterable[str | asked.Swap] = (),
-    untrained: Sequence[str] = (),
-    seed: int | None = None,
-    greedy_only: bool = False,
-    at_once: int | None = None,
-    cross_play: bool | str | None = False,
-    steps: str | Sequence[int] | None = None,
-    edit: tuple[str, str, str] | None = None,
-    plugin_files: Sequence[Path] = (),
-) -> EvaluationPlan:
-    """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
+def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Sequence[Path] = ()) -> EvaluationPlan:
+    """Check an evaluation without writing files. Errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
-    swap, partner = list(swap), cross_play if isinstance(cross_play, str) else None
-    if steps is not None and not cross_play:
-        raise MarlError("--steps is an option of --cross-play and --partner. Give --step N to evaluate one step.")
-    one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
-    one_team |= {"--edit": edit}
-    for option, value in one_team.items():
-        if cross_play and value not in (None, False, [], ()):
-            why = "it plays sampled episodes of pairs of steps"
-            raise MarlError(f"--{'partner' if partner else 'cross-play'} and {option} are incompatible: {why}")
-    for option, number in (("--at-once", at_once), ("--episodes", None if greedy_only else episodes)):
-        if number is not None and number < 1:
-            raise MarlError(f"{option} must be a whole number >= 1, got {number}")
-    episodes = 0 if greedy_only else episodes or (1 if edit else EPISODES)
-    ks = () if greedy_only or edit else _episodes(episodes, k)
+    options.check()
     check_overrides(overrides)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
@@ -120,58 +135,49 @@ def plan(
             composed.marl.policies[name] = {key: policy[key] for key in ("script", "endpoint", "stop") if key in policy}
     marl = marl_section(composed)
     team = read_team(marl, evaluation=True)
-    if edit:
-        league("edit", "unknown option '--edit'")
-        edited_task, at, rows = edited_rows(run, *edit, sampled=episodes > 1)
-        step = at if step is None and at in (0, *load_run(run).checkpoints) else step
-    playing = league("cross-play", "unknown option '--cross-play'") if cross_play else None
-    chosen = playing.chosen_steps(run, steps) if playing else (asked.chosen_step(run, step),)
-    swaps = [asked.parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
-    step = chosen[-1]
-    crossed = playing.pair(team, chosen, partner) if playing else None
-    if crossed:
-        assignments, policies = crossed.first, crossed.policies
-    else:
-        assignments = asked.assign(team, step, swaps, untrained, asked.newest_snapshots(run, team, step))
-        policies = asked.acting(assignments)
+    task, request = _request(run, team, options)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = asked.find_models(run, policies)
+    models = asked.find_models(run, request.policies)
     exports = {name: model for name, model in models.items() if isinstance(model, Source)}
     paths = {name: str(folder / asked.MODELS / name if name in exports else model) for name, model in models.items()}
-    config = evaluation_config(composed, assignments, policies, paths, max(1, episodes), seed)
+    config = evaluation_config(composed, request.assignments, request.policies, paths, options.sampled, options.seed)
     evaluated = read_team(marl_section(config), evaluation=True)
     workflow, task_set = check_team(config, evaluated)
-    if crossed and not partner and not task_set.sides:
+    if request.sides and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     check_scripts(config, evaluated, training=False)
-    played = [edited_task] if edit else _tasks(run, marl, task_set, overrides, tasks)
-    rehearse(workflow, played[0], evaluated)
+    tasks = _tasks(run, marl, task_set, overrides, options.tasks) if task is None else [task]
+    rehearse(workflow, tasks[0], evaluated)
     checks.check_machine(run)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
     config.data.train_files = config.data.val_files = str(folder / TASKS)
-    config.data.val_batch_size = len(played)
-    at_once = at_once or asked.AT_ONCE
-    request = asked.Request(step, episodes, ks, int(config.marl.run.seed), assignments, exports, at_once)
-    settings = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
-    settings |= {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
-    settings |= {"seed": request.seed, "at_once": request.at_once, "overrides": list(overrides)}
-    if crossed:
-        request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
-        settings |= {"cross_play": list(chosen), "partner": partner}
-    if edit:
-        request, settings = replace(request, rows=rows), settings | {"edit": edit}
-    resolved = resolve(config, evaluated)
-    return EvaluationPlan(run, folder, resolved, played, request, settings, tuple(files))
+    config.data.val_batch_size = len(tasks)
+    request = dataclasses.replace(request, exports=exports, seed=int(config.marl.run.seed))
+    settings = {**dataclasses.asdict(options), "run": run.resolve().name, "step": request.step, "seed": request.seed}
+    settings |= {"tasks": len(tasks), "episodes": request.episodes, "k": request.ks, "overrides": list(overrides)}
+    return EvaluationPlan(run, folder, resolve(config, evaluated), tasks, request, settings, files)
 
 
-def _episodes(episodes: int, k: str | Sequence[int] | None) -> tuple[int, ...]:
-    if k is None:
-        return (*(k for k in KS if k < episodes), episodes)
-    words = k.split(",") if isinstance(k, str) else map(str, k)
-    ks = sorted({int(word) if word.strip().isdecimal() else 0 for word in words})
-    if not ks or ks[0] < 1 or ks[-1] > episodes:
-        raise MarlError(f"--k must be whole numbers from 1 to --episodes ({episodes}), e.g. --k 1,4,8, got '{k}'")
-    return tuple(ks)
+def _request(run: Path, team: TeamConfig, options: Options) -> tuple[Task | None, asked.Request]:
+    """(the task of an edited episode, the request): who acts with which policy."""
+    counts = options.sampled, options.ks, options.at_once
+    if options.cross_play:
+        playing = league("cross-play", "unknown option '--cross-play'")
+        steps = playing.chosen_steps(run, options.steps)
+        crossed = playing.pair(team, steps, options.cross_play if isinstance(options.cross_play, str) else None)
+        request = asked.Request(steps[-1], crossed.first, crossed.policies, *counts)
+        return None, dataclasses.replace(request, sides=crossed.sides, pairings=crossed.pairings)
+    task: Task | None = None
+    rows: tuple[dict[str, Any], ...] = ()
+    step = options.step
+    if options.edit:
+        league("edit", "unknown option '--edit'")
+        task, at, rows = edited_rows(run, *options.edit, sampled=options.sampled > 1)
+        step = at if step is None and at in (0, *load_run(run).checkpoints) else step
+    step = asked.chosen_step(run, step)
+    snapshots = asked.newest_snapshots(run, team, step)
+    assignments = asked.assign(team, step, options.swap, options.untrained, snapshots)
+    return task, asked.Request(step, assignments, asked.acting(assignments), *counts, rows=rows)
 
 
 def _tasks(
@@ -215,7 +221,7 @@ def evaluation_config(
         assignments: agent -> its policy, in a cross-play that of the first pairing.
         policies: those of all pairings, as `acting`.
         models: policy of the evaluation -> the model for its servers.
-        episodes: sampled episodes per task; 1 without a sampled pass.
+        episodes: sampled episodes per task.
         seed: seed of sampling; None for the run's seed.
     """
     config = copy.deepcopy(config)
@@ -229,7 +235,7 @@ def evaluation_config(
             marl.agents[agent].pop(kind, None)
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
-    marl.validation = {"sampler": "independent", "options": {"episodes": episodes}}
+    marl.validation = {"sampler": "independent", "options": {"episodes": max(1, episodes)}}
     if seed is not None:
         marl.run.seed = seed
     marl.schedule.mode, marl.critic = "sync", {}

@@ -5,6 +5,7 @@ swap exchanges only policies; instructions, role reward and sampling remain with
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,6 @@ from marl_verl.run.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
 RESULT, MODELS = "result.json", "models"
-AT_ONCE = 256
-"""Maximum episodes in flight: an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
 Weights = Literal["trained", "untrained", "past", "frozen", "external"]
 Swap = tuple[str, str]
 
@@ -63,23 +62,25 @@ class Request:
 
     Attributes:
         step: step of the checkpoint; part of the seeds, as in the validation at that step.
+        assignments: agent -> its policy, in a cross-play that of the first pairing.
+        policies: name in the evaluation -> policy, of all pairings.
         episodes: sampled episodes per task; 0 for the greedy pass only.
-        seed: seed of the bootstrap intervals.
-        assignments: agent -> its policy.
-        exports: policy -> the source of a model to export to `models/` first.
         at_once: maximum number of episodes in flight.
+        seed: seed of the bootstrap intervals.
+        exports: policy -> the source of a model to export to `models/` first.
         sides: of a cross-play: those of its rows and of its columns.
         pairings: of a cross-play; none for an evaluation of one team.
         rows: of the continuations of an edited act, which are played in place of the held-out tasks.
     """
 
     step: int
+    assignments: dict[str, Assignment]
+    policies: dict[str, Assignment]
     episodes: int
     ks: tuple[int, ...]
-    seed: int
-    assignments: dict[str, Assignment]
+    at_once: int
+    seed: int = 0
     exports: dict[str, Source] = field(default_factory=dict)
-    at_once: int = AT_ONCE
     sides: tuple[str, ...] = ()
     pairings: tuple[Pairing, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
@@ -92,14 +93,6 @@ class Request:
         return msgspec.json.decode(read_bytes(folder / REQUEST), type=cls, dec_hook=lambda kind, value: kind(value))
 
 
-def parse_swap(text: str) -> Swap:
-    """Parse two names from "a=b". MarlError for another format."""
-    first, _, second = text.partition("=")
-    if not first or not second:
-        raise MarlError(f"--swap '{text}' must name two agents, e.g. --swap solver=verifier")
-    return first, second
-
-
 def assign(
     team: TeamConfig,
     step: int,
@@ -107,27 +100,20 @@ def assign(
     untrained: Sequence[str] = (),
     newest: Mapping[str, int] | None = None,
 ) -> dict[str, Assignment]:
-    """Assign agent -> policy. MarlError for an unknown agent, or a swap or `untrained` without effect.
+    """Assign agent -> policy. MarlError for an unknown agent.
 
     Args:
         step: step of the checkpoint; 0 for the team before training.
-        swaps: pairs of agents that exchange policies.
+        swaps: pairs of agents that exchange policies, one after the other.
         untrained: agents that act with the initial model.
         newest: policy -> step of its newest snapshot in the checkpoint, with which agents act in past versions.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
-    swapped = [name for pair in swaps for name in pair]
-    for name in (*swapped, *untrained):
+    for name in (*itertools.chain(*swaps), *untrained):
         if name not in policies:
             raise unknown("agent", name, policies)
     for first, second in swaps:
-        if policies[first] == policies[second] or swapped.count(first) > 1 or swapped.count(second) > 1:
-            why = "the two share a policy, or one is in another --swap, too"
-            raise MarlError(f"--swap {first}={second} has no effect: {why}")
         policies[first], policies[second] = policies[second], policies[first]
-    for name in untrained:
-        if team.policies[policies[name]].frozen or step == 0:
-            raise MarlError(f"--untrained {name} has no effect: its policy is frozen, or not trained at step 0")
     snapshots = newest or {}
     return {name: _assignment(team, policy, step, name in untrained, snapshots) for name, policy in policies.items()}
 

@@ -49,17 +49,18 @@ def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
     trainer.records.episodes(request.step, [line for report in reports for line in report.lines])
     trainer.records.check_failures(reports)
     counted = counts(reports)
-    responses = [response for report in reports for response in report.response_seconds]
     answers = [answer for report in reports for answer in report.answer_seconds]
     return {
         "step": request.step,
         **_scores(greedy, sampled, request),
         **_sets(greedy, sampled, request),
-        "agents": _agents(greedy, sampled, request),
+        "agents": {
+            agent: {"policy": used.source, "weights": used.describe(), **agent_metrics(greedy, agent)}
+            for agent, used in request.assignments.items()
+        },
         "attempts": sum(report.attempts for report in reports),
         **counted,
         "tokens_per_second": counted["tokens"] / seconds if seconds else None,
-        "response_seconds": sum(responses) / len(responses) if responses else None,
         "answer_seconds": sum(answers) / len(answers) if answers else None,
     }
 
@@ -130,17 +131,6 @@ def _sides(reports: "Sequence[Report]") -> dict[str, dict[str, Any]]:
     sides = side_statistics([outcome for report in reports for outcome in report.outcomes])
     tasks = len(reports)
     return {side: {**values, "wins_interval": wilson(values["wins"] * tasks, tasks)} for side, values in sides.items()}
-
-
-def _agents(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, dict[str, Any]]:
-    """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
-    agents: dict[str, dict[str, Any]] = {}
-    for agent, assignment in request.assignments.items():
-        weights = {"policy": assignment.source, "weights": assignment.describe()}
-        agents[agent] = weights | agent_metrics(greedy, agent)
-        if request.episodes:
-            agents[agent]["sampled"] = agent_metrics(sampled, agent)
-    return agents
 
 
 if __name__ == "__main__":

@@ -183,7 +183,6 @@ class RolloutWorker:
             report.scores.append(episode.score)
             if episode.outcomes:
                 report.outcomes.append(episode.outcomes)
-            report.response_seconds += [turn.action.seconds for turn in episode.turns]
             report.answer_seconds.append(answer_seconds(episode.journal))
             report.rewards.append(_mean_rewards(episode))
             for turn, read in zip(episode.turns, read_lengths(episode), strict=True):

@@ -45,17 +45,13 @@ class CrossPlay:
         return {agent: self.policies[policy] for agent, policy in self.pairings[0].policies.items()}
 
 
-def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ...]:
+def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:
     """The steps that play each other, ascending; by default 0 and those of all complete checkpoints. MarlError: a step
     without a checkpoint, or only one step."""
     if wanted is None:
         steps = {0, *(step_of(folder) for folder in complete(run / "checkpoints"))}
     else:
-        try:
-            numbers = [int(word) for word in (wanted.split(",") if isinstance(wanted, str) else wanted)]
-        except ValueError as error:
-            raise MarlError(f"--steps must be whole numbers, e.g. --steps 0,20,40, got '{wanted}'") from error
-        steps = {chosen_step(run, number) for number in numbers}
+        steps = {chosen_step(run, number) for number in wanted}
     if len(steps) < 2:
         raise MarlError(f"--cross-play needs at least two steps of run '{run}' to compare, but there is only {steps}")
     return tuple(sorted(steps))

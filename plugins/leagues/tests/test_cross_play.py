@@ -112,7 +112,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append((values["done"], values["tasks"])))
     steps = (0, 20)
     pairings = tuple(Pairing(f"p@{i}", f"p@{j}", {"one": f"s{i}", "two": f"s{j}"}) for i in steps for j in steps)
-    request = Request(20, 1, (1,), 0, {}, sides=("red", "blue"), pairings=pairings)
+    request = Request(20, {}, {}, 1, (1,), 256, sides=("red", "blue"), pairings=pairings)
     result = evaluate.play_pairings(trainer, request)  # type: ignore[arg-type]
     assert trainer.seeds == [0, 1, 2, 3]
     assert trainer.checked == 8
@@ -161,7 +161,7 @@ def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch
     trainer = _Trainer()
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: None)
     pairings = tuple(Pairing("team@20", f"two@{step}", {"one": "s20", "two": f"s{step}"}) for step in (0, 20))
-    result = evaluate.play_pairings(trainer, Request(20, 1, (1,), 0, {}, pairings=pairings))  # type: ignore[arg-type]
+    result = evaluate.play_pairings(trainer, Request(20, {}, {}, 1, (1,), 256, pairings=pairings))  # type: ignore[arg-type]
     assert trainer.seeds == [20, 20]
     assert result["pairings"][0]["difference"]["one, team"] == {"mean": -20.0, "interval": (-20.0, -20.0)}
     text = io.StringIO()
