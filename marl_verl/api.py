@@ -51,9 +51,7 @@ def train(
 ) -> Run:
     """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
 
-    Training runs in separate processes, which have all ended when this function returns or raises; with the backend
-    "local" in this process, where breakpoints work. It may be called in a notebook, and in any thread; a process trains
-    or evaluates one run at a time.
+    It may be called in a notebook, and in any thread; a process trains or evaluates one run at a time.
 
     Args:
         recipe: a YAML file, or its content as a mapping (`defaults` is optional).
@@ -63,8 +61,8 @@ def train(
         backend: "local" trains in this process, "verl" with Ray and vLLM; default: `marl.run.backend`.
         dry_run: check everything and write nothing; the returned run has no directory yet.
         assume: what the machine of the run has and this one may lack, such as "gpus=8,flash-attn"; for `dry_run` only.
-        progress: whether to print progress; or a function that is called with every event, a dict such as
-            `{"event": "step", "step": 1, "steps": 20, "metrics": {...}}`. An exception of it ends the run.
+        progress: whether to print progress; or a function that is called with every event, a dict. An exception of it
+            ends the run.
 
     Returns:
         The run: metrics, summary, checkpoints, episodes.
@@ -73,10 +71,6 @@ def train(
         MarlError: an error in the arguments, the recipe or a plugin, before training starts.
         RunError: training failed after it had started; the message has the reason and the path of the log.
         KeyboardInterrupt: Ctrl-C; the run has ended, and can be resumed from its latest checkpoint.
-
-    Example:
-        >>> run = train("recipes/quickstart/inventory.yaml", {"trainer.total_training_steps": 2})
-        >>> run.summary["success_after"]
     """
     from marl_verl.config.hardware import assumed
     from marl_verl.run.prepare import make_run_directory
@@ -177,9 +171,6 @@ def evaluate(
         The evaluation: its numbers and its file.
 
     Raises: as `train`.
-
-    Example:
-        >>> evaluate("runs/inventory-1", step=20, episodes=32, k=[1, 8, 32]).numbers["pass@32"]
     """
     from marl_verl.evaluation.launch import launch
     from marl_verl.evaluation.plan import Options, plan
@@ -222,9 +213,6 @@ def explain(
 
     Raises:
         MarlError: an invalid document, or a step that the run has not stored.
-
-    Example:
-        >>> print(explain("runs/inventory-1", step=12).text())
     """
     from marl_verl.inspect.explained import ExplainedRows
     from marl_verl.inspect.run_files import read_rows, run_of, stored_file, use_plugin_files
@@ -278,17 +266,13 @@ def _plan(
         raise MarlError("no recipe is given: give one (`marl-verl recipes` lists the bundled ones), or a run to resume")
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, files, dry_run)
-    content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}
-    marl = content.get("marl")
-    own = marl.get("plugins") if isinstance(marl, Mapping) else None
-    if isinstance(own, list | tuple):  # relative to the working directory, since the recipe has no file
-        content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in own]}
+    content = OmegaConf.create({"defaults": ["marl_trainer", "_self_"], **recipe})
+    if named := OmegaConf.select(content, "marl.plugins"):  # relative to the working directory: the recipe has no file
+        content.marl.plugins = [str(Path(file).absolute()) for file in named]
+    name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", str(OmegaConf.select(content, "trainer.experiment_name") or "team"))
     with tempfile.TemporaryDirectory() as folder:
-        trainer = content.get("trainer")
-        named = trainer.get("experiment_name") if isinstance(trainer, Mapping) else None
-        file = Path(folder) / f"{re.sub(r'[^A-Za-z0-9.=+-]+', '-', str(named or 'team'))}.yaml"
-        OmegaConf.save(OmegaConf.create(content), file)
-        plan = plan_run(file, overrides, files, dry_run)
+        OmegaConf.save(content, Path(folder) / f"{name}.yaml")
+        plan = plan_run(Path(folder) / f"{name}.yaml", overrides, files, dry_run)
     plan.config.marl.run.recipe = None  # the file is gone
     return plan
 

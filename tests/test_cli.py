@@ -61,7 +61,7 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_mistaken_command(refused: Refused) -> None:
     assert "unknown command 'trian': did you mean 'train'?" in refused("trian")
-    assert "unknown option '--dry-rum': did you mean '--dry-run'?" in refused("train", "r.yaml", "--dry-rum")
+    assert "unknown option '--dry-rum'" in refused("train", "r.yaml", "--dry-rum")
 
 
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

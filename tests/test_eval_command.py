@@ -132,7 +132,7 @@ def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     assert "6 of 6 tasks evaluated greedily" in printed
     assert "50.0%" in printed
     assert "(20.0 to 80.0)" in printed
-    assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
+    assert "2 of 54 attempts failed, 2 timeout; 1,234 tokens" in printed
 
 
 def test_a_recipe_is_evaluated_without_training(

@@ -177,7 +177,7 @@ def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -
         use_plugin_files(run_of("elsewhere.jsonl"), [])
         assert "largest-digit" not in plugins.load().names("tasks")
     recipe.with_name("my_team.py").write_text("x = 1\n")
-    with pytest.raises(MarlError, match=r"differs from '.*plugins/my_team\.py' \(content .*, which run"):
+    with pytest.raises(MarlError, match=r"differs from '.*plugins/my_team\.py', which the run uses"):
         one_file.files_of_run(run, [recipe.with_name("my_team.py")])
 
 

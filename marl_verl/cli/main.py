@@ -7,14 +7,13 @@ import argparse
 import contextlib
 import functools
 import importlib
-import re
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from marl_verl.errors import MarlError, MarlWarning, RunError, format_error, nearest
+from marl_verl.errors import MarlError, MarlWarning, RunError, format_error
 from marl_verl.run.terminal import harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
@@ -121,12 +120,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, Any]:
     parser.add_argument("--version", action="version", version=f"marl-verl {__version__}")
     parser.add_argument("--debug", **debug)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    used: argparse.ArgumentParser = parser
     for name, help_text in {**COMMANDS, **({} if chosen in COMMANDS else registered())}.items():
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         command.add_argument("--debug", default=argparse.SUPPRESS, **debug)
         if name == chosen:  # only the chosen command's module is imported
-            used = command
             module.add_arguments(command)
             if hasattr(module, "EXAMPLES"):
                 command.epilog, command.formatter_class = module.EXAMPLES, argparse.RawDescriptionHelpFormatter
@@ -134,8 +131,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, Any]:
     # argparse leaves overrides after an option in `rest`: `train recipe.yaml --dry-run key=value`
     for word in rest:
         if word.startswith("-") or not hasattr(options, "overrides"):
-            valid = re.findall(r"(?<![\w-])--[\w-]+", used.format_help())
-            raise MarlError(f"unknown option '{word}': {nearest(word, valid)}")
+            parser.error(f"unknown option '{word}'")
         options.overrides.append(word)
     return options, module
 

@@ -1,7 +1,6 @@
 """`marl-verl recipes [NAME] [--copy DIR]`: list the bundled recipes, or copy them to a folder of one's own."""
 
 import argparse
-import re
 import shutil
 from pathlib import Path
 
@@ -20,7 +19,7 @@ A recipe is a YAML file. Its variants are in variants.yaml; the scripts train th
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the folders of recipes, or the files of one folder; or copy them."
+    parser.description = "List the bundled recipes by folder, or copy them."
     parser.add_argument("name", nargs="?", metavar="NAME", help="a folder of recipes, e.g. sharp (default: all)")
     parser.add_argument("--copy", type=Path, metavar="DIR", help="copy the folder to DIR/NAME, which must be new")
 
@@ -34,15 +33,9 @@ def run(options: argparse.Namespace) -> int:
         for name, folder in chosen.items():
             ignored = shutil.ignore_patterns("__pycache__", "runs")
             show(str(shutil.copytree(folder, options.copy.expanduser() / name, ignore=ignored)))
-    elif options.name is None:
-        for name, folder in folders.items():
-            show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
-        show("\nmarl-verl recipes NAME lists the files of a folder; --copy DIR copies it.")
     else:
-        files = [path for path in sorted(chosen[options.name].iterdir()) if path.suffix in (".sh", ".yaml")]
-        width = max(len(path.name) for path in files)
-        for path in files:
-            show(f"{path.name:<{width}}  {_purpose(path)}".rstrip())
+        for name, folder in chosen.items():
+            show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
     return 0
 
 
@@ -57,10 +50,3 @@ def example() -> str:
     """The path of the demo's recipe, relative to the working directory where it is below it."""
     path = bundled() / "quickstart" / "split_plan_path.yaml"
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _purpose(path: Path) -> str:
-    """The first sentence of a file's first comment."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    comments = [line.lstrip("# ") for line in lines if line.startswith("# ")]
-    return re.split(r"(?<=\.) ", " ".join(comments))[0] if comments else ""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from marl_verl.episode import Episode
@@ -20,6 +19,9 @@ from marl_verl.inspect.run_files import read_episodes
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start
+
+OF_AGENTS = ("turns", "response_length", "read_length", "invalid", "cut_off")
+"""What is printed of an agent beside its rewards."""
 
 
 @dataclass(frozen=True)
@@ -93,21 +95,23 @@ def _heading(plan: EvaluationPlan) -> str:
 
 
 def results(document: dict[str, Any], display: Display) -> None:
-    """Print the team's scores, a row for each agent, and totals; of a cross-play its matrix and ratings."""
+    """Print the scores of team, sides and agents, and totals; of a cross-play its matrix and ratings."""
     if "pairings" in document:
         extension("league", "cross-play").matrix(document, display)
         return
     display.console.print(_scores(document))
-    for how, name in (("greedy", "sides"), ("sampled", "sides_sampled")):
-        for side, scores_of_side in document.get(name, {}).items():
-            low, high = scores_of_side["wins_interval"]
-            wins = f"wins {scores_of_side['wins']:.1%} ({low:.1%} to {high:.1%})"
-            wins += f", mean outcome {scores_of_side['outcome']:.3f}"
-            display.print(f"side {side}, {how}: {wins}")
-    display.console.print(_agents(document["agents"]))
-    failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
+    for name in ("sides", "sides_sampled"):
+        for side, scores in document.get(name, {}).items():
+            low, high = scores["wins_interval"]
+            wins = f"wins {scores['wins']:.1%} ({low:.1%} to {high:.1%}), mean outcome {scores['outcome']:.3f}"
+            display.print(f"{name.replace('_', ', ')}: {side} {wins}")
+    for agent, numbers in document["agents"].items():
+        measures = {**numbers["rewards"], **{name: numbers[name] for name in OF_AGENTS}}
+        known = (f"{name} {value:.3g}" for name, value in measures.items() if value is not None)
+        display.print(f"agent {agent}, greedy: {', '.join(known)}")
+    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
     display.print(
-        f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
+        f"{document['failed']} of {document['attempts']} attempts failed{failed}; "
         f"{document['tokens']:,} tokens ({document['tokens_per_second'] or 0:,.0f} tokens/s, "
         f"{document['answer_seconds'] or 0:.2f} s an answer), {document['seconds']:.0f} s in total"
     )
@@ -129,18 +133,4 @@ def _scores(document: dict[str, Any]) -> Table:
         table.add_row("success, greedy" if name == "success" else name, *cells)
     for name in document.get("answer", {}):
         table.add_row(name, *(f"{scores.get('answer', {}).get(name, 0.0):.3f}" for scores in columns.values()))
-    return table
-
-
-def _agents(agents: dict[str, dict[str, Any]]) -> Table:
-    table = Table("agent", title="agents, greedy pass", box=SIMPLE_HEAD, pad_edge=False)
-    components = sorted({name for agent in agents.values() for name in agent["rewards"]})
-    counts = {"turns": "turns", "tokens a turn": "response_length", "read a turn": "read_length"}
-    shares = {"invalid": "invalid", "cut off": "cut_off"}
-    for column in (*(f"reward: {name}" for name in components), *counts, *shares):
-        table.add_column(column, justify="right", overflow="fold")
-    for name, agent in agents.items():
-        values = [(agent["rewards"].get(component), ".3f") for component in components]
-        values += [(agent[key], ".1f") for key in counts.values()] + [(agent[key], ".1%") for key in shares.values()]
-        table.add_row(name, *("-" if value is None else format(value, form) for value, form in values))
     return table

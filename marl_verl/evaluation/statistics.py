@@ -10,7 +10,7 @@ bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,29 +59,25 @@ def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed
 
 
 def agent_metrics(reports: "Sequence[Report]", agent: str) -> dict[str, Any]:
-    """Means of an agent: rewards as in a validation, tokens and shares of its turns, turns per episode.
-
-    What is a mean over its turns is None if it has none.
-    """
+    """Means of an agent: rewards as in a validation, tokens and shares of its turns (None without turns), turns per
+    episode."""
     turns = [turn for report in reports for turn in report.turns if turn.agent == agent]
     episodes = sum(len(report.successes) for report in reports)
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for episode in (episode for report in reports for episode in report.rewards):
         for component, value in episode.get(agent, {}).items():
             rewards[component].append(value)
-
-    def mean(values: Iterable[float]) -> float | None:
-        return sum(values) / len(turns) if turns else None
-
+    fields = {"response_length": "tokens", "read_length": "read", "invalid": "invalid", "cut_off": "cut_off"}
     return {
-        "rewards": {component: sum(values) / len(values) for component, values in sorted(rewards.items())},
-        "response_length": mean(turn.tokens for turn in turns),
-        "read_length": mean(turn.read for turn in turns),
-        "invalid": mean(turn.invalid for turn in turns),
-        "cut_off": mean(turn.cut_off for turn in turns),
+        "rewards": {component: float(np.mean(values)) for component, values in sorted(rewards.items())},
+        **{name: _mean([getattr(turn, field) for turn in turns]) for name, field in fields.items()},
         "turns": len(turns) / episodes if episodes else None,
         "tokens": sum(turn.tokens for turn in turns),
     }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def counts(reports: "Sequence[Report]") -> dict[str, Any]:

@@ -25,8 +25,8 @@ from marl_verl.version import __version__
 GROUP = "marl_verl"
 HOOKS = frozenset(name for name, value in vars(registry).items() if hasattr(value, f"{PROJECT}_spec"))
 BUILTIN = Source("builtin", "marl-verl", __version__, builtins.__name__)
-Fetch = Callable[[], object]
-"""Imports a plugin."""
+Imports = Mapping[Source, Callable[[], object]]
+"""Plugin -> the function that imports it."""
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def discover(only: str | None = None, strict: bool = True) -> Plugins:
         only: None loads everything installed, "" the built-in parts, "a,b" these entry points besides.
         strict: raise a MarlError for a broken plugin file; otherwise it is in `Plugins.broken`, too.
     """
-    files = [(file.source, functools.partial(one_file.load_file, file)) for file in one_file.files_in_use()]
+    files = {file.source: functools.partial(one_file.load_file, file) for file in one_file.files_in_use()}
     return _load_all(only, files, strict)
 
 
@@ -60,9 +60,11 @@ def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
 
     `only` selects the installed plugins to load besides, as in `discover`. MarlError for a broken one of `plugins`.
     """
-    sources = [Source(name, "in-memory", "0", repr(plugin)) for name, plugin in plugins.items()]
-    fetches: list[Fetch] = [functools.partial(lambda plugin: plugin, plugin) for plugin in plugins.values()]
-    return _load_all(only, list(zip(sources, fetches, strict=True)), strict=True)
+    imports: dict[Source, Callable[[], object]] = {
+        Source(name, "in-memory", "0", repr(plugin)): functools.partial(plugins.__getitem__, name)
+        for name, plugin in plugins.items()
+    }
+    return _load_all(only, imports, strict=True)
 
 
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
@@ -72,35 +74,33 @@ def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
         raise MarlError(f"only one of the driver and {where} has the plugins {different}: {same}")
 
 
-def _load_all(only: str | None, more: Sequence[tuple[Source, Fetch]], strict: bool) -> Plugins:
+def _load_all(only: str | None, more: Imports, strict: bool) -> Plugins:
     """Load the built-in parts, the installed plugins, and `more`. MarlError where a built-in one, or if `strict` one of
     `more`, is broken."""
-    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_dist(point)[0], point.name))
-    installed = {Source(point.name, *_dist(point), point.value): point for point in points}
-    if only is not None:
-        installed = {source: point for source, point in installed.items() if source.plugin in only.split(",")}
+    points = {
+        _source(point): functools.partial(_load_point, point) for point in importlib.metadata.entry_points(group=GROUP)
+    }
+    ordered = sorted(points, key=lambda source: (source.distribution, source.plugin))
+    installed = {source: points[source] for source in ordered if only is None or source.plugin in only.split(",")}
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(registry)
     plugins = Plugins(manager.hook)
-    candidates: list[tuple[Source, Fetch]] = [(BUILTIN, lambda: builtins)]
-    candidates += [(s, functools.partial(_load_point, p)) for s, p in installed.items()]
-    for source, fetch in [*candidates, *more]:
+    candidates: Imports = {BUILTIN: lambda: builtins, **installed, **more}
+    for source, import_plugin in candidates.items():
         parts = Registry(source)
         try:
-            hooks = _register(manager, fetch, parts)
+            plugins.loaded[source] = _register(manager, import_plugin, parts)
+            plugins.registered += parts.entries.values()
         except MarlError as error:
-            if source == BUILTIN or (strict and source not in installed):
+            if source == BUILTIN or (strict and source in more):
                 raise
             plugins.broken[source] = str(error)
-        else:
-            plugins.registered += parts.entries.values()
-            plugins.loaded[source] = hooks
     return plugins
 
 
-def _dist(point: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Name and version of an entry point's distribution."""
-    return (point.dist.metadata["Name"], point.dist.version) if point.dist else ("unknown", "unknown")
+def _source(point: importlib.metadata.EntryPoint) -> Source:
+    distribution = (point.dist.metadata["Name"], point.dist.version) if point.dist else ("unknown", "unknown")
+    return Source(point.name, *distribution, point.value)
 
 
 def _load_point(point: importlib.metadata.EntryPoint) -> object:
@@ -113,11 +113,11 @@ def _load_point(point: importlib.metadata.EntryPoint) -> object:
     return point.load()
 
 
-def _register(manager: pluggy.PluginManager, fetch: Fetch, parts: Registry) -> tuple[str, ...]:
+def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object], parts: Registry) -> tuple[str, ...]:
     """Import a plugin, run its `marl_register` and add its hooks. Returns their names. MarlError where it is broken."""
     source = parts.source
     try:
-        plugin: Any = fetch()
+        plugin: Any = import_plugin()
         plugin = plugin() if inspect.isclass(plugin) else plugin
         hooks = sorted(name for name in dir(plugin) if name.startswith("marl_") and callable(getattr(plugin, name)))
         for name in hooks:  # pluggy would ignore it

@@ -69,7 +69,7 @@ class Plugins:
         return content_of(source, tuple(sorted({top_of(target) for target in targets})))
 
     def describe(self, content: bool = False) -> list[dict[str, Any]]:
-        """One JSON record per plugin, as `marl-verl plugins --json` prints; `content` adds the content hash."""
+        """One JSON record per plugin; `content` adds the content hash."""
         return [
             {
                 **{name: getattr(source, name) for name in ("plugin", "distribution", "version", "target")},

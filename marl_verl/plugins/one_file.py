@@ -53,14 +53,11 @@ class PluginFile:
 
 
 def file_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Name in the run directory -> absolute path. A second file of the same name is named "2/my_team.py"."""
+    """Name in the run directory -> absolute path. MarlError for two files of one name."""
     named: dict[str, Path] = {}
-    for path in dict.fromkeys(path.expanduser().resolve() for path in paths):
-        name, number = path.name, 1
-        while name in named:
-            number += 1
-            name = f"{number}/{path.name}"
-        named[name] = path
+    for path in (path.expanduser().resolve() for path in paths):
+        if named.setdefault(path.name, path) != path:
+            raise MarlError(f"plugin files '{named[path.name]}' and '{path}' have the same name: rename one")
     return named
 
 
@@ -86,9 +83,8 @@ def files_of_run(run: Path, files: Sequence[Path] = ()) -> list[PluginFile]:
     for file in read_files(files):
         copy = copies.setdefault(file.name, file)
         if copy.text != file.text:
-            ours = f"'{copy.path}' (content {copy.version}), which run '{run}' uses"
-            remedy = "Leave --plugin out to use the copy of the run, or start a new run to use the changed file."
-            raise MarlError(f"plugin file '{file.path}' (content {file.version}) differs from {ours}. {remedy}")
+            uses = f"'{copy.path}', which the run uses"
+            raise MarlError(f"plugin file '{file.path}' differs from {uses}: leave --plugin out, or start a new run")
     return list(copies.values())
 
 
@@ -104,8 +100,7 @@ def activate(files: Sequence[PluginFile]) -> bool:
     packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
     value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:
-        names = ", ".join(file.name for file in files)
-        message = f"the plugin files {names} take {len(value):,} bytes packed, but the limit is {LIMIT:,}"
+        message = f"the plugin files take {len(value):,} bytes packed, but the limit is {LIMIT:,}"
         raise MarlError(f"{message}. Make a package of them.")
     if value == os.environ.get(FILES_VARIABLE, ""):
         return False

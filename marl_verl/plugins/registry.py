@@ -9,7 +9,6 @@ distribution offers it under the entry-point group `marl_verl`::
 docs/plugins.md has an example of each hook and of each method of the registry.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,8 +42,6 @@ KINDS: Mapping[str, str] = {
 PROJECT = "marl_verl"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class Registry:
     when a run uses the name.
 
     Raises:
-        MarlError: a malformed name, or one that the plugin has registered already.
+        MarlError: the plugin has registered the name already.
     """
 
     source: Source
@@ -141,8 +138,6 @@ class Registry:
         self._add("commands", name, target, {"help": help})
 
     def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
-        if not NAME.fullmatch(name):
-            raise MarlError(f"{KINDS[kind]} '{name}': a name must consist of letters, digits and . _ + -")
         if (kind, name) in self.entries:
             raise MarlError(f"{KINDS[kind]} '{name}' is registered twice by the same plugin: rename one")
         self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})
