@@ -174,7 +174,7 @@ def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -
     for name in ("journals/step_00001.jsonl", "rows/step_00001.json.gz", "evaluations/step_20.jsonl"):
         use_plugin_files(run_of(run / name), [])
         assert "largest-digit" in plugins.load().names("tasks")
-        use_plugin_files(run_of("elsewhere.jsonl"), [])
+        use_plugin_files(run_of(Path("elsewhere.jsonl")), [])
         assert "largest-digit" not in plugins.load().names("tasks")
     recipe.with_name("my_team.py").write_text("x = 1\n")
     with pytest.raises(MarlError, match=r"differs from '.*plugins/my_team\.py', which the run uses"):

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import inspect
 import json
+import sys
 from typing import Any
 
 from marl_verl import plugins
@@ -55,14 +56,11 @@ def part_text(known: Plugins, entry: Entry) -> str:
         target = known.get(entry.kind, f"{source.distribution}:{entry.name}")
     except Exception as error:  # noqa: BLE001  code of a plugin, which must not hide the other parts
         return "\n".join([*lines, f"  broken: {format_error(error)}"])
-    documented = target if inspect.isclass(target) or inspect.isroutine(target) else inspect.getmodule(type(target))
+    module = sys.modules.get(str(entry.target).partition(":")[0])
+    documented = target if inspect.isclass(target) or inspect.isroutine(target) else module
     lines += indented(inspect.getdoc(documented) or "", 2)
     if options := _options(target):
-        lines += [
-            "",
-            "  options",
-            *(f"    {name}: {json.dumps(value, default=str)}" for name, value in options.items()),
-        ]
+        lines += ["", *indented(f"options: {json.dumps(options, indent=2, default=str)}", 2)]
     return "\n".join(lines)
 
 

@@ -48,10 +48,8 @@ class CrossPlay:
 def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:
     """The steps that play each other, ascending; by default 0 and those of all complete checkpoints. MarlError: a step
     without a checkpoint, or only one step."""
-    if wanted is None:
-        steps = {0, *(step_of(folder) for folder in complete(run / "checkpoints"))}
-    else:
-        steps = {chosen_step(run, number) for number in wanted}
+    saved = [0, *map(step_of, complete(run / "checkpoints"))]
+    steps = set(saved if wanted is None else [chosen_step(run, number) for number in wanted])
     if len(steps) < 2:
         raise MarlError(f"--cross-play needs at least two steps of run '{run}' to compare, but there is only {steps}")
     return tuple(sorted(steps))

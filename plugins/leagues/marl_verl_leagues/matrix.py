@@ -36,12 +36,10 @@ def matrix(document: Mapping[str, Any], display: Display) -> None:
         *_, last = document["pairings"]
         title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
         _differences(document["pairings"], title, "beside ", display)
-    failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
+    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
     games = len(document["pairings"]) * document["eval_tasks"] * document["episodes"]
-    display.print(
-        f"{document['failed']} of {games} games failed{f' ({failed})' if failed else ''}, "
-        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
-    )
+    total = f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
+    display.print(f"{document['failed']} of {games} games failed{failed}; {total}")
 
 
 def _differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:

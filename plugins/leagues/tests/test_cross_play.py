@@ -123,7 +123,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     assert result["elo_first_side"]["rating"] == pytest.approx(0, abs=1e-6)
     text = io.StringIO()
     matrix({**result, "settings": {}, "seconds": 3}, Display(Console(file=text, width=120)))
-    for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed, 0 tokens, 3 s in total"):
+    for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed; 0 tokens, 3 s in total"):
         assert part in text.getvalue()
 
 

@@ -47,14 +47,13 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
         tasks.setdefault(episode.uid, []).append(episode)
     failures: list[dict[str, Any]] = [{"id": failure.id, **vars(failure)} for failure in file.failures]
     if limit is not None:
-        failures = [
-            {**failure, "detail": short(failure["detail"], MOST_DETAIL)} for failure in failures[:MOST_FAILURES]
-        ]
-    header = file.header
+        del failures[MOST_FAILURES:]
+        for failure in failures:
+            failure["detail"] = short(failure["detail"], MOST_DETAIL)
     shared = {
         "kind": kind,
         "step": step,
-        **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
+        **{part: getattr(file.header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
         "formulas": [] if explained is None else explained.header,
         "credits": [] if explained is None else explained.credits,
         "problem": problem,
@@ -64,8 +63,7 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
     episodes: list[dict[str, Any]] = []
     used = _size(shared)
     for of_task in tasks.values():
-        before = len(groups.used)
-        records = [_episode(episode, rows, groups) for episode in of_task]
+        before, records = len(groups.used), [_episode(episode, rows, groups) for episode in of_task]
         used += _size([records, groups.used[before:]])
         if limit is not None and episodes and used > limit:
             del groups.used[before:]
@@ -127,8 +125,8 @@ def _episode(episode: Episode, rows: Mapping[str, dict[str, Any]], groups: _Grou
 
 def _act(act: Act, action: Action) -> dict[str, Any]:
     observation = [[message["role"], message_text(message)] for message in act.observation]
-    shown = {"agent": act.agent, "slot": act.slot, "observation": observation, "action": action.text}
-    return {**shown, "parameters": act.parameters, "tool_calls": action.tool_calls}
+    names = {"agent": act.agent, "slot": act.slot, "parameters": act.parameters, "tool_calls": action.tool_calls}
+    return {**names, "observation": observation, "action": action.text}
 
 
 def _turn(turn: Turn, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
