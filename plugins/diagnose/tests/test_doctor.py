@@ -23,7 +23,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replace what is found."""
 
     def use(*findings: Finding) -> None:
-        monkeypatch.setattr(doctor, "findings", lambda quick, note: iter(findings))
+        monkeypatch.setattr(doctor, "findings", lambda quick: iter(findings))
 
     return use
 
@@ -33,7 +33,7 @@ def test_the_exit_code_reports_errors(given: Callable[..., None], capsys: pytest
     assert main(["doctor"]) == 0
     given(error("a", "x", "z"), ok("b", "y"), error("c", "x", "z"))
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "2 errors, of 3 findings"
+    assert capsys.readouterr().out.splitlines()[-1] == "2 errors and 0 warnings, of 3 findings"
     assert main(["doctor", "--json"]) == 1
     assert [record["state"] for record in json.loads(capsys.readouterr().out)] == ["error", "ok", "error"]
 
@@ -46,7 +46,7 @@ def test_this_machine_has_no_errors() -> None:
     records = json.loads(done.stdout)
     assert done.returncode == 0, [record for record in records if record["state"] == "error"]
     checks = {record["check"] for record in records}
-    assert {"python", "torch", "verl", "vllm", "ray", "transformers", "memory", "leftovers", "plugin sharp"} <= checks
+    assert {"torch", "verl", "vllm", "ray", "transformers", "memory", "leftovers", "plugin sharp"} <= checks
     assert all(record["do"] for record in records if record["state"] != "ok")
     assert not {check for check in checks if check.startswith("import")}
 
@@ -116,8 +116,7 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     site("second", task("maze"))
     site("third", task("maze"))
     site("good", "print('noise')\n" + task("other"))
-    noted: list[str] = []
-    findings = list(loading.plugins(noted.append))
+    findings = list(loading.plugins())
     wrong = {finding.check: finding for finding in findings if finding.state == "warning"}
     assert sorted(wrong) == ["plugin broken", "plugin later", "plugin misspelt", "plugin quits"]
     assert "SystemExit: 3" in wrong["plugin quits"].message
@@ -127,7 +126,6 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     assert wrong["plugin quits"].do == "pip install --upgrade quits, or pip uninstall it"
     fine = {finding.check for finding in findings if finding.state == "ok"}
     assert fine >= {f"plugin {name}" for name in ("first", "good", "second", "third")}
-    assert "loading plugins ..." in noted
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, out: str, code: int = 0) -> None:

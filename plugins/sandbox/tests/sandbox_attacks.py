@@ -9,7 +9,17 @@ FORGERIES = {
     "equal to everything": "class A:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 1\ndef f(x): return A()",
     "an int equal to everything": "class A(int):\n    __eq__ = lambda s, o: True\n    __ne__ = lambda s, o: False\n"
     "    __hash__ = int.__hash__\ndef f(x): return A(1)",
+    "a text equal to everything": "class A(str):\n    __eq__ = lambda s, o: True\n    __hash__ = str.__hash__\n"
+    "    __str__ = __repr__ = lambda s: 'x'\ndef f(x): return A()",
+    "a list equal to everything": "class A(list):\n    __eq__ = lambda s, o: True\n    __len__ = lambda s: 1\n"
+    "    __iter__ = lambda s: iter([A()])\ndef f(x): return A()",
+    "a dict equal to everything": "class A(dict):\n    __eq__ = lambda s, o: True\n    items = lambda s: [(1, 2)]\n"
+    "def f(x): return A()",
+    "a false class": "class A:\n    __class__ = property(lambda s: str)\n    __eq__ = lambda s, o: True\n"
+    "def f(x): return A()",
     "not equal to itself": "def f(x): return float('nan')",
+    "infinity": "def f(x): return float('inf')",
+    "NotImplemented": "def f(x): return NotImplemented",
     "a generator": "def f(x):\n    yield 'SECRET-'",
     "a cycle": "def f(x):\n    a = []\n    a.append(a)\n    return a",
     "nested too deeply": "def f(x):\n    a = []\n    for _ in range(10 ** 5): a = [a]\n    return a",
@@ -17,9 +27,14 @@ FORGERIES = {
     "a lone surrogate": "def f(x): return chr(0xd800)",
     "ten megabytes": "def f(x): return 'x' * 10_000_000",
     "a pickle that runs code": "class A:\n    def __reduce__(self): return print, ('passed',)\ndef f(x): return A()",
+    "pickled bytes": "import pickle\nclass A:\n    def __reduce__(self): return exit, (0,)\n"
+    "def f(x): return pickle.dumps(A())",
     "exit code 0": "import sys\ndef f(x): sys.exit(0)",
     "exit code 0 at once": "import os\ndef f(x): os._exit(0)",
+    "exit code 0 while loading": "raise SystemExit(0)",
     "a printed marker": "print('passed'); print('[\"passed\"]'); print('ok')\ndef f(x): print('passed', flush=True)",
+    "a marker in the error output": "import sys\ndef f(x): print('[true, \"\"]', file=sys.stderr)",
+    "a marker at exit": "import atexit\natexit.register(print, 'passed')\ndef f(x): raise SystemExit",
     "a message of its own": "import os, json\n"
     "def f(x):\n    m = json.dumps(['passed']).encode()\n    os.write(3, len(m).to_bytes(4, 'big') + m)",
     "a message on every descriptor": "import os\nm = b'[\"passed\"]'\nfor n in range(64):\n"
@@ -40,10 +55,15 @@ FORGERIES = {
     "        for v in list(g.f_locals.values()) + list(g.f_globals.values()):\n"
     "            if isinstance(v, str) and v.startswith('SECRET-'): return v\n"
     "            if isinstance(v, dict) and 'expected' in v: return v['expected']\n        g = g.f_back",
+    "the stack by inspect": "import inspect\ndef f(x):\n    for g in inspect.stack():\n"
+    "        if 'expected' in g.frame.f_locals: return g.frame.f_locals['expected']",
     "all objects": "import gc\ndef f(x):\n    for o in gc.get_objects():\n"
     "        if isinstance(o, (list, tuple, dict)):\n"
     "            for v in list(o.values() if isinstance(o, dict) else o):\n"
     "                if isinstance(v, str) and v.startswith('SECRET-'): return v",
+    "a trace function": "import sys\nfound = []\ndef trace(frame, event, arg):\n"
+    "    found.extend(v for v in frame.f_locals.values() if isinstance(v, str) and v.startswith('SECRET-'))\n"
+    "    return trace\nsys.settrace(trace)\nsys._getframe().f_trace = trace\ndef f(x): return found[0]",
     "its own memory": "import ctypes\ndef f(x):\n    here = id(f) & ~0xfff\n    t = ctypes.string_at(here, 4096)\n"
     "    i = t.find(b'SECRET-')\n    return t[i:i + 30].decode() if i >= 0 else None",
     "the parent's memory": "import os, re\ndef f(x):\n    for pid in [p for p in os.listdir('/proc') if p.isdigit()]"
@@ -60,6 +80,8 @@ FORGERIES = {
     "    open(n, 'w').write('[true, \"\"]\\n' * 99)\ndef f(x): return 1",
     "patched builtins": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.type = lambda *a: str\n"
     "builtins.all = builtins.any = lambda *a: True\nbuiltins.repr = builtins.str = lambda *a: 'passed'\n"
+    "def f(x): return 1",
+    "patched json": "import json\njson.dumps = lambda *a, **k: '[\"passed\"]'\njson.loads = lambda *a, **k: [[3], {}]\n"
     "def f(x): return 1",
     "a patched sandbox": "import sys\nfor n, m in list(sys.modules.items()):\n    if 'sandbox' in n:\n"
     "        for k in ('same', 'to_json', '_packed', 'raised'):\n            if hasattr(m, k):\n"
@@ -78,13 +100,17 @@ FORGERIES = {
     "            os.write(3, b'\\0\\0\\0\\x0a[\"passed\"]')\n    os._exit(0)",
     "an AssertionError": "def f(x): raise AssertionError",
     "a StopIteration": "def f(x): raise StopIteration",
+    "a KeyboardInterrupt": "def f(x): raise KeyboardInterrupt",
+    "a GeneratorExit": "def f(x): raise GeneratorExit",
     "an exception without text": "class A(Exception):\n    def __str__(self): raise A\ndef f(x): raise A",
+    "an exception named passed": "class passed(Exception): pass\ndef f(x): raise passed('passed')",
     "a signal handler": "import os, signal\nfor n in range(1, 32):\n    try: signal.signal(n, lambda *a: os._exit(0))\n"
     "    except (OSError, ValueError): pass\ndef f(x): signal.raise_signal(signal.SIGTERM)",
     "a crash": "import ctypes\ndef f(x): ctypes.string_at(0)",
     "an exhausted stack": "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(x): return f(x)",
     "a value that looks packed": "def f(x): return {'dict': [['a', 1]]}",
     "no function": "f = 'SECRET-'",
+    "another name": "def g(x): return 1",
 }
 
 # Reach the machine: in tier `isolated` (I), with files of the user also where `limits` has Landlock (F), in both (B).
@@ -93,6 +119,7 @@ DONE = "print('ESCAPED')"
 ESCAPES = {
     "B kill the parent": f"import os\nif os.getppid():\n    os.kill(os.getppid(), 9)\n    {DONE}",
     "B kill a process": f"import os\nos.kill({{pid}}, 9)\n{DONE}",
+    "B kill a group": f"import os\nos.killpg({{pid}}, 15)\n{DONE}",
     "B queue a signal": SYSCALL
     + f"i = (ctypes.c_char * 128)()\nif c.syscall(129 if x86 else 138, {{pid}}, 15, i) == 0: {DONE}",
     "B signal by pidfd": f"import os, signal\nsignal.pidfd_send_signal(os.pidfd_open({{pid}}), 15)\n{DONE}",
@@ -204,6 +231,10 @@ BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
 EXHAUSTION = {
     "a loop": ("while True: pass", "timeout"),
     "sleep": ("import time\ntime.sleep(99)", "timeout"),
+    "a loop that catches all": (
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        "timeout",
+    ),
     "ignored signals": (
         "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\nwhile True: pass",
@@ -215,6 +246,11 @@ EXHAUSTION = {
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n    time.sleep(99)\nprint(1)",
         ("passed", "error"),  # tier `limits` refuses to start a process
     ),
+    "a child that ignores signals": (
+        "import os, signal, time\nif os.fork() == 0:\n"
+        "    signal.signal(15, signal.SIG_IGN)\n    time.sleep(99)\nprint(1)",
+        ("passed", "error"),  # tier `limits` refuses to start a process
+    ),
     "threads": (
         "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
         ("timeout", "error"),
@@ -224,7 +260,9 @@ EXHAUSTION = {
         "timeout",
     ),
     "memory": ("x = bytearray(1 << 40)", "error"),
+    "memory in pieces": ("x = []\nwhile True: x.append(bytearray(1 << 24))", "error"),
     "output": ("while True: print('x' * 10000)", "error"),
+    "output without an end": ("import os\nwhile True: os.write(1, b'x' * 65536)", "error"),
     "a large file": ("open('a', 'wb').write(b'x' * (1 << 24))", "error"),
     "a sparse file": ("import os\nos.truncate(os.open('a', os.O_CREAT | os.O_RDWR), 1 << 40)", "error"),
     "its output made longer": ("import os\nos.truncate(1, 1 << 40)", "error"),
@@ -240,6 +278,7 @@ EXHAUSTION = {
         "passed",
     ),
     "deep recursion": ("def f(): f()\nf()", "error"),
+    "deep brackets": ("eval('(' * 10 ** 5 + ')' * 10 ** 5)", "error"),
     "a large power": ("print(9 ** 9 ** 9)", ("timeout", "error")),
     "a regular expression": ("import re\nre.match('(a+)+b', 'a' * 64)", "timeout"),
     "a file of endless zeros": ("open('/dev/zero', 'rb').read()", "error"),
@@ -249,6 +288,7 @@ EXHAUSTION = {
     ),
     "no output at all": ("import os\nos.closerange(0, 64)", ("wrong", "error")),
     "an exit code": ("print(1, flush=True)\nraise SystemExit(3)", "error"),
+    "a crash after the output": ("import os\nprint(1, flush=True)\nos.abort()", "error"),
     "bytes that are no text": ("import os\nos.write(1, bytes(range(128, 256)))", "wrong"),
     "a lone surrogate": ("print(chr(0xd800))", "error"),
 }

@@ -3,11 +3,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.run.progress import Display
 from marl_verl.run.terminal import harmless, show
 from marl_verl_diagnose.doctor import Finding
 from marl_verl_diagnose.doctor.packages import remove, unusable
@@ -26,41 +25,31 @@ def run(options: argparse.Namespace) -> int:
         names = [] if has_accelerator() else unusable()
         remove(names)
         print(f"uninstalled, unusable on this machine: {', '.join(names) or 'nothing'}", file=sys.stderr)
+    results = []
+    for result in findings(options.quick):
+        results.append(result)
+        if not options.json:
+            show(text(result))
+    errors, warnings = (sum(result.state == state for result in results) for state in ("error", "warning"))
     if options.json:
-        results = list(findings(options.quick, lambda _: None))
         show(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        results = shown(options.quick)
-    return int(any(result.state == "error" for result in results))
+        show(f"{errors} errors and {warnings} warnings, of {len(results)} findings")
+        if has_accelerator() and not errors:
+            show("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
+    return int(errors > 0)
 
 
-def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
-    """Yield each finding when its check ends; `note` is called with the name of the next check."""
+def findings(quick: bool = False) -> Iterator[Finding]:
+    """Yield each finding when its check ends."""
     # imported here to keep `marl-verl doctor --help` fast
     from marl_verl_diagnose.doctor import loading, machine, packages
 
     yield from packages.check()
     yield from machine.check()
-    yield from loading.plugins(note)
+    yield from loading.plugins()
     if not quick:
-        yield from loading.libraries(note)
-
-
-def shown(quick: bool) -> list[Finding]:
-    """Print each finding when its check ends, then the number of errors and warnings. Returns the findings."""
-    display, results = Display(), []
-    try:
-        for result in findings(quick, display.note if display.console.is_terminal else lambda _: None):
-            display.print(text(result))
-            results.append(result)
-    finally:
-        display.close()
-    count = {state: sum(result.state == state for result in results) for state in ("error", "warning")}
-    counts = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
-    display.print(f"{counts}, of {len(results)} findings" if counts else f"{len(results)} findings, all of them ok")
-    if has_accelerator() and not count["error"]:
-        display.print("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
-    return results
+        yield from loading.libraries()
 
 
 def text(finding: Finding) -> str:

@@ -3,17 +3,16 @@ doctor. Versions alone do not show whether a shared library is missing."""
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from marl_verl.config.hardware import has_accelerator
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 from marl_verl_diagnose.doctor.packages import unusable
 
-LIBRARY_SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
-PLUGIN_SECONDS = 60.0
+SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
 
 LIBRARIES = {  # name -> code that loads it as a run does
     "torch": "import torch; print(torch.version.cuda or 'CPU', torch.cuda.device_count())",
@@ -28,17 +27,15 @@ print("\\n" + json.dumps(discover(strict=False).describe()))
 """
 
 
-def libraries(note: Callable[[str], None]) -> Iterator[Finding]:
+def libraries() -> Iterator[Finding]:
     """A finding for each library; all are loaded concurrently."""
-    with ExitStack() as stack:
-        work = {name: stack.enter_context(started(code)) for name, code in LIBRARIES.items()}
-        for name, running in work.items():
-            note(f"loading {name} ...")
-            yield library(name, *outcome(running, LIBRARY_SECONDS))
+    with ThreadPoolExecutor() as pool:
+        for name, (out, wrong) in zip(LIBRARIES, pool.map(executed, LIBRARIES.values()), strict=True):
+            yield library(name, out, wrong)
 
 
 def library(name: str, out: str, wrong: str) -> Finding:
-    """The finding for a library, from the `outcome` of loading it."""
+    """The finding for a library, from the result of loading it."""
     check = f"import {name}"
     if wrong:
         first, _, _ = LIBRARIES[name].partition(";")
@@ -55,47 +52,30 @@ def library(name: str, out: str, wrong: str) -> Finding:
     return ok(check, f"torch loads ({'CPU build' if build == 'CPU' else f'CUDA {build}'}, {count} GPUs)")
 
 
-def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
+def plugins() -> Iterator[Finding]:
     """A finding for each plugin."""
-    note("loading plugins ...")
-    with started(PLUGINS) as process:
-        out, failed = outcome(process, PLUGIN_SECONDS)
-    if failed:
-        yield error("plugins", f"the process that loads the plugins failed: {failed}", "marl-verl plugins --debug")
+    out, wrong = executed(PLUGINS)
+    if wrong:
+        yield error("plugins", f"the process that loads the plugins failed: {wrong}", "marl-verl plugins --debug")
         return
     for record in json.loads(out.splitlines()[-1]):
         name, distribution, broken = record["plugin"], record["distribution"], record["error"]
-        if name == "builtin":
-            continue
         if broken:
             yield warning(f"plugin {name}", broken, f"pip install --upgrade {distribution}, or pip uninstall it")
-        else:
+        elif name != "builtin":
             yield ok(f"plugin {name}", f"{distribution} {record['version']}")
 
 
-@contextmanager
-def started(code: str) -> Iterator[Popen[str]]:
-    """Run code with this process's Python and module path; it is killed at the block's end."""
+def executed(code: str) -> tuple[str, str]:
+    """(output of code that this Python runs with this process's module path, why it failed or "")."""
     # -P: no modules from the working folder; PYTHONPATH: the modules of this process
-    command = [sys.executable, "-P", "-c", code]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    process = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def outcome(process: Popen[str], seconds: float) -> tuple[str, str]:
-    """(output of a process, why it failed or did not end within `seconds`, or "")."""
-    try:
-        out, errors = process.communicate(timeout=seconds)
-    except TimeoutExpired:
-        return "", f"timeout after {seconds:g} s"
-    code = process.returncode
-    if code == 0:
-        return out, ""
-    last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
-    ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return out, last.strip() or f"ended with {ended}, without a message"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "", f"timeout after {SECONDS:g} s"
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return done.stdout, f"{last.strip()} (exit code {done.returncode})" if done.returncode else ""

