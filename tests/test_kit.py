@@ -113,7 +113,7 @@ def test_a_workflow_that_is_not_deterministic_is_caught(change: str) -> None:
 # The testing kit ends what hangs, and finds what only differs between processes
 
 
-AGENTS = ("solver", "verifier", "planner", "critic")
+AGENTS = ("solver", "verifier", "planner", "critic", "writer", "editor", "judge")
 POLICY = talkers(0, AGENTS)
 ROWS = [
     {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}
@@ -153,8 +153,8 @@ class Waits(ReplayCredit):
 @dataclass(frozen=True)
 class SetOrder(Advantage):
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        first = AGENTS.index(next(iter(set(AGENTS))))
-        return super().compute(table, reward * (1.0 + first))
+        order = sum(place * AGENTS.index(agent) ** 2 for place, agent in enumerate(set(AGENTS)))
+        return super().compute(table, reward * (1.0 + order))
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_what_hangs_is_ended(check: Callable[[], Any]) -> None:
     ],
 )
 def test_the_order_of_a_set_is_caught(check: Callable[[], Any]) -> None:
-    """Four texts have the same order in all three processes with a probability of 1/576."""
-    with pytest.raises((AssertionError, ReplayMismatch), match=r"with PYTHONHASHSEED=., which orders sets"):
+    """Seven texts have the same order in both processes with a probability of 1/5040."""
+    with pytest.raises((AssertionError, ReplayMismatch), match="with another PYTHONHASHSEED, which orders sets"):
         check()
 
 

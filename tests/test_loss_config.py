@@ -143,7 +143,6 @@ def broken(how: str) -> Any:
         ratio = (log_prob - old_log_prob).exp()
         return {
             "constant": (found.detach(), metrics),
-            "frozen": (found + ((ratio.data - 1) ** 2 * response_mask).sum(), metrics),  # `.data` is no stop gradient
             "padded": (found + 1e-3 * ratio.sum(), metrics),
             "mean": ((-ratio * advantages * response_mask).sum() / response_mask.sum(), metrics),
         }[how]
@@ -155,7 +154,6 @@ def broken(how: str) -> Any:
     ("how", "message"),
     [
         ("constant", "the loss has no gradient"),
-        ("frozen", r"the gradient of token 0 of row 0 is .*, finite differences give"),
         ("padded", "tokens beyond the end of a response get a gradient"),
         ("mean", "summed over micro-batches"),
     ],

@@ -17,15 +17,16 @@ import yaml
 
 from marl_verl.errors import MarlError
 from marl_verl.version import __version__
-from marl_verl_report import curves, overview, seeds, steps
+from marl_verl_report import curves, overview, steps
 
+STEPS = 24  # stored steps of each kind (training, validation) per run whose episodes a report contains
 SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
 
 
-def write(folders: Sequence[Path], output: Path, megabytes: float, most: int, plugin_files: Sequence[Path] = ()) -> int:
+def write(folders: Sequence[Path], output: Path, megabytes: float, plugin_files: Sequence[Path] = ()) -> int:
     """Write the report of runs; returns its size in bytes. MarlError: no run, a damaged file, or no place to write.
 
-    The episodes get what the charts and the curves leave of `megabytes`: of each run and kind, up to `most`
+    The episodes get what the charts and the curves leave of `megabytes`: of each run and kind, up to `STEPS`
     stored steps at equal distances, of each step its first tasks.
     """
     runs = []
@@ -35,10 +36,7 @@ def write(folders: Sequence[Path], output: Path, megabytes: float, most: int, pl
     for run, name in zip(runs, distinct(folders), strict=True):
         run["name"] = name
     chosen = [
-        (at, kind, step)
-        for at, run in enumerate(runs)
-        for kind in steps.KINDS
-        for step in spread(run["stored"][kind], most)
+        (at, kind, step) for at, run in enumerate(runs) for kind in steps.KINDS for step in spread(run["stored"][kind])
     ]
     library, first = _library(), pack(runs)
     left = megabytes * 1e6 - len(library) - len(first) - 1e5
@@ -84,7 +82,6 @@ def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> 
         "live": live,
         "version": __version__,
         "notes": curves.NOTES,
-        "groups": seeds.groups(runs),
         "differences": differences(runs),
     }
     title = ", ".join(run["name"] for run in runs)
@@ -151,11 +148,10 @@ def distinct(folders: Sequence[Path]) -> list[str]:
     return [path.name if names.count(path.name) == 1 else str(path) for path in paths]
 
 
-def spread(stored: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the stored steps at equal distances, the first and the last included."""
-    if len(stored) <= most:
-        return list(stored)
-    return [stored[round(i * (len(stored) - 1) / (most - 1))] for i in range(most)]
+def spread(stored: Sequence[int]) -> list[int]:
+    """At most `STEPS` of the stored steps at equal distances, the first and the last included."""
+    last = len(stored) - 1
+    return [stored[place] for place in sorted({round(i * last / (STEPS - 1)) for i in range(STEPS)})] if stored else []
 
 
 @cache

@@ -9,25 +9,13 @@ const nearby = new IntersectionObserver((entries) => {
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // One run: a colour per name, the same one in all charts, and for more than 8 names a dash. Several runs: a colour per
-// run or group of runs, for more than 8 a symbol, and a dash per line.
+// run, for more than 8 a symbol, and a dash per line.
 function style(line, labels) {
   const agents = app.runs.flatMap((run) => run.agents), named = labels.some((label) => agents.includes(label));
   const names = [...new Set([...(named ? agents : []), ...labels])], at = names.indexOf(line.label);
   const one = app.runs.length === 1, row = names.filter((name) => labels.includes(name)).indexOf(line.label);
-  const color = css(`--a${(one ? at : place(line.run)) % 8}`), dash = dashes[(one ? Math.floor(at / 8) : row) % dashes.length];
-  return { color, dash, symbol: symbols[Math.floor(place(line.run) / 8) % symbols.length] };
-}
-
-// Runs that differ only in their seed are a group. Its mean is a line, and in the legend; the lines of its runs are thin.
-const ofGroup = (at) => at >= app.runs.length, groupOf = (at) => app.data.groups.findIndex((each) => each.runs.includes(at));
-const inGroup = (at) => groupOf(at) >= 0;
-const runName = (at) => (ofGroup(at) ? app.data.groups[at - app.runs.length] : app.runs[at]).name;
-
-// The position among all groups and the runs of no group.
-function place(at) {
-  if (ofGroup(at)) return at - app.runs.length;
-  const alone = app.runs.map((_, run) => run).filter((run) => !inGroup(run));
-  return inGroup(at) ? groupOf(at) : app.data.groups.length + alone.indexOf(at);
+  const color = css(`--a${(one ? at : line.run) % 8}`), dash = dashes[(one ? Math.floor(at / 8) : row) % dashes.length];
+  return { color, dash, symbol: symbols[Math.floor(line.run / 8) % symbols.length] };
 }
 
 function draw(element) {
@@ -37,18 +25,16 @@ function draw(element) {
   const labels = [...new Set(lines.map((line) => line.label))], traces = [];
   for (const line of lines) {
     const { color, dash, symbol } = style(line, labels);
-    const name = app.runs.length === 1 ? line.label : `${runName(line.run)}: ${line.label}`;
+    const name = app.runs.length === 1 ? line.label : `${app.runs[line.run].name}: ${line.label}`;
     const id = `${line.run} ${line.label}`, shared = { type: "scatter", x: line.x, legendgroup: id };
-    const thin = inGroup(line.run);
-    if (line.low && !thin) {
+    if (line.low) {
       const edge = { ...shared, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
       traces.push({ ...edge, uid: `low ${id}`, y: line.low },
         { ...edge, uid: `high ${id}`, y: line.high, fill: "tonexty", fillcolor: `${color}26` });
     }
     traces.push({ ...shared, uid: id, y: line.y, name: plain(name),
-      mode: line.x.length > 30 && place(line.run) < 8 ? "lines" : "lines+markers",
-      line: { color, dash, width: thin ? 1 : ofGroup(line.run) ? 3 : 2 }, marker: { size: thin ? 2 : line.x.length > 30 ? 4 : 7, symbol },
-      opacity: thin ? 0.5 : 1, showlegend: !thin });
+      mode: line.x.length > 30 && line.run < 8 ? "lines" : "lines+markers",
+      line: { color, dash, width: 2 }, marker: { size: line.x.length > 30 ? 4 : 7, symbol } });
   }
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true };
   const share = lines.every((line) => line.chart === "Team success");
@@ -63,7 +49,7 @@ function draw(element) {
 }
 
 // Pixels of a chart with a line of its legend for each of up to 12 lines.
-const tall = (lines) => 210 + 19 * Math.min(Math.max(lines.filter((line) => !inGroup(line.run)).length, 3), 12);
+const tall = (lines) => 210 + 19 * Math.min(Math.max(lines.length, 3), 12);
 
 // Plotly reads a few tags in names, such as <b>: they are shown as written. A long legend would hide the chart.
 const plain = (text) => (text.length > 60 ? `${text.slice(0, 59)}…` : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
@@ -86,7 +72,7 @@ function figure(title, lines) {
 function fill(made, lines) {
   const plot = made.querySelector(".plot"), title = made.dataset.title;
   const rows = lines.map(last).map(([line, value, band]) => [
-    app.runs.length > 1 ? runName(line.run) : "", line.label, value, band]);
+    app.runs.length > 1 ? app.runs[line.run].name : "", line.label, value, band]);
   const text = rows.map((row) => `${row[0]} ${row[1]} ${number(row[2])}`).join(", ");
   plot.setAttribute("aria-label", `${title}, latest values: ${text}`);
   made.querySelector("details .scroll")?.remove();
@@ -102,9 +88,6 @@ function charts() {
   app.runs.forEach((run, at) => run.lines.forEach((line) => {
     if (!found.has(line.chart)) found.set(line.chart, []);
     found.get(line.chart).push({ ...line, run: at });
-  }));
-  app.data.groups.forEach((group, at) => group.lines.forEach((line) => {
-    found.get(line.chart).push({ ...line, run: app.runs.length + at });
   }));
   const old = new Map([...by("charts").querySelectorAll("figure")].map((each) => [each.dataset.title, each]));
   const figures = [...found].map(([title, lines]) => {

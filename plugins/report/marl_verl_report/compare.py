@@ -4,16 +4,15 @@ import argparse
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
 from marl_verl.errors import MarlError
 from marl_verl.files import write_json
+from marl_verl.inspect.run_files import Run
 from marl_verl.run.terminal import show
-
-if TYPE_CHECKING:
-    from marl_verl_report.arms import Arm
-    from marl_verl_report.seeds import Estimate
+from marl_verl_report import decide, draw, measures
+from marl_verl_report.arms import Arm, Cell, trained
+from marl_verl_report.seeds import Estimate, estimate
 
 EXAMPLES = """
 Runs with the same seed are paired: they have the same tasks and order of data, and models that are made on the spot
@@ -42,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", help="the same; without a recipe, that of A")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of both")
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="at most (default: %(default)s)")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="default: %(default)s")
     measure = "what is compared (default: %(default)s)"
     parser.add_argument("--measure", default="validation/success", metavar="METRIC", help=measure)
     margin = "a difference that does not matter: also end when the interval lies within -D and D"
@@ -54,29 +52,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from marl_verl_report import decide, measures  # here: `--help` is fast
-
-    measures.parsed(options.measure)
+    metric = measures.parsed(options.measure)[1]
     if options.seeds < 2 or options.jobs < 1 or (options.margin is not None and not options.margin > 0):
         raise MarlError("--seeds must be at least 2, --jobs at least 1, and --margin above 0")
     arms = parsed(options)
     folder = options.dir or Path("runs", "-".join(["compare", *(arm.recipe.stem for arm in arms)]))
     values: Values = ({}, {})
-    for seeds in decide.stages(options.first_seed, options.seeds):
+    level = decide.level(len(decide.looks(options.seeds)))
+    for seeds in decide.stages(0, options.seeds):
         train(arms, seeds, folder, values, options)
-        difference = decide.difference(*values, level_of(options))
-        if decide.decided(difference, options.margin):
+        difference = decide.difference(*values, level)
+        if verdict := decide.decided(difference, options.margin):
             break
-    write(folder, values, difference, options)
-    show(text(values, difference, options))
+    write(folder / "compare.svg", values, difference, metric, options)
+    numbers = {
+        **{"A": options.first, "B": options.second, "overrides": options.overrides, "measure": options.measure},
+        **{"values": values, "difference": vars(difference), "level": level},
+        **{"margin": options.margin, "verdict": verdict},
+    }
+    write_json(folder / "compare.json", numbers)
+    show(f"\n{options.measure}, mean over {difference.n} seeds and its 95 % interval")
+    for name, column, words in zip("AB", values, (options.first, options.second), strict=True):
+        show(f"  {name}      {shown(estimate(list(column.values())))}   {words}")
+    show(f"  A - B  {shown(difference)}   paired; the interval has a level of {100 * level:.4g} %")
+    more = decide.needed(difference, level, options.margin)
+    number = f"{more} seeds would decide" if more else f"{decide.MOST} seeds would not decide"
+    undecided = f"Undecided: if mean and deviation stayed as they are, {number}."
+    words = {"higher": "A is higher.", "lower": "B is higher.", "within": f"No difference above {options.margin}."}
+    show(words.get(verdict or "", undecided))
     show(f"{folder / 'compare.svg'}, compare.json")
     return 0
 
 
-def parsed(options: argparse.Namespace) -> "list[Arm]":
+def parsed(options: argparse.Namespace) -> list[Arm]:
     """The two arms, with the overrides of both."""
-    from marl_verl_report.arms import Arm
-
     first, second = shlex.split(options.first), shlex.split(options.second)
     if not first or not first[0].endswith((".yaml", ".yml")):
         raise MarlError(f"arm '{options.first}' has no recipe: begin with a YAML file")
@@ -86,70 +95,29 @@ def parsed(options: argparse.Namespace) -> "list[Arm]":
     return [Arm.parse([recipe, *SMALL, *own, *shared]) for recipe, *own in (first, second)]
 
 
-def train(arms: "list[Arm]", seeds: range, folder: Path, values: Values, options: argparse.Namespace) -> None:
+def train(arms: list[Arm], seeds: range, folder: Path, values: Values, options: argparse.Namespace) -> None:
     """Train both arms with some seeds, and measure the runs."""
-    from marl_verl.inspect.run_files import Run
-    from marl_verl_report.arms import Cell, trained
-    from marl_verl_report.measures import measured
-
     cells = [Cell(arm, seed, folder / f"{name}-{seed}") for seed in seeds for name, arm in zip("AB", arms, strict=True)]
     begun = time.monotonic()
     for cell in trained(cells, options.jobs, options.plugin):
-        value = measured(Run(cell.folder), options.measure)
+        value = measures.measured(Run(cell.folder), options.measure)
         values["AB".index(cell.folder.name[0])][cell.seed] = value
         count = f"{len(values[0]) + len(values[1])} of at most {2 * options.seeds} runs"
         show(f"{cell.folder.name}: {options.measure} {value:.4g} ({count}, {(time.monotonic() - begun) / 60:.1f} min)")
 
 
-def text(values: Values, difference: "Estimate", options: argparse.Namespace) -> str:
-    """What the command prints at its end."""
-    from marl_verl_report import decide
-    from marl_verl_report.seeds import estimate
-
-    level = level_of(options)
-    lines = ["", f"{options.measure}, mean over {difference.n} seeds and its 95 % interval"]
-    for name, column, words in zip("AB", values, (options.first, options.second), strict=True):
-        lines.append(f"  {name}      {shown(estimate(list(column.values())))}   {words}")
-    lines.append(f"  A - B  {shown(difference)}   paired; the interval has a level of {100 * level:.4g} %")
-    verdict = decide.decided(difference, options.margin)
-    words = {"higher": "A is higher.", "lower": "B is higher.", "within": f"No difference above {options.margin}."}
-    if verdict is None:
-        more = decide.needed(difference, level, options.margin)
-        number = f"{more} seeds would decide" if more else f"{decide.MOST} seeds would not decide"
-        lines.append(f"Undecided: if mean and deviation stayed as they are, {number}.")
-    else:
-        lines.append(words[verdict])
-    return "\n".join(lines)
-
-
-def level_of(options: argparse.Namespace) -> float:
-    from marl_verl_report import decide
-
-    return decide.level(len(decide.looks(options.seeds)))
-
-
-def shown(value: "Estimate") -> str:
+def shown(value: Estimate) -> str:
     return f"{value.mean:.4g} ({value.low:.4g} to {value.high:.4g})"
 
 
-def write(folder: Path, values: Values, difference: "Estimate", options: argparse.Namespace) -> None:
-    """compare.svg and compare.json."""
-    from marl_verl.inspect.run_files import Run
-    from marl_verl_report import decide, draw, measures
-
-    metric = measures.parsed(options.measure)[1]
+def write(path: Path, values: Values, difference: Estimate, metric: str, options: argparse.Namespace) -> None:
+    """Draw the learning curves of both arms, and the differences."""
     runs = {
-        f"{name}: {words}": [measures.curve(Run(folder / f"{name}-{seed}"), metric) for seed in column]
+        f"{name}: {words}": [measures.curve(Run(path.with_name(f"{name}-{seed}")), metric) for seed in column]
         for name, column, words in zip("AB", values, (options.first, options.second), strict=True)
     }
     figure, (left, right) = draw.figure(9, 3.5, 2)
     draw.curves(left, runs, metric)
     pairs = [values[0][seed] - values[1][seed] for seed in values[0]]
     draw.differences(right, pairs, difference, f"A - B: {options.measure}", options.margin)
-    draw.save(figure, folder / "compare.svg")
-    numbers = {
-        **{"A": options.first, "B": options.second, "overrides": options.overrides, "measure": options.measure},
-        **{"values": values, "difference": vars(difference), "level": level_of(options)},
-        **{"margin": options.margin, "verdict": decide.decided(difference, options.margin)},
-    }
-    write_json(folder / "compare.json", numbers)
+    draw.save(figure, path)

@@ -78,7 +78,7 @@ def _read(folder: Path) -> Run:
         },
         "plugins": [{name: plugin.get(name) for name in PLUGIN} for plugin in plugins],
         "starts": starts,
-        "commands": _commands(folder, starts, stored, resume),
+        "commands": _commands(folder, starts, resume),
         "stored": {kind: list(files) for kind, files in stored.items()},
         "rows": list(RunDir(folder).stored("rows")),
     }
@@ -106,37 +106,24 @@ def _held_out(folder: Path, marl: dict[str, Any]) -> int:
     return marl["task"].get("test_size") or 0
 
 
-def _resume(folder: Path, total: int | None) -> str | None:
-    """The command that continues the run; None without a checkpoint that has steps left."""
+def _resume(folder: Path, total: int | None) -> str:
+    """The command that continues the run; "" without a checkpoint that has steps left."""
     saved = complete(folder / "checkpoints")
-    if not saved or total is None or step_of(saved[-1]) >= total:
-        return None
-    return f"marl-verl train --resume {shlex.quote(str(folder))}"
+    left = saved and total is not None and step_of(saved[-1]) < total
+    return f"marl-verl train --resume {shlex.quote(str(folder))}" if left else ""
 
 
-def _stopped(folder: Path, at: int, total: int | None, resume: str | None) -> str:
+def _stopped(folder: Path, at: int, total: int | None, resume: str) -> str:
     """What the page shows of a run that no process trains, and that is not finished."""
-    log = folder / "train.log"
-    parts = [f"Stopped at step {at} of {'?' if total is None else total}", f"its log is {log}" if log.is_file() else ""]
-    parts.append(f"continue with {resume}" if resume else "it has no checkpoint to continue from")
-    return "; ".join(filter(None, parts))
+    how = f"continue with {resume}" if resume else "it has no checkpoint to continue from"
+    return f"Stopped at step {at} of {'?' if total is None else total}, see {folder / 'train.log'}; {how}"
 
 
-def _commands(
-    folder: Path, starts: list[dict[str, Any]], stored: dict[str, dict[int, Path]], resume: str | None
-) -> list[str]:
-    """Commands that repeat the run in a new directory, continue it, or look further into it; only those that work."""
+def _commands(folder: Path, starts: list[dict[str, Any]], resume: str) -> list[str]:
+    """Commands that repeat the run in a new directory, continue it, or look further into it."""
     where, words = shlex.quote(str(folder)), starts[0].get("arguments", []) if starts else []
     again = [word for word in words if not OWN_PLACE.match(word)]
-    commands = [f"marl-verl train {shlex.join(again)}"] if again and again[0] != "--resume" else []
-    if resume:
-        commands.append(resume)
-    if complete(folder / "checkpoints"):
-        commands.append(f"marl-verl eval {where}")
-    if RunDir(folder).stored("rows"):
-        commands.append(f"marl-verl explain {where}")
-    if stored["train"]:
-        commands.append(f"marl-verl replay {where}")
-    elif stored["test"]:
-        commands.append(f"marl-verl replay {shlex.quote(str(stored['test'][max(stored['test'])]))}")
-    return commands
+    repeat = f"marl-verl train {shlex.join(again)}" if again and again[0] != "--resume" else ""
+    explain = f"marl-verl explain {where}" if RunDir(folder).stored("rows") else ""
+    replay = f"marl-verl replay {where}" if RunDir(folder).stored("journals") else ""
+    return [command for command in (repeat, resume, explain, replay) if command]

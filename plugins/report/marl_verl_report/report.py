@@ -7,9 +7,6 @@ from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError
 from marl_verl.run.terminal import show
 
-STEPS = 24
-"""Default number of stored steps of each kind (training, validation) per run whose episodes the file contains."""
-
 EXAMPLES = """
 The file needs no network: learning curves, episodes with the derivation of each advantage, trees, and how to reproduce
 the runs. It contains the episodes of up to 24 stored steps of training and 24 validations per run, as many tasks of
@@ -17,7 +14,7 @@ each as fit; the page says what is left out.
 
   marl-verl report runs/inventory-1                          write runs/inventory-1/report.html
   marl-verl report runs/inventory-1 runs/inventory-2         compare two runs, in runs/inventory-1/report.html
-  marl-verl report runs/inventory-1 --output /tmp/r.html --steps 40 --megabytes 20
+  marl-verl report runs/inventory-1 --output /tmp/r.html --megabytes 20
 """
 
 
@@ -27,8 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file (default: report.html in the first run)")
     size = "size up to which episodes are included (default: %(default)s)"
     parser.add_argument("--megabytes", type=float, default=5.0, metavar="N", help=size)
-    steps = "stored steps of training, and validations, of each run in the file (default: %(default)s)"
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=steps)
     add_plugin_argument(parser)
 
 
@@ -37,9 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
     if not 3 <= options.megabytes <= 1000:
         raise MarlError(f"--megabytes must be from 3 (the charts alone need 2) to 1000, got {options.megabytes:g}")
-    if options.steps < 2:
-        raise MarlError(f"--steps must be at least 2, the first and the last, got {options.steps}")
     output = options.output or options.runs[0] / "report.html"
-    size = build.write(options.runs, output, options.megabytes, options.steps, options.plugin)
+    size = build.write(options.runs, output, options.megabytes, options.plugin)
     show(f"report {output} ({size / 1e6:.1f} MB)")
     return 0

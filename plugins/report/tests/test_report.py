@@ -119,9 +119,9 @@ def test_metrics_and_curves_are_per_side() -> None:
     records = [{"step": 0, **found, **side_metrics(games, "train/")}]
     lines = [line for line in curves.lines(records, tasks=4) if line["chart"] == "Wins of each side"]
     assert {line["label"]: line["y"] for line in lines} == {
-        **{"red, held-out, greedy": [0.5], "blue, held-out, greedy": [0.25]},
-        **{"red, held-out, sampled": [0.0], "blue, held-out, sampled": [1.0]},
-        **{"red, training, sampled": [0.5], "blue, training, sampled": [0.25]},
+        **{"validation/side/red/wins": [0.5], "validation/side/blue/wins": [0.25]},
+        **{"validation/side/red/wins_sampled": [0.0], "validation/side/blue/wins_sampled": [1.0]},
+        **{"train/side/red/wins": [0.5], "train/side/blue/wins": [0.25]},
     }
 
 

@@ -138,7 +138,7 @@ def test_a_run_that_has_stopped(tmp_path: Path) -> None:
         (run,) = blobs(report(folder))["runs"]
         return run["running"], run["stopped"]
 
-    assert state() == (False, "Stopped at step 3 of 3; it has no checkpoint to continue from")
+    assert state() == (False, f"Stopped at step 3 of 3, see {folder}/train.log; it has no checkpoint to continue from")
     with locked(folder) as lock:
         assert state() == (True, None)
         assert is_running(folder)
@@ -149,10 +149,9 @@ def test_a_run_that_has_stopped(tmp_path: Path) -> None:
     (folder / ".lock").write_text("1 on another-machine\n")
     assert is_running(folder)  # for all that is known here
     (folder / ".lock").unlink()
-    (folder / "train.log").touch()
     (folder / "checkpoints" / "step_2").mkdir(parents=True)
     (folder / "checkpoints" / "step_2" / "team.json").write_text("{}")
-    how = f"its log is {folder / 'train.log'}; continue with marl-verl train --resume {folder}"
-    assert state() == (False, f"Stopped at step 3 of 3; {how}")
+    how = f"continue with marl-verl train --resume {folder}"
+    assert state() == (False, f"Stopped at step 3 of 3, see {folder}/train.log; {how}")
     (folder / "summary.json").write_text("{}")
     assert state() == (False, None)

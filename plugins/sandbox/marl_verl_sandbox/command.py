@@ -39,14 +39,10 @@ def run(options: argparse.Namespace) -> int:
     with user_error("", SandboxError):
         outcomes = check(program, tests, sandbox)
     passed = sum(outcome.passed for outcome in outcomes)
+    cases = [{"passed": case.passed, "verdict": case.verdict, "reason": case.error} for case in outcomes]
     if options.json:
-        cases = [{"passed": case.passed, "verdict": case.verdict, "reason": case.error} for case in outcomes]
-        result = {"passed": passed, "total": len(outcomes), "tier": sandbox.tier, "cases": cases}
-        show(json.dumps(result, indent=2))
+        show(json.dumps({"passed": passed, "total": len(cases), "tier": sandbox.tier, "cases": cases}, indent=2))
     else:
-        lines = []
-        for number, outcome in enumerate(outcomes, start=1):
-            why = outcome.error.strip().rpartition("\n")[2]
-            lines.append(f"case {number}: {outcome.verdict}" + (f": {why}" if why else ""))
-        show(harmless("\n".join([*lines, f"{passed} of {len(outcomes)} passed, tier {sandbox.tier}"])))
-    return 0 if passed == len(outcomes) else 1
+        lines = [f"case {n}: {case['verdict']} {case['reason']}".strip() for n, case in enumerate(cases, start=1)]
+        show(harmless("\n".join([*lines, f"{passed} of {len(cases)} passed, tier {sandbox.tier}"])))
+    return 0 if passed == len(cases) else 1

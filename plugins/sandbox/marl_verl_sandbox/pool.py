@@ -17,7 +17,7 @@ from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError
 from marl_verl_sandbox import frames
-from marl_verl_sandbox.template import OPEN, READY
+from marl_verl_sandbox.template import READY
 
 FOLDER = Path(__file__).parent
 # The modules of this folder alone: a program sees neither marl-verl nor the packages that are installed beside it.
@@ -83,8 +83,7 @@ class Template:
         except (TimeoutError, ConnectionResetError):
             answer = b""
         self._control.settimeout(None)
-        self.landlock = answer != OPEN
-        if answer not in (READY, OPEN):
+        if answer != READY:
             self.close()
             why = answer.decode(errors="replace") or "its process does not start"
             raise MarlError(f"sandbox tier '{tier}' is not available on this machine: {why}")

@@ -6,13 +6,12 @@ Expected values stay in this process; the program's process receives inputs and 
 import os
 import threading
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marl_verl.errors import MarlError, MarlWarning, unknown, user_error
+from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl_sandbox import external, frames, values
 from marl_verl_sandbox.pool import Limits, Process, template
 
@@ -71,8 +70,6 @@ class Sandbox:
         elif why := unavailable(name):
             raise MarlError(why)
         self.tier = name
-        if name == "limits" and (weakness := weak()):
-            warnings.warn(weakness, MarlWarning, stacklevel=2)
 
     def run(self, program: str, stdin: str = "", limits: Limits = LIMITS) -> tuple[int | None, str, str]:
         """Run a program; return (exit code, minus signal, or None if its time was over; output; error output)."""
@@ -207,16 +204,6 @@ def unavailable(tier: str) -> str:
     except MarlError as error:
         return str(error)
     return ""
-
-
-def weak() -> str:
-    """What tier `limits` does not prevent on this machine, which gives the tier; empty if it has Landlock."""
-    if template("limits").landlock:
-        return ""
-    return (
-        "this machine's kernel has no Landlock (Linux 5.13): in sandbox tier 'limits' a program can read this user's "
-        "files and the memory of this user's processes, and so forge scores"
-    )
 
 
 _tier = AUTO

@@ -29,7 +29,7 @@ from marl_verl_sandbox import candidate, folders, frames, landlock, namespaces, 
 NOBODY = 65534
 PACKAGES = "/packages"
 PREFIX = "marl-verl-sandbox-"
-READY, OPEN = b"ready", b"ready without Landlock"
+READY = b"ready"
 ONE_ARENA = (-8, 1)
 """M_ARENA_MAX: malloc would reserve 128 MB of the address space for each thread."""
 TICK = 0.1  # seconds between two looks at how many processes and threads a program has
@@ -54,14 +54,15 @@ def main(control: socket.socket, tier: str, packages: list[str]) -> None:
         else:
             sys.meta_path.append(Packages(packages))
             processes = False
-            if landlock.version():
-                visible, readable = _readable(packages)
+            if not landlock.version():
+                raise OSError("its kernel has no Landlock (Linux 5.13), so a program could read files and forge scores")
+            visible, readable = _readable(packages)
         sys.path[:] = [folder for folder in sys.path if folder]
         for define in (site.setquit, site.setcopyright, site.sethelper):  # names of builtins
             define()
         namespaces.library.mallopt(*ONE_ARENA)
         namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
-        control.send(OPEN if tier == "limits" and readable is None else READY)
+        control.send(READY)
     except (OSError, ValueError) as error:
         control.send(str(error).encode())
         return

@@ -113,7 +113,7 @@ FORGERIES = {
     "another name": "def g(x): return 1",
 }
 
-# Reach the machine: in tier `isolated` (I), with files of the user also where `limits` has Landlock (F), in both (B).
+# Reach the machine: in tier `isolated` (I), and in both with files of the user (F) or without (B).
 SYSCALL = "import ctypes, os\nc = ctypes.CDLL(None, use_errno=True)\nx86 = os.uname().machine == 'x86_64'\n"
 DONE = "print('ESCAPED')"
 ESCAPES = {

@@ -302,11 +302,6 @@ class Broken(Counterfactual):
             for turn in episode.turns:
                 turn.rewards["credit"] = 0.0
             return 0
-        if self.how == "ignores cancellation":
-            try:
-                return await super().assign(context, episode)
-            except asyncio.CancelledError:
-                return 0
         tokens = await super().assign(context, episode)
         turn = episode.turns[0]
         if self.how == "tokens":
@@ -325,7 +320,6 @@ class Broken(Counterfactual):
         ("another reward", "changed turn 0_0 of agent 'planner'"),
         ("score", "changed the episode's journal, answer or score"),
         ("ignores failures", "assigns credit although its policy requests fail"),
-        ("ignores cancellation", "continues after it is cancelled"),
     ],
 )
 def test_the_kit_finds_what_is_wrong(how: str, message: str) -> None:

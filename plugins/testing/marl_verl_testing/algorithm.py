@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, IntArray, RowTable
-from marl_verl.algo.advantage.columns import first_true
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.episode import Turn
 from marl_verl.errors import unknown
@@ -88,10 +87,7 @@ def row_of(turn: Turn) -> dict[str, Any]:
 
 def _lines(algorithm: Algorithm, rows: Sequence[Row]) -> list[str]:
     numbers = _numbers(algorithm.compute(RowTable.from_rows(rows, _declared(algorithm, rows))))
-    return [
-        f"row {row}: " + ", ".join(f"{name} {values[row]!r}" for name, values in numbers.items())
-        for row in range(len(rows))
-    ]
+    return [f"{name}: {values.tolist()}" for name, values in numbers.items()]
 
 
 def _declared(algorithm: Algorithm, rows: Sequence[Row]) -> frozenset[str]:
@@ -117,8 +113,8 @@ class _Check:
     def explained(self) -> None:
         for name, values in _numbers(self.result).items():
             must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
-            self.at(np.isfinite(values), f"`{name}` is not a finite number", name)
-        self.at(self.result.scale > 0, "the scale is not above 0", "scale")
+            must(np.isfinite(values).all(), f"`{name}` is not a finite number in every row: {values}")
+        must((self.result.scale > 0).all(), f"the scale is not above 0: {self.result.scale}")
 
     def groups(self) -> None:
         columns = self.result.group_by
@@ -177,18 +173,9 @@ class _Check:
         """The numbers of `again` at the indices `at` equal those of `rows`."""
         before, after = _numbers(self.result), _numbers(again)
         must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
-        for name in before:
-            old, new = before[name][rows], after[name][at]
-            if (one := first_true(old != new)) is not None:
-                self.fail(int(rows[one]), f"has {name} {old[one]!r}, and {when} {new[one]!r}")
-
-    def at(self, right: Any, message: str, name: str) -> None:
-        """Raise AssertionError with the first row that is not `right`."""
-        if (row := first_true(~right)) is not None:
-            self.fail(row, f"has {name} {_numbers(self.result)[name][row]!r}: {message}")
-
-    def fail(self, row: int, message: str) -> None:
-        raise AssertionError(f"{self.named([row])} (agent '{self.rows[row]['agent']}') {message}")
+        for name, values in before.items():
+            message = f"`{name}` of {self.named(rows.tolist())}, and {when}"
+            np.testing.assert_array_equal(values[rows], after[name][at], message)
 
     def named(self, rows: list[int]) -> str:
         return ("row " if len(rows) == 1 else "rows ") + ", ".join(self.table.key(row) for row in rows)

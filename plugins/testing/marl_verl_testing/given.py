@@ -1,5 +1,6 @@
 """What the checks have in common: their errors and time limit, a failing policy, and the comparison of results."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from marl_verl_testing.hash_seeds import elsewhere
 SECONDS = 120.0  # of a check, with its imports
 SHOWN = 160  # maximum number of characters of a value in an error
 BEFORE = 40  # of which so many come before a difference
+ROUNDS = 100  # iterations of the event loop that cancelled tasks may take to end
 
 
 class SwitchedOff(ConnectionError):
@@ -48,8 +50,10 @@ def same_elsewhere(
     compute: Callable[[], list[str]], mine: list[str], label: str, error: type[Exception] = AssertionError
 ) -> None:
     """Raise `error` if `compute()` is not `mine` in a process with another hash seed."""
-    for setting, theirs in elsewhere(compute, label):
-        same(mine, theirs, f"{label} with {setting}, which orders sets (sort what is read from one),", error)
+    if (theirs := elsewhere(compute, label)) is not None:
+        same(
+            mine, theirs, f"{label} with another PYTHONHASHSEED, which orders sets (sort what is read from one),", error
+        )
 
 
 def lets_out(error: BaseException | None) -> bool:
@@ -57,3 +61,14 @@ def lets_out(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(map(lets_out, error.exceptions))
     return error is not None and (isinstance(error, SwitchedOff) or lets_out(error.__cause__))
+
+
+async def nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
+    """Raise AssertionError if other tasks than those of `before` go on running."""
+    for _ in range(ROUNDS):
+        if asyncio.all_tasks() <= before:
+            return
+        await asyncio.sleep(0)
+    left = [task.get_coro() for task in asyncio.all_tasks() - before]
+    message = f"{len(left)} tasks are left running {when}: {getattr(left[0], '__qualname__', left[0])}"
+    raise AssertionError(f"{message}. Start runs by `async with context.start(...)`")

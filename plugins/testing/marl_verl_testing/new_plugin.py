@@ -9,16 +9,12 @@ import re
 import shlex
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
 SCAFFOLD = Path(__file__).parent / "scaffold"
 NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"  # of the scaffold, replaced in the copy
-HIDDEN = {"gitignore": ".gitignore"}  # files whose real name would take effect inside the scaffold
-LONGEST = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     name = distribution(options.name)
     folder = options.output if options.output is not None else Path(name)
-    write(name, folder)
+    with user_error("--output", OSError):
+        write(name, folder)
     show(
         f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
         "next:\n"
@@ -47,23 +44,10 @@ def run(options: argparse.Namespace) -> int:
 
 def distribution(text: str) -> str:
     """Normalise a distribution's name. MarlError where it, or the module name derived from it, is invalid."""
-    name = canonicalize_name(text)
-    pattern = rf"[a-z]([a-z0-9-]{{0,{LONGEST - 2}}}[a-z0-9])?"
-    if not re.fullmatch(pattern, name) or keyword.iskeyword(name) or name in ("tests", "recipes"):
-        rule = f"a letter, then letters, digits and -, at most {LONGEST} characters, such as {NAME}"
-        raise MarlError(f"'{text}' cannot be the name of a plugin: use {rule}")
+    name = re.sub(r"[-_.]+", "-", text).lower()
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or keyword.iskeyword(name) or name in ("tests", "recipes"):
+        raise MarlError(f"'{text}' cannot be the name of a plugin: use a letter, then letters, digits and -")
     return name
-
-
-def prefix(name: str) -> str:
-    """The name of the algorithm, with which the names of the other parts begin."""
-    return name.removeprefix("marl-verl-") or name
-
-
-def _named(text: str, name: str) -> str:
-    """A file of the scaffold with the names of a plugin; parts are registered or referenced in quotes or in YAML."""
-    text = re.sub(rf"{NAME}(?=-)|(?<=algorithm\(\"){NAME}|(?<=name: ){NAME}(?=\}})", prefix(name), text)
-    return text.replace(NAME, name).replace(MODULE, module(name))
 
 
 def module(name: str) -> str:
@@ -71,18 +55,16 @@ def module(name: str) -> str:
 
 
 def write(name: str, folder: Path) -> None:
-    """Write the package for this minor version. MarlError if the folder is there, or cannot be written."""
+    """Write the package for this minor version of marl-verl. OSError if the folder is there, or cannot be written."""
     major, minor = (int(part) for part in __version__.split(".")[:2])
     versions = f">={major}.{minor},<{major}.{minor + 1}"
-    try:
-        folder.mkdir()
-        for path in sorted(SCAFFOLD.rglob("*")):
-            parts = path.relative_to(SCAFFOLD).parts
-            if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
-                continue
-            place = folder.joinpath(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
-            text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(_named(text, name), encoding="utf-8")
-    except OSError as error:
-        raise MarlError(f"'{folder}' cannot be written: {error.strerror}. Give another one with --output.") from error
+    folder.mkdir()
+    for path in sorted(SCAFFOLD.rglob("*")):
+        place = str(path.relative_to(SCAFFOLD))
+        if path.is_dir() or place.startswith(".") or "__pycache__" in place:
+            continue
+        # a real .gitignore would take effect inside the scaffold
+        file = folder / place.replace(MODULE, module(name)).replace("gitignore", ".gitignore")
+        text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace(NAME, name).replace(MODULE, module(name)), encoding="utf-8")

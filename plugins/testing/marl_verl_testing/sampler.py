@@ -20,12 +20,11 @@ from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl_testing.determinism import replayable
-from marl_verl_testing.given import SECONDS, SwitchedOff, lets_out, must, same, same_elsewhere, time_limit
+from marl_verl_testing.given import SECONDS, SwitchedOff, lets_out, must, nothing_left, same, same_elsewhere, time_limit
 from marl_verl_testing.replayed import check_replayed, named
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
 
 UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"
-CANCEL_SECONDS = 10.0  # after which a sampler ignores its cancellation
 
 Request = tuple[int, tuple[str, str], Candidate, str]
 """(session, act's key, candidate, agent that acts): these determine a request's seed."""
@@ -58,8 +57,8 @@ def check_sampler(
     has exactly their actions; every row that leads to the end of its workflow has the rewards of this end.
 
     Repetition: with `orders` other arrival orders the sample is the same, and in processes with other hash seeds, which
-    change the order of sets; one failing request becomes a failure, and the rest keeps all of the above properties; a
-    cancellation propagates; no task is left running.
+    change the order of sets; one failing request becomes a failure, and the rest keeps all of the above properties; no
+    task is left running.
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
@@ -110,7 +109,6 @@ def check_sampler(
             must(unchanged, "with actions arriving in another order, the sampler requests other actions")
         if requests:
             await _check_failing(sampler, watched(broken=requests[len(requests) // 2]))
-            await _check_cancelling(sampler, watched(stuck=len(requests) // 2))
         return sample
 
     compute = partial(_computed, sampler, workflow, task, policy, tasks, seed, options)
@@ -124,28 +122,16 @@ def check_sampler(
 
 
 class _Watched(ScriptedContext):
-    """A context that records requests and injects disturbances: another arrival `order`, a request that fails
-    (`broken`), or one that is never resolved (number `stuck`)."""
+    """A context that records requests, with another arrival `order`, and one request that fails (`broken`)."""
 
-    def __init__(
-        self,
-        *scene: Any,
-        order: int | None = None,
-        broken: Request | None = None,
-        stuck: int | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *scene: Any, order: int | None = None, broken: Request | None = None, **options: Any) -> None:
         super().__init__(*scene, **options)
-        self.order, self.broken, self.stuck = order, broken, stuck
+        self.order, self.broken = order, broken
         self.requests: list[Request] = []
-        self.is_stuck = asyncio.Event()
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         request = session, act.key, candidate, agent or act.agent
         self.requests.append(request)
-        if self.stuck == len(self.requests) - 1:
-            self.is_stuck.set()
-            await asyncio.Event().wait()
         for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
             await asyncio.sleep(0)
         if request == self.broken:
@@ -172,7 +158,7 @@ async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
     before = asyncio.all_tasks()
     sample = await sampler.sample(context)
     must(isinstance(sample, Sample), f"`sample` must return a Sample, it returned {sample!r:.60}")
-    await _nothing_left(before, "when it has returned")
+    await nothing_left(before, "when the sampler has returned")
     return sample
 
 
@@ -188,29 +174,6 @@ async def _check_failing(sampler: Sampler, broken: _Watched) -> None:
     must(failed, f"a request failed, but the sample has no such failure: {advice}")
     _check_rows(sample, broken)
     await check_replayed(sample, broken, sampler)
-
-
-async def _check_cancelling(sampler: Sampler, context: _Watched) -> None:
-    before = asyncio.all_tasks()
-    sampling = asyncio.ensure_future(sampler.sample(context))
-    stuck = asyncio.create_task(context.is_stuck.wait())
-    await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED)
-    stuck.cancel()
-    if not sampling.done():  # it is done if the workflow ends without waiting for an action
-        sampling.cancel()
-        await asyncio.wait([sampling], timeout=CANCEL_SECONDS)
-        must(sampling.cancelled(), "the sampler does not end when it is cancelled")
-    await _nothing_left(before, "when it was cancelled")
-
-
-async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
-    for _ in range(100):  # cancelled tasks may take some iterations to end
-        if asyncio.all_tasks() <= before:
-            return
-        await asyncio.sleep(0)
-    left = [task.get_coro() for task in asyncio.all_tasks() - before]
-    message = f"{len(left)} tasks are left running {when}: {getattr(left[0], '__qualname__', left[0])}"
-    raise AssertionError(f"{message}. Start runs by `async with context.start(...)`")
 
 
 def _check_rows(sample: Sample, context: _Watched) -> None:

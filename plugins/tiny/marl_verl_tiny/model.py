@@ -1,7 +1,6 @@
 """Tiny models from descriptions, created on demand and cached under a name with a hash of their content."""
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -9,11 +8,10 @@ import re
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
@@ -140,7 +138,7 @@ def ensure_all(
     """Call `ensure` for several models concurrently, outside this process, which therefore does not import torch.
 
     Equal models are created once. MarlError: a description is invalid, e.g. an unknown agent or task. RuntimeError: a
-    process died; the message has the last output.
+    process failed; the message has the last output.
     """
     cache, progress = cache_dir or default_cache(), progress or (lambda fraction: None)
     folders = [folder_of(spec, cache) for spec in specs]
@@ -152,32 +150,34 @@ def ensure_all(
 
 
 def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> None:
-    command = [sys.executable, "-m", "marl_verl_tiny.model", str(cache), *(spec.to_json() for spec in specs)]
+    """Make each in a process of its own; all write their progress to one pipe, which ends with the last of them."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     steps = [spec.steps + 1 for spec in specs]
-    done, message = [0.0] * len(specs), list[str]()
-    pipes: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT, "text": True}
-    with Popen(command, env=env, process_group=0, **pipes) as maker:  # Ctrl-C reaches only this process
-        assert maker.stdout is not None
-        try:
-            for line in maker.stdout:
+    done, message, makers = [0.0] * len(specs), list[str](), list[Popen[bytes]]()
+    reading, writing = os.pipe()
+    try:
+        with open(reading, errors="replace") as lines:
+            for number, spec in enumerate(specs):
+                command = [sys.executable, "-m", "marl_verl_tiny.model", str(cache), str(number), spec.to_json()]
+                # in a group of its own: Ctrl-C reaches only this process
+                makers.append(Popen(command, env=env, process_group=0, stdin=DEVNULL, stdout=writing, stderr=STDOUT))
+            os.close(writing)
+            for line in lines:
                 if not line.startswith("fraction "):
                     message.append(line.rstrip())
                 else:
-                    _, number, fraction = line.split()
-                    done[int(number)] = float(fraction) * steps[int(number)]
+                    _, place, fraction = line.split()
+                    done[int(place)] = float(fraction) * steps[int(place)]
                     progress(sum(done) / sum(steps))
-            code = maker.wait()
-        finally:  # SIGTERM ends its forks too, which remove incomplete folders
+        failed = any(maker.wait() for maker in makers)
+    finally:
+        for maker in makers:  # it removes its incomplete folder
             maker.terminate()
-            with contextlib.suppress(TimeoutExpired):
-                maker.wait(timeout=5)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(maker.pid, signal.SIGKILL)
-    if code != 0:
+        for maker in makers:
+            maker.wait()
+    if failed:
         agents = ", ".join(agent for spec in specs for agent in spec.agents)
-        last = "\n".join(message[-20:])
-        raise RuntimeError(f"making the tiny models of {agents} failed ({code}): {last}")
+        raise RuntimeError(f"making the tiny models of {agents} failed: {chr(10).join(message[-20:])}")
 
 
 def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
@@ -217,44 +217,15 @@ def _made(spec: TinyModel, progress: Progress | None) -> tuple[Any, Any]:
     return model, words
 
 
-def _report(number: int, fraction: float) -> None:
-    os.write(1, f"fraction {number} {fraction:.4f}\n".encode())  # at once: forks share the pipe
-
-
-def main(cache: str, *specs: str) -> int:
-    """Create tiny models, each in a fork; print progress as `fraction NUMBER 0.25` lines. Ends with its output pipe.
-
-    Args:
-        specs: `TinyModel.to_json` of each.
-    """
+def main(cache: str, number: str, spec: str) -> None:
+    """Create a tiny model (`TinyModel.to_json`); print progress as `fraction NUMBER 0.25` lines."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
-    from marl_verl_tiny import factory  # noqa: F401 - once for all
 
-    forks = list[int]()
-    for number, spec in enumerate(specs):
-        forks.append(os.fork())
-        if not forks[-1]:
-            code = 1
-            try:
-                ensure(build(TinyModel, json.loads(spec), "tiny"), Path(cache), functools.partial(_report, number))
-                code = 0
-            except Exception:  # noqa: BLE001 - the caller shows it
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-    try:
-        while forks:
-            fork, status = os.wait()
-            forks.remove(fork)
-            if code := os.waitstatus_to_exitcode(status):
-                return code
-        return 0
-    finally:  # one that fails, or SIGTERM, ends the others
-        for fork in forks:
-            os.kill(fork, signal.SIGTERM)
-        for fork in forks:
-            os.waitpid(fork, 0)
+    def report(fraction: float) -> None:
+        os.write(1, f"fraction {number} {fraction:.4f}\n".encode())  # at once: the processes share the pipe
+
+    ensure(build(TinyModel, json.loads(spec), "tiny"), Path(cache), report)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -25,12 +25,7 @@ from marl_verl_agents.requests import RequestError
 from marl_verl_agents.team_transport import FINAL, refused
 
 HOST = "127.0.0.1"
-BODY = 32 * 2**20  # maximum bytes of a request
-BODIES = 256 * 2**20  # of all requests of an episode that are in progress
-REQUESTS = 1024  # of an episode that are in progress
-BODY_SECONDS = 60.0
 BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin at once
-ACCEPTED = 64  # at once by the event loop, before it closes older ones
 
 
 class Endpoint:
@@ -65,12 +60,10 @@ class Endpoints(dict[str, Endpoint]):
 
 @dataclass
 class _Episode:
-    """An episode: agent -> its transport; its acts in progress, and its requests in progress with their bytes."""
+    """An episode: agent -> its transport; its acts in progress."""
 
     agents: dict[str, EpisodeTransport]
     acts: set[asyncio.Task[Any]] = field(default_factory=set)
-    requests: int = 0
-    bytes: int = 0
 
 
 class Gateway:
@@ -106,8 +99,6 @@ class Gateway:
     async def _serve(self, started: asyncio.Future[int]) -> None:
         import uvicorn
 
-        from marl_verl_agents.gateway.connections import Connection
-
         class Server(uvicorn.Server):
             """A server that leaves signals to the process."""
 
@@ -117,14 +108,12 @@ class Gateway:
 
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 await super().startup(sockets)
-                listening.listen(BACKLOG)  # asyncio has one number for the connections that wait and that it accepts
                 started.set_result(listening.getsockname()[1])
 
-        options: dict[str, Any] = {"http": type("Connection", (Connection,), {"strangers": {}}), "backlog": ACCEPTED}
-        options |= {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+        options: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
         with socket.socket() as listening:
             listening.bind((HOST, 0))
-            await Server(uvicorn.Config(self, interface="asgi3", **options)).serve([listening])
+            await Server(uvicorn.Config(self, interface="asgi3", backlog=BACKLOG, **options)).serve([listening])
 
     def _ended(self, serving: asyncio.Task[None]) -> None:
         started, self._started = self._started, None
@@ -139,33 +128,24 @@ class Gateway:
             return
         path = str(scope["path"])
         _, _, token, agent, rest = (*path.split("/", 4), "", "", "", "")[:5]
-        episode, body = self._episodes.get(token), bytearray()
+        episode, body, more = self._episodes.get(token), bytearray(), True
         try:
-            if episode is None:
+            if episode is None:  # before its body is read
                 raise RequestError("the episode of this URL has ended", status=410, code="episode_ended")
             if (transport := episode.agents.get(agent)) is None:
                 why = f"the team has no agent '{agent}': {nearest(agent, episode.agents)}"
                 raise RequestError(why, status=404, code="not_found")
-            if episode.requests >= REQUESTS:
-                raise RequestError(f"the episode has {REQUESTS} requests in progress", status=429)
-        except RequestError as error:  # before its body is read
-            return await _reply(send, *refused(path, error), close=True)
-        episode.requests += 1
-        try:
-            async for part in _parts(scope, receive):
-                body += part
-                episode.bytes += len(part)
-                if episode.bytes > BODIES:
-                    raise RequestError(f"the episode's requests in progress have more than {BODIES} bytes", status=429)
-            answer = await self._answer(episode, transport, str(scope["method"]), f"/{rest}", bytes(body), receive)
-            await _reply(send, *answer)
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return  # the client has gone
+                body += message["body"]
+                more = bool(message.get("more_body"))
+            await _reply(
+                send, *await self._answer(episode, transport, scope["method"], f"/{rest}", bytes(body), receive)
+            )
         except RequestError as error:
             await _reply(send, *refused(path, error), close=True)
-        except ConnectionError:
-            return  # the client has gone
-        finally:
-            episode.requests -= 1
-            episode.bytes -= len(body)
 
     async def _answer(
         self, episode: _Episode, transport: EpisodeTransport, method: str, path: str, body: bytes, receive: Any
@@ -188,29 +168,11 @@ class Gateway:
         return refused(path, RequestError("the episode has ended", status=410, code="episode_ended"))
 
 
-async def _parts(scope: Mapping[str, Any], receive: Any) -> AsyncIterator[bytes]:
-    """The parts of a body. RequestError if it is too large or too slow, ConnectionError if the client goes away."""
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    total, more, end = 0, True, asyncio.get_running_loop().time() + BODY_SECONDS
-    while more:
-        if max(total, int(length)) > BODY:
-            raise RequestError(f"the request has more than {BODY} bytes", status=413)
-        try:
-            async with asyncio.timeout_at(end):
-                message = await receive()
-        except TimeoutError as error:
-            raise RequestError(f"the body did not come within {BODY_SECONDS:g} s", status=408) from error
-        if message["type"] != "http.request":
-            raise ConnectionError("the client has gone")
-        total, more = total + len(message["body"]), bool(message.get("more_body"))
-        yield message["body"]
-
-
 async def _reply(send: Any, status: int, content: Any, close: bool = False) -> None:
     stream = isinstance(content, bytes)
     body = content if stream else json.dumps(content).encode()
     headers = {"content-type": "text/event-stream" if stream else "application/json", "content-length": str(len(body))}
-    headers |= (FINAL if status not in (200, 429) else {}) | ({"connection": "close"} if close else {})
+    headers |= (FINAL if status != 200 else {}) | ({"connection": "close"} if close else {})
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from marl_verl_sandbox import unavailable, weak
+from marl_verl_sandbox import unavailable
 from marl_verl_tiny.model import default_cache
 
 from marl_verl.config.checks import DISK_BYTES
@@ -114,13 +114,11 @@ def shared_memory() -> Finding:
 def sandboxes() -> Finding:
     """Which tiers of the sandbox for model-written code this machine gives; a run without such code needs none."""
     why = {tier: unavailable(tier) for tier in ("isolated", "limits")}
-    tiers = [tier for tier, reason in why.items() if not reason]
-    message = f"tiers of this machine: {', '.join(tiers) or 'none'}"
+    message = f"tiers of this machine: {', '.join(tier for tier, reason in why.items() if not reason) or 'none'}"
     if not why["isolated"]:
         return ok("sandbox", message)
-    reasons = [*why.values(), weak()] if not why["limits"] else why.values()
     do = "allow user namespaces, or marl.run.sandbox=external:URL of a server   # for tasks with model-written code"
-    return warning("sandbox", f"{message}. {' '.join(filter(None, reasons))}", do)
+    return warning("sandbox", f"{message}. {' '.join(filter(None, why.values()))}", do)
 
 
 def leftovers() -> Finding:

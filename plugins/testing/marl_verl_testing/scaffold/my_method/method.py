@@ -12,36 +12,31 @@ from marl_verl.algo.advantage import TURN, Advantage, Baseline, FloatArray, IntA
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.rewards import Mix
-from marl_verl.algo.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
+from marl_verl.algo.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, scored
 from marl_verl.options import Positive
 
 
 class Saving(Sampler):
-    """Sample `first` episodes, and the rest only if one of them did not succeed: a solved task costs less.
+    """Sample episodes one after the other until one succeeds: a solved task costs less.
 
     Options:
         episodes: maximum number of episodes per task.
-        first: minimum number of episodes per task.
     """
 
     episodes: Positive = 8
-    first: Positive = 4
 
     async def sample(self, context: SamplingContext) -> Sample:
-        """The episodes of one task."""
-        first = min(self.first, self.episodes)
-        done = await play(context, range(first))
-        if not all(isinstance(attempted, Episode) and attempted.success for attempted in done):
-            done += await play(context, range(first, self.episodes))
-        return Sample(
-            episodes=[attempted for attempted in done if isinstance(attempted, Episode)],
-            failures=[attempted for attempted in done if isinstance(attempted, Failure)],
-        )
-
-
-async def play(context: SamplingContext, sessions: range) -> list[Episode | Failure]:
-    """Sample episodes concurrently. One that raises becomes a failure and does not affect the others."""
-    return await gather_all(attempt(context, session, episode(context, session)) for session in sessions)
+        """The episodes of one task. One that raises becomes a failure and does not affect the others."""
+        sample = Sample()
+        for session in range(self.episodes):
+            attempted = await attempt(context, session, episode(context, session))
+            if isinstance(attempted, Failure):
+                sample.failures.append(attempted)
+                continue
+            sample.episodes.append(attempted)
+            if attempted.success:
+                break
+        return sample
 
 
 async def episode(context: SamplingContext, session: int) -> Episode:

@@ -74,19 +74,15 @@ ROWS = [
 ]
 
 
-def caller(right: int) -> ScriptedPolicy:
-    """A caller that is right in the first `right` episodes, and a writer that copies its message."""
-    return ScriptedPolicy(
+@pytest.mark.parametrize(("first", "episodes"), [(0, 1), (3, 4), (9, 6)])
+def test_a_solved_task_gets_no_more_episodes(first: int, episodes: int) -> None:
+    policy = ScriptedPolicy(
         {
-            "caller": lambda act, session, candidate: "4 2 7" if session < right else f"4 {session} {act.turn}",
+            "caller": lambda act, session, candidate: "4 2 7" if session >= first else f"4 {session} {act.turn}",
             "writer": lambda act: shown(act).removeprefix("heard "),
         }
     )
-
-
-@pytest.mark.parametrize(("right", "episodes"), [(0, 6), (3, 6), (4, 4), (6, 4)])
-def test_solved_tasks_get_fewer_episodes(right: int, episodes: int) -> None:
-    sample = check_sampler(Saving(episodes=6, first=4), CallOut(), TASK, caller(right), tasks=Numbers())
+    sample = check_sampler(Saving(episodes=6), CallOut(), TASK, policy, tasks=Numbers())
     assert [episode.session for episode in sample.episodes] == list(range(episodes))
 
 
