@@ -17,7 +17,7 @@ ENDS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /messages. RequestError if it is invalid or not supported."""
-    check_keys(body, {*KEYS, "messages", "system", "tools", "tool_choice", "output_config"})
+    check_keys(body, {*KEYS, "messages", "system", "tools", "tool_choice"})
     messages: list[Message] = []
     if system := body.get("system"):
         messages.append({"role": "system", "content": system})
@@ -26,11 +26,6 @@ def read(body: Mapping[str, Any]) -> Request:
     parameters = parameters_of(body, KEYS, TOOL_KEYS)
     if choice := body.get("tool_choice") or {}:
         parameters |= _choice(choice)
-    output = body.get("output_config") or {}
-    check_keys(output, {"format"}, "output_config.")
-    if form := output.get("format"):
-        named = {"name": "answer", "schema": form.get("schema")}
-        parameters["response_format"] = {"type": form.get("type"), "json_schema": named}
     if messages and messages[-1]["role"] == "assistant":
         why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
         raise RequestError(why, "messages")

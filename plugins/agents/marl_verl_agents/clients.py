@@ -54,10 +54,7 @@ def transport(
     `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base URL and key."""
     if agent is not None:
         team[agent]  # raises for an unknown agent
-    if isinstance(ignored, str):
-        raise TypeError(f"'ignored' must be a list of keys, got {ignored!r}: write ({ignored!r},)")
-    if team.loop is None:
-        raise RuntimeError("a client needs the event loop of a run")
+    assert team.loop is not None  # of a run
     return TeamTransport(team.effects, team.agents, agent, slot, team.requests, team.loop, tuple(ignored))
 
 

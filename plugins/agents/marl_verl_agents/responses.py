@@ -10,15 +10,11 @@ from marl_verl_agents.requests import Request, RequestError, check_keys, paramet
 
 KEYS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop", "max_output_tokens": "max_tokens"}
 TOOL_KEYS = {key: key for key in ("name", "description", "parameters", "strict")}
-STATE = ("previous_response_id", "conversation", "prompt")
-"""Keys that need OpenAI's memory: a workflow sends the whole conversation with each request."""
 
 
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /responses. RequestError if it is invalid or not supported."""
-    if used := [key for key in STATE if body.get(key)]:
-        raise RequestError(f"'{used[0]}' is not supported: send the whole input with each request", used[0])
-    asked = {*KEYS, *STATE, "input", "instructions", "tools", "tool_choice", "text", "reasoning", "include"}
+    asked = {*KEYS, "input", "instructions", "tools", "tool_choice", "text", "reasoning", "include"}
     check_keys(body, asked)
     if "message.output_text.logprobs" in (body.get("include") or ()):
         raise RequestError("'include' of log-probabilities is not supported", "include")

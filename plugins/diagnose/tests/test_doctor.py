@@ -112,9 +112,6 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     site("broken", "import nowhere_at_all")
     site("misspelt", "@hookimpl\ndef marl_regster(registry): ...")
     site("later", task("later"), needs="marl-verl>=7")
-    site("first", task("maze"))
-    site("second", task("maze"))
-    site("third", task("maze"))
     site("good", "print('noise')\n" + task("other"))
     findings = list(loading.plugins())
     wrong = {finding.check: finding for finding in findings if finding.state == "warning"}
@@ -124,8 +121,7 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
     assert "requires marl-verl >=7" in wrong["plugin later"].message
     assert wrong["plugin quits"].do == "pip install --upgrade quits, or pip uninstall it"
-    fine = {finding.check for finding in findings if finding.state == "ok"}
-    assert fine >= {f"plugin {name}" for name in ("first", "good", "second", "third")}
+    assert "plugin good" in {finding.check for finding in findings if finding.state == "ok"}
 
 
 def smi(monkeypatch: pytest.MonkeyPatch, out: str, code: int = 0) -> None:

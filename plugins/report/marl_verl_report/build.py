@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import user_error
 from marl_verl.version import __version__
 from marl_verl_report import curves, overview, steps
 
@@ -23,36 +23,22 @@ STEPS = 24  # stored steps of each kind (training, validation) per run whose epi
 SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
 
 
-def write(folders: Sequence[Path], output: Path, megabytes: float, plugin_files: Sequence[Path] = ()) -> int:
+def write(folders: Sequence[Path], output: Path, tasks: int, plugin_files: Sequence[Path] = ()) -> int:
     """Write the report of runs; returns its size in bytes. MarlError: no run, a damaged file, or no place to write.
 
-    The episodes get what the charts and the curves leave of `megabytes`: of each run and kind, up to `STEPS`
-    stored steps at equal distances, of each step its first tasks.
+    It has the episodes of up to `STEPS` stored steps of each run and kind, at equal distances, of each step its first
+    `tasks` tasks.
     """
-    runs = []
-    for folder in folders:
+    runs, packed = [], dict[str, str]()
+    for at, (folder, name) in enumerate(zip(folders, distinct(folders), strict=True)):
         overview.use(folder, plugin_files)
-        runs.append(overview.read(folder))
-    for run, name in zip(runs, distinct(folders), strict=True):
-        run["name"] = name
-    chosen = [
-        (at, kind, step) for at, run in enumerate(runs) for kind in steps.KINDS for step in spread(run["stored"][kind])
-    ]
-    library, first = _library(), pack(runs)
-    left = megabytes * 1e6 - len(library) - len(first) - 1e5
-    limit = max(int(left / len(chosen) * 0.75), 1) if chosen else 0  # base64 adds a third
-    packed: dict[str, str] = {}
-    used = len(runs) - 1
-    for at, kind, step in chosen:
-        if used != at:
-            overview.use(folders[at], plugin_files)
-            used = at
-        packed[f"{at}-{kind}-{step}"] = pack(steps.read(folders[at], kind, step, limit))
-    content = html(runs, {"library": library, "runs": first, **packed}, live=False)
-    try:
+        runs.append({**overview.read(folder), "name": name})
+        for kind in steps.KINDS:
+            for step in spread(runs[-1]["stored"][kind]):
+                packed[f"{at}-{kind}-{step}"] = pack(steps.read(folder, kind, step, tasks))
+    content = html(runs, {"library": _library(), "runs": pack(runs), **packed}, live=False)
+    with user_error(f"'{output}' cannot be written. Give another file with --output", OSError):
         output.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise MarlError(f"'{output}' cannot be written: {error.strerror}. Give another file with --output.") from error
     return len(content.encode())
 
 

@@ -18,17 +18,17 @@ FORMS: Mapping[str, Of] = {
 """What a metric's values over the steps become; "area" leaves out the first, the value before training."""
 
 
-def column(run: Run, metric: str) -> list[float]:
-    """A metric over the records that have it. MarlError if none has."""
-    records = run.metrics
-    if values := [float(record[metric]) for record in records if metric in record]:
-        return values
-    raise MarlError(f"run '{run.folder}': {unknown('metric', metric, {name for record in records for name in record})}")
-
-
 def curve(run: Run, metric: str) -> dict[float, float]:
     """Step -> value of a metric."""
     return {record["step"]: float(record[metric]) for record in run.metrics if metric in record}
+
+
+def column(run: Run, metric: str) -> list[float]:
+    """The values of a metric over the steps. MarlError if no record has it."""
+    if values := [*curve(run, metric).values()]:
+        return values
+    names = {name for record in run.metrics for name in record}
+    raise MarlError(f"run '{run.folder}': {unknown('metric', metric, names)}")
 
 
 def parsed(measure: str) -> tuple[Of, str]:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import check_run, marl_section, read_config, team_of
-from marl_verl.errors import MarlError, format_error
+from marl_verl.errors import MarlError, user_error
 from marl_verl.files import read_json, read_text
 from marl_verl.inspect import run_files
 from marl_verl.run.checkpoint.folders import complete, step_of
@@ -38,10 +38,9 @@ def use(folder: Path, plugin_files: Sequence[Path]) -> None:
 def read(folder: Path) -> Run:
     """A run in `use` as JSON value, without its episodes. MarlError: a file is damaged."""
     check_run(folder, "config.yaml")
-    try:
+    damages = (OmegaConfBaseException, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError)
+    with user_error(f"run '{folder}' is damaged", *damages):
         return _read(folder)
-    except (OmegaConfBaseException, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
-        raise MarlError(f"run '{folder}' is damaged: {format_error(error)}") from error
 
 
 def _read(folder: Path) -> Run:

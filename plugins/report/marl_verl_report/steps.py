@@ -1,14 +1,11 @@
 """One stored step for the page: its episodes as conversations, each turn with the derivation of its advantage."""
 
-import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from marl_verl.episode import Act, Action, Episode, Turn
 from marl_verl.episode.codec import encode_call
-from marl_verl.episode.errors import short
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
@@ -18,9 +15,6 @@ from marl_verl.run.run_dir import RunDir
 
 MOST_MEMBERS = 64
 """Rows of a group that are listed with their returns."""
-
-MOST_FAILURES, MOST_DETAIL = 20, 1000
-"""Failed attempts of a step, and characters of the detail of each, that a size limit admits."""
 
 NUMBERS = ("reward", "return", "baseline", "scale", "advantage")
 KINDS = {"train": "journals", "test": "episodes"}  # kind of a step -> its folder in the run
@@ -32,9 +26,8 @@ def stored(folder: Path) -> dict[str, dict[int, Path]]:
     return {"train": run.stored("journals"), "test": run.stored("episodes")}
 
 
-def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[str, Any]:
-    """A stored step as JSON value. With a `limit`, it has the first failed attempts, and the episodes of as many of
-    the first tasks, at least one, that it compresses to `limit` bytes.
+def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[str, Any]:
+    """A stored step as JSON value, with the episodes of at most `most` tasks, the first ones, and as many failures.
 
     The run's plugin files are in use (`use_plugin_files`). MarlError: the step is not stored, or its files are damaged.
     """
@@ -45,12 +38,9 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
     tasks: dict[str, list[Episode]] = {}
     for episode in file.episodes.values():
         tasks.setdefault(episode.uid, []).append(episode)
-    failures: list[dict[str, Any]] = [{"id": failure.id, **vars(failure)} for failure in file.failures]
-    if limit is not None:
-        del failures[MOST_FAILURES:]
-        for failure in failures:
-            failure["detail"] = short(failure["detail"], MOST_DETAIL)
-    shared = {
+    episodes = [_episode(episode, rows, groups) for of_task in list(tasks.values())[:most] for episode in of_task]
+    failures = [{"id": failure.id, **vars(failure)} for failure in file.failures[:most]]
+    return {
         "kind": kind,
         "step": step,
         **{part: getattr(file.header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
@@ -59,21 +49,10 @@ def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[s
         "problem": problem,
         "failures": failures,
         "failures_left_out": len(file.failures) - len(failures),
+        "groups": groups.used,
+        "episodes": episodes,
+        "left_out": len(file.episodes) - len(episodes),
     }
-    episodes: list[dict[str, Any]] = []
-    used = _size(shared)
-    for of_task in tasks.values():
-        before, records = len(groups.used), [_episode(episode, rows, groups) for episode in of_task]
-        used += _size([records, groups.used[before:]])
-        if limit is not None and episodes and used > limit:
-            del groups.used[before:]
-            break
-        episodes += records
-    return {**shared, "groups": groups.used, "episodes": episodes, "left_out": len(file.episodes) - len(episodes)}
-
-
-def _size(value: object) -> int:
-    return len(zlib.compress(json.dumps(value, default=str).encode(), 1))
 
 
 def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | None]:

@@ -81,7 +81,7 @@ def test_an_event_follows_each_change(server: Server) -> None:
         (server.folder / "summary.json").write_text("{}")
         while not event(stream)[1][0]["done"]:
             pass
-    assert "holds no stored episodes" in json.loads(got(f"{server.address}step?kind=train&step=3")[1])["error"]
+    assert "does not begin with a header" in json.loads(got(f"{server.address}step?kind=train&step=3")[1])["error"]
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(

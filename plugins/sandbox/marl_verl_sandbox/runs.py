@@ -3,10 +3,10 @@
 Expected values stay in this process; the program's process receives inputs and returns plain values.
 """
 
+import contextlib
 import os
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -106,19 +106,14 @@ class Sandbox:
         JSON value, or is nested too deeply."""
         with user_error(f"an argument of '{entry}' cannot be passed on", TypeError):
             call = values.to_json([list(arguments), dict(named or {})])
-        try:
-            with at_once, self._session(program, entry, limits) as process:
-                loaded = _reply(process, None)
-                if isinstance(loaded, Outcome):
-                    return loaded
-                answer = _reply(process, call)
-        except TimeoutError:
-            return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
-        if isinstance(answer, Outcome):
-            return answer
-        value = _text(answer[0])
-        right = values.same(expected, answer[0])
-        return Outcome("passed", value) if right else Outcome("wrong", value, f"returned {value:.200}")
+
+        def called(process: Any) -> Outcome:
+            value = _value(process, call)
+            text = _text(value)
+            right = values.same(expected, value)
+            return Outcome("passed", text) if right else Outcome("wrong", text, f"returned {text:.200}")
+
+        return self._loaded(program, entry, limits, called)
 
     def holds(self, program: str, entry: str, setup: str, test: str, limits: Limits = LIMITS) -> Outcome:
         """Whether a test, statements that call the program's function by its name or as `candidate`, raises nothing.
@@ -129,33 +124,35 @@ class Sandbox:
         Args:
             setup: statements before the test, such as functions that it uses.
         """
-        deadline = time.monotonic() + limits.seconds
         tier = self.tier if not self.url else Sandbox().tier
         request = {"kind": "judge", "setup": setup, "test": test, "entry": entry}
+
+        def judged(process: Any) -> Outcome:
+            with Process(template(tier), limits, request) as judge:
+                message = judge.ask()
+                while message is not None:
+                    kind, *content = values.from_json(message)
+                    if kind == "passed":
+                        return Outcome("passed")
+                    if kind == "raise":
+                        return Outcome("wrong", error=": ".join(content)[:220])
+                    message = judge.ask(_answer(process, values.to_json(content)))
+                raise _Failed(f"the test ended its process: {judge.end()[2][-200:]}")
+
+        return self._loaded(program, entry, limits, judged)
+
+    def _loaded(self, program: str, entry: str, limits: Limits, work: Callable[[Any], Outcome]) -> Outcome:
+        """The outcome of `work` with the process of a program that has been loaded."""
         try:
             with at_once, self._session(program, entry, limits) as process:
-                loaded = _reply(process, None)
-                if isinstance(loaded, Outcome):
-                    return loaded
-                with Process(template(tier), limits, request) as judge:
-                    message = judge.ask()
-                    while message is not None and time.monotonic() < deadline:
-                        kind, *content = values.from_json(message)
-                        if kind == "passed":
-                            return Outcome("passed")
-                        if kind == "raise":
-                            return Outcome("wrong", error=": ".join(content)[:220])
-                        answer = process.ask(values.to_json(content))
-                        if answer is None:
-                            return _gone(process)
-                        message = judge.ask(answer)
-                    if message is None:
-                        return Outcome("error", error=f"the test ended its process: {judge.end()[2][-200:]}")
-        except TimeoutError:
-            pass
+                _value(process)
+                return work(process)
+        except _Failed as error:
+            return Outcome("error", error=str(error))
         except frames.TooLarge as error:
             return Outcome("error", error=f"a value is {error}")
-        return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
+        except TimeoutError:
+            return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
 
     def _session(self, program: str, entry: str, limits: Limits) -> AbstractContextManager[Any]:
         if self.url:
@@ -163,26 +160,28 @@ class Sandbox:
         return Process(template(self.tier), limits, {"kind": "serve", "program": program, "entry": entry})
 
 
-def _reply(process: Any, message: bytes | None) -> list[Any] | Outcome:
-    """[value] that a program's process answers, or the outcome if it answers none."""
-    try:
-        answer = process.ask(message)
-        if answer is None:
-            return _gone(process)
+class _Failed(Exception):
+    """A program has no value; the message is why."""
+
+
+def _answer(process: Any, message: bytes | None) -> bytes:
+    """What a program's process answers. _Failed if it has ended."""
+    answer: bytes | None = process.ask(message)
+    if answer is None:
+        raise _Failed(f"the program ended its process: {ended(process.end()[0])}")
+    return answer
+
+
+def _value(process: Any, message: bytes | None = None) -> Any:
+    """The value that a program's process answers. _Failed if it answers none."""
+    answer = _answer(process, message)
+    with contextlib.suppress(ValueError):
         match values.from_json(answer):
             case ["value", value]:
-                return [value]
+                return value
             case ["raise", kind, text]:
-                return Outcome("error", error=f"{kind}: {text}"[:220])
-    except frames.TooLarge as error:
-        return Outcome("error", error=f"the value is {error}")
-    except ValueError:
-        pass
-    return Outcome("error", error="the program's process sent no value")
-
-
-def _gone(process: Any) -> Outcome:
-    return Outcome("error", error=f"the program ended its process: {ended(process.end()[0])}")
+                raise _Failed(f"{kind}: {text}"[:220])
+    raise _Failed("the program's process sent no value")
 
 
 def ended(code: int) -> str:

@@ -52,15 +52,9 @@ def check_algorithm(
         rows: as for `RowTable.from_rows`, without padding.
         reach: the rows on which the advantage of a row may depend: its group; its task, for returns that sum the turns
             of a session across groups; "batch": all rows, nothing is asserted.
-        seed: of the orders and of the groups that are checked.
-        seconds: time limit of the check.
 
     Returns:
         The advantages; your test must check their values.
-
-    Raises:
-        AssertionError: the violated property and the row.
-        MarlError: as in `Algorithm.compute`.
     """
     if reach not in ("group", "task", "batch"):
         raise unknown("reach", reach, ("group", "task", "batch"))

@@ -45,16 +45,10 @@ def check_credit(
 
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
-        episodes: number of episodes, with different seeds.
-        seconds: time limit of the check.
         options: of `ScriptedContext`: rewards, sides, mix, limits.
 
     Returns:
         The credited episodes of the first pass; your test must check their credits.
-
-    Raises:
-        AssertionError: the violated property and where.
-        MarlError: the workflow failed, or an option of the credit does not fit the team.
     """
 
     def credited(order: int | None = None) -> tuple[list[Episode], list[str]]:

@@ -30,21 +30,14 @@ def check_workflow(
 
     It runs the workflow with the scripted policy, and again: from the whole journal, strictly and without requests;
     from the journal after a JSON round trip; from every prefix of the journal; with `orders` other arrival orders of
-    concurrent actions; and in processes with other hash seeds, which change the order of sets. Each run must have the
+    concurrent actions; and in a process with another hash seed, which changes the order of sets. Each run must have the
     same journal (so calls must be deterministic, too), proposals, invalid marks and answer.
 
     Args:
         may_not_act: agents of the policy that need not act on this task with these replies.
-        seconds: time limit of the check.
 
     Returns:
         The first run, finished.
-
-    Raises:
-        AssertionError: agents of the policy never acted, or the check exceeds `seconds`, and where.
-        ReplayMismatch: an effect differs between runs.
-        WorkflowError: the workflow failed.
-        MarlError: `may_not_act` names an agent without a script.
     """
     for agent in may_not_act:
         if agent not in policy.agents:

@@ -34,14 +34,9 @@ def check_loss(
     Args:
         loss: the function, or a `Loss`.
         actor: settings of `actor_rollout_ref.actor`, as for `registry.loss`.
-        seed: of the rows.
 
     Returns:
         The gradient of the log-probs [rows, tokens]; your test must check its values.
-
-    Raises:
-        AssertionError: the violated property.
-        MarlError: the function lacks a parameter.
     """
     import torch
 

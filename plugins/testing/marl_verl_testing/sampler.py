@@ -56,29 +56,19 @@ def check_sampler(
     so that states advance and later agents see earlier actions; the turns of an episode are a path, and its journal
     has exactly their actions; every row that leads to the end of its workflow has the rewards of this end.
 
-    Repetition: with `orders` other arrival orders the sample is the same, and in processes with other hash seeds, which
-    change the order of sets; one failing request becomes a failure, and the rest keeps all of the above properties; no
+    Repetition: with `orders` other arrival orders the sample is the same, and in a process with another hash seed, which
+    changes the order of sets; one failing request becomes a failure, and the rest keeps all of the above properties; no
     task is left running.
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
-        tasks: as for `ScriptedContext`.
-        seed: as for `ScriptedContext`.
+        tasks, seed: as for `ScriptedContext`.
         asked: expected number of requested actions, if known.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
-        seconds: time limit of the check.
         options: of `ScriptedContext`: rewards, sides, untrained, mix, limits.
 
     Warns with MarlWarning if a sampler that branches has sampled no two rows with the same parent, so that nothing of a
     tree was checked.
-
-    Returns:
-        The sample.
-
-    Raises:
-        AssertionError: the violated property and where.
-        ReplayMismatch: the workflow is not deterministic.
-        MarlError: an attempt failed without an injected failure.
     """
 
     def watched(**disturbance: Any) -> _Watched:

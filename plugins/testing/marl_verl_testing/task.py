@@ -24,7 +24,7 @@ def check_task(
 ) -> list[Task]:
     """Assert what a run needs of a task set; call it from a test.
 
-    Tasks of a seed are the same when they are generated again, also in processes with other hash seeds; their ids are
+    Tasks of a seed are the same when they are generated again, also in a process with another hash seed; their ids are
     unique; no test task is a training task, by id and by content, whatever the seeds; a task comes back from JSON as it
     was. Scores, or those of each side (`TaskSet.sides`), are finite numbers within `scores`, and equal for a task from
     JSON, and when asked again.
@@ -33,14 +33,9 @@ def check_task(
         answers: task -> answers to score, right, wrong and in a bad format.
         count: tasks per split and seed.
         scores: minimum and maximum score.
-        seconds: time limit of the check.
 
     Returns:
         The training tasks of the first seed.
-
-    Raises:
-        AssertionError: one of the above does not hold.
-        MarlError: `tasks` cannot generate or score.
     """
     name = f"task set '{type(tasks).__name__}'"
     with time_limit(f"check_task of {name}", seconds):

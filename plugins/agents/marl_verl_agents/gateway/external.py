@@ -89,10 +89,9 @@ async def process(
         ProcessFailed: see `check`.
         OSError: it cannot be started.
     """
-    words = [os.fspath(word) for word in command]
     pipe = asyncio.subprocess.PIPE
     started = await asyncio.create_subprocess_exec(
-        *words,
+        *command,
         env={**os.environ, **(environ or {})},
         cwd=folder,
         stdin=pipe,
@@ -100,37 +99,17 @@ async def process(
         stderr=pipe,
         start_new_session=True,
     )
-    assert started.stdin is not None
-    assert started.stdout is not None
-    assert started.stderr is not None
     try:
         async with asyncio.timeout(seconds):
-            streams = (_kept(started.stdout), _kept(started.stderr))
-            output, error, *_ = await asyncio.gather(*streams, _write(started.stdin, input), started.wait())
+            streams = await started.communicate(input.encode())
     except TimeoutError as late:
-        raise TimeoutError(f"'{words[0]}' took longer than {seconds:g} s") from late
+        raise TimeoutError(f"'{command[0]}' took longer than {seconds:g} s") from late
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         await started.wait()
+    output, error = (stream[-OUTPUT:].decode(errors="replace") for stream in streams)
     completed = Completed(started.returncode or 0, output, error)
     if check and completed.code:
-        raise ProcessFailed(words[0], completed)
+        raise ProcessFailed(os.fspath(command[0]), completed)
     return completed
-
-
-async def _kept(stream: asyncio.StreamReader) -> str:
-    """The last `OUTPUT` bytes of a stream, read to its end."""
-    kept = bytearray()
-    while part := await stream.read(2**16):
-        kept += part
-        del kept[:-OUTPUT]
-    return kept.decode(errors="replace")
-
-
-async def _write(stream: asyncio.StreamWriter, text: str) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # the process need not read it
-        stream.write(text.encode())
-        await stream.drain()
-        stream.close()
-        await stream.wait_closed()

@@ -34,39 +34,29 @@ def check() -> Iterator[Finding]:
 
 def gpus() -> Iterator[Finding]:
     """The GPUs that NVIDIA's driver reports, and whether other processes use them."""
-    chosen = os.environ.get(HARDWARE_VARIABLE)
-    if chosen:
+    if chosen := os.environ.get(HARDWARE_VARIABLE):
         message = f"{HARDWARE_VARIABLE}={chosen} is set, so the hardware is not detected"
         yield warning("gpu", message, f"unset {HARDWARE_VARIABLE}   # unless it is set on purpose")
-    if shutil.which(QUERY[0]) is None:
-        if has_accelerator():
-            do = "add the folder of nvidia-smi to PATH, or reinstall NVIDIA's driver"
-            yield error("gpu", "there is an accelerator's device file, but nvidia-smi is not on PATH", do)
-        else:
-            yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
+    if shutil.which(QUERY[0]) is None and not has_accelerator():
+        yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
         return
     try:
-        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        yield error("gpu", "nvidia-smi: timeout after 60 s", "sudo dmesg | grep -i nvrm   # then reboot")
+        lines = subprocess.run(QUERY, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError) as failure:
+        yield error("gpu", f"nvidia-smi reports no GPU: {failure}", "nvidia-smi   # shows the whole error")
         return
-    rows = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") >= 2]
-    if done.returncode or not rows:
-        message = " ".join((done.stdout + done.stderr).split())
-        yield error("gpu", f"nvidia-smi reports no GPU: {message:.200}", "nvidia-smi   # shows the whole error")
-        return
-    for number, (name, total, used) in enumerate(rows):
-        check, message = f"gpu {number}", name.strip()
-        if not (total.strip().isdigit() and used.strip().isdigit()):  # [N/A] for a GPU with shared memory
-            yield ok(check, message)
+    for number, line in enumerate(lines):
+        check, (name, total, used) = f"gpu {number}", (part.strip() for part in line.rsplit(",", 2))
+        if not (total.isdigit() and used.isdigit()):  # [N/A] for a GPU with shared memory
+            yield ok(check, name)
         elif int(used) > int(total) // 10:
-            message += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
-            yield warning(check, message, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
+            busy = f"{int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
+            do = "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it"
+            yield warning(check, f"{name}: {busy}", do)
         else:
             room = 0.75 * (int(total) << 20) / 1e9  # the rest is for activations and logits; a parameter has 4 bytes
-            whole, adapter = room / 16, room / 4
-            models = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
-            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {models}")
+            models = f"one GPU trains about {room / 16:.0f} billion parameters, with an adapter {room / 4:.0f} billion"
+            yield ok(check, f"{name}, {int(total) / 1024:.0f} GiB; {models}")
 
 
 def memory() -> Finding:
@@ -81,23 +71,19 @@ def memory() -> Finding:
 
 def disks() -> Iterator[Finding]:
     """Free space for run directories, tiny models and scratch folders."""
-    places = {
-        "runs": (Path.cwd(), "marl.run.dir=..."),
-        "tiny models": (default_cache(), "export MARL_VERL_CACHE=..."),
-        "temporary files": (Path(tempfile.gettempdir()), "export TMPDIR=..."),
-    }
-    for what, (wanted, elsewhere) in places.items():
-        place = next(path for path in (wanted, *wanted.resolve().parents) if path.exists())
+    places = {"runs": Path.cwd(), "tiny models": default_cache(), "temporary files": Path(tempfile.gettempdir())}
+    elsewhere = ("marl.run.dir=...", "export MARL_VERL_CACHE=...", "export TMPDIR=...")
+    for (name, folder), do in zip(places.items(), elsewhere, strict=True):
+        place = next(path for path in (folder, *folder.resolve().parents) if path.exists())
         free = shutil.disk_usage(place).free
-        message = f"{free / GIB:.1f} GiB are free in '{place}', the folder for {what}"
+        message = f"{free / GIB:.1f} GiB are free in '{place}', the folder for {name}"
         if not os.access(place, os.W_OK | os.X_OK):
-            message = f"cannot write to '{place}', the folder for {what}"
-            yield error(f"disk: {what}", message, f"{elsewhere}   # another folder")
+            message = f"cannot write to '{place}', the folder for {name}"
+            yield error(f"disk: {name}", message, f"{do}   # another folder")
         elif free < DISK_BYTES:
-            do = f"free space, or {elsewhere}   # another disk"
-            yield error(f"disk: {what}", f"{message}; a run needs at least 1 GiB", do)
+            yield error(f"disk: {name}", f"{message}; a run needs at least 1 GiB", f"free space, or {do}")
         else:
-            yield ok(f"disk: {what}", message)
+            yield ok(f"disk: {name}", message)
 
 
 def shared_memory() -> Finding:

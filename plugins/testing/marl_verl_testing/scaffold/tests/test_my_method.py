@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl import Task
-from marl_verl.plugins import assemble
-from marl_verl.plugins.registry import KINDS
 from marl_verl_testing import (
     ScriptedPolicy,
     check_algorithm,
@@ -20,7 +18,6 @@ from marl_verl_testing import (
     shown,
 )
 
-import my_method
 from my_method.method import ALGORITHM, Median, Saving, StepForward
 from my_method.team import CallOut, Numbers, digits_right
 
@@ -102,15 +99,6 @@ def test_the_algorithm_passes_the_checks_of_every_algorithm() -> None:
     result = check_algorithm(ALGORITHM, ROWS)
     assert result.reward.tolist() == [r["rewards"]["team"] * 1.25 + r["rewards"]["credit"] / 2 for r in ROWS]
     assert result.advantage.any()
-
-
-def test_every_name_leads_to_its_part() -> None:
-    registered = assemble({"this": my_method})
-    mine = [entry for kind in KINDS for entry in registered.entries(kind) if entry.source.plugin == "this"]
-    assert len(mine) == 5
-    for entry in mine:
-        assert registered.get(entry.kind, entry.name) is not None
-    assert ALGORITHM.sampler in registered.names("samplers")
 
 
 @pytest.mark.slow
