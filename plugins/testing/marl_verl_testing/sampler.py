@@ -56,8 +56,8 @@ def check_sampler(
     so that states advance and later agents see earlier actions; the turns of an episode are a path, and its journal
     has exactly their actions; every row that leads to the end of its workflow has the rewards of this end.
 
-    Repetition: with `orders` other arrival orders the sample is the same, and in a process with another hash seed; one failing request becomes a failure, and the rest keeps all of the above properties; no
-    task is left running.
+    Repetition: with `orders` other arrival orders, and in a process with another hash seed, the sample is the same; one
+    failing request becomes a failure, and the rest keeps all of the above properties; no task is left running.
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
