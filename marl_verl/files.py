@@ -26,7 +26,7 @@ MOST_DOCUMENT = 256 << 20
 TRACKERS = ("tensorboard", "wandb", "swanlab", "trackio")
 """Folders of a run directory that trackers write (W&B also links), and nothing here reads."""
 
-TEXTS = (".json", ".jsonl", ".yaml", ".py", ".gz", ".zst")
+TEXTS = (".json", ".jsonl", ".yaml", ".py", ".gz")
 """Endings of the files that are read as a whole."""
 
 

@@ -22,6 +22,8 @@ from marl_verl.run.progress import Display
 def steps(folder: Path) -> None:
     """Two steps, with output of every kind."""
     emit("started", seconds={"one": {}})
+    if not logging.getLogger("verl").handlers:  # as a module that is imported
+        logging.getLogger("verl").addHandler(logging.StreamHandler())
     for step in (1, 2):
         print(f"printed in step {step}")
         print("to standard error", file=sys.stderr)

@@ -13,8 +13,7 @@ from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import pickles
 from marl_verl.threads import in_thread
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.learner import Waiting
-from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Trainer, steps, tag, until, within
+from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Trainer, steps, until, within
 
 
 def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
@@ -154,19 +153,6 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
     assert len(runtime.updates) > 3
 
 
-def test_a_row_beyond_the_bound_is_dropped_and_counted() -> None:
-    trainer = Trainer(learning=["a"])
-    schedule = Asynchronous(trainer, trainer.config)
-    learner = schedule.learners["a"]
-    learner.version = trainer.servers.version["a"] = 9
-    old = [Waiting(f"old_{i}_0", tag("old", i, 0, "a", 5), 5) for i in range(3)]
-    learner.buffer.add(old)
-    (line, *_), cleared = steps(trainer, schedule, 2)
-    assert line["policy/a/stale_dropped"] == line["train/stale_dropped"] == 3
-    assert {row.key for row in old} <= set(cleared)
-    assert not {row.key for row in old} & {key for keys, _, _ in trainer.runtimes[0].updates for key in keys}
-
-
 def test_rows_of_frozen_policies_are_compared_and_not_buffered() -> None:
     trainer = Trainer(learning=["a"], frozen=["judge"])
     schedule = Asynchronous(trainer, trainer.config)
@@ -218,28 +204,6 @@ def test_an_error_in_an_update_stops_the_step_at_once() -> None:
     schedule = Asynchronous(trainer, trainer.config)
     with pytest.raises(RuntimeError, match="out of memory"):
         within(PATIENCE, lambda: schedule.step({}))
-
-
-def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> None:
-    trainer = Trainer()
-    busy, release = threading.Event(), threading.Event()
-
-    def wait(number: int) -> None:
-        busy.set()
-        release.wait(PATIENCE)
-
-    def fail(number: int) -> None:
-        assert busy.wait(PATIENCE)
-        time.sleep(0.05)  # in `settle` by then
-        raise RuntimeError("a socket is gone")
-
-    trainer.runtimes[0].during, trainer.runtimes[1].during = wait, fail
-    schedule = Asynchronous(trainer, trainer.config)
-    begun = time.monotonic()
-    with pytest.raises(RuntimeError, match="a socket is gone"):
-        within(PATIENCE, lambda: (schedule.step({}), schedule.settle()))
-    assert time.monotonic() - begun < PATIENCE / 2
-    release.set()
 
 
 def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:

@@ -278,13 +278,11 @@ def test_a_damaged_one_is_reported(tmp_path: Path, harm: Callable[[Path], None])
         _save(tmp_path, step, "mine")
     root = tmp_path / "checkpoints"
     harm(root / "step_7")
-    with pytest.raises(MarlError, match=rf"'{root}/step_7' is damaged: .* remove it"):
-        folders.newest(tmp_path)
     with pytest.raises(MarlError, match="is damaged"):
         Run(tmp_path).load()
     with pytest.raises(MarlError, match=r"step_7' is damaged: .*Choose another one with --step"):
-        folders.intact(folders.choose(tmp_path, None), "")
-    assert folders.intact(folders.choose(tmp_path, 5), "") == root / "step_5"
+        folders.intact(folders.choose(tmp_path))
+    assert folders.intact(folders.choose(tmp_path, 5)) == root / "step_5"
 
 
 def test_a_checkpoint_counts_when_the_metrics_of_its_step_are_stored(tmp_path: Path) -> None:

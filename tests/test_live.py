@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -25,10 +24,6 @@ def validation(number: int, success: float) -> Event:
     return {"event": "validation", "step": number, "metrics": metrics, "tasks": 300}
 
 
-def phase(name: str) -> Event:
-    return {"event": "phase", "name": name}
-
-
 def drawn(view: View, width: int = 120, encoding: str = "utf-8") -> str:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, force_terminal=True, width=width, color_system=None, _environ={})
@@ -37,25 +32,19 @@ def drawn(view: View, width: int = 120, encoding: str = "utf-8") -> str:
     return file.read()
 
 
-def played(events: Iterable[Event]) -> View:
-    view = View()
-    for event in events:
-        view.event(event)
-    return view
-
-
 def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([100.0, 103.0, 109.0, 112.0])  # a validation of 3 s after step 2
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now, 112.0))
-    view = played([validation(0, 0.125), step(1, 0.0), step(2, 0.5), step(3, 1.0)])
-    text = drawn(view)
-    assert "step 3/10" in text
-    assert "3.0 s/step  0:28 left" in text
-    assert "team success  ▁▅█  100.0%   held-out 12.5% (step 0)" in text
-    assert "reward  asker 0.25  holder 0.50" in text
-    view.event(step(4, 0.5, **{"train/failed_episodes": 2.0}))
-    assert "holder 0.50  2 episodes failed" in drawn(view)
-    assert max(map(len, drawn(view, width=40).splitlines())) <= 40
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    display = Display(Console(file=io.StringIO()))
+    display.event(validation(0, 0.125))
+    for number, now in ((1, 100.0), (2, 103.0), (3, 109.0)):  # a validation of 3 s after step 2  # noqa: B007
+        display.event(step(number, (number - 1) / 2))
+    text = drawn(display.view)
+    assert "step 3/10  team success 100.0%  reward: asker 0.25  holder 0.50  4.5 s/step  0:32 left" in text
+    assert "▁▅█   held-out 12.5% (step 0)" in text
+    display.event(step(4, 0.5, **{"train/failed_episodes": 2.0}))
+    assert "holder 0.50  2 episodes failed" in drawn(display.view)
+    assert max(map(len, drawn(display.view, width=40).splitlines())) <= 40
 
 
 def test_a_closed_pipe_does_not_end_the_command() -> None:

@@ -173,8 +173,8 @@ def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
         run.lines("journals", step, [head()])
         run.lines("episodes", step, [head()])
     for path in tmp_path.glob("*/step_0000[13].jsonl"):
-        path.rename(f"{path}.zst")
-    names = ["step_00001.jsonl.zst", "step_00002.jsonl", "step_00003.jsonl.zst"]
+        path.rename(f"{path}.gz")
+    names = ["step_00001.jsonl.gz", "step_00002.jsonl", "step_00003.jsonl.gz"]
     assert [path.name for path in run.stored("journals").values()] == names
     run.forget_after(2)
     assert sorted(path.name for path in tmp_path.glob("*/*")) == sorted(2 * names[:2])

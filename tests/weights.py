@@ -13,7 +13,7 @@ from marl_verl.run.checkpoint import folders, weights
 
 def change(run: Path, policy: str) -> float:
     """||W - W0|| / ||W0|| in the newest checkpoint, of an adapter ||(alpha / r) B A|| / ||W0||; 0 if it has none."""
-    saved = Path(folders.newest(run) or run, "policies", policy)
+    saved = Path((folders.complete(run / "checkpoints") or [run])[-1], "policies", policy)
     if not saved.is_dir():
         return 0.0
     model = weights.local(read_config(run / "config.yaml").policies[policy].actor_rollout_ref.model.path)

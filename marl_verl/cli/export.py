@@ -1,8 +1,6 @@
 """`marl-verl export RUN --policy NAME --output DIR`: write a trained policy for transformers and vLLM."""
 
 import argparse
-import dataclasses
-import json
 from pathlib import Path
 
 from marl_verl.run.checkpoint.export import check_output, choose, export
@@ -22,23 +20,15 @@ Weights keep the precision of training. No process is started, and DIR is writte
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write a trained policy as a Hugging Face folder, or as an adapter."
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--policy", metavar="NAME", help="policy to export; optional if only one was trained")
+    parser.add_argument("--policy", metavar="NAME", required=True, help="a trained policy")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder, or an empty one")
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: the latest complete one)")
     parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
-    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     check_output(options.output)
     source = choose(options.folder, options.policy, options.step)
-    done = export(source, options.output, options.merge)
-    if options.json:
-        show(json.dumps(dataclasses.asdict(done)))
-    else:
-        kinds = {"model": "a full model", "merged": "a full model with the adapter merged"}
-        kind = kinds.get(done.kind, f"an adapter of '{done.base}'")
-        label = f"policy {done.policy} of step {done.step} as {kind}"
-        size = f"{done.parameters:,} parameters ({done.dtype}), {done.size / 1e6:.2f} MB"
-        show(harmless(f"wrote '{done.output}': {label}, {size}"))
+    kind = export(source, options.output, options.merge)
+    show(harmless(f"wrote '{options.output}': policy {source.policy} of step {source.step} as {kind}"))
     return 0

@@ -53,18 +53,6 @@ def separate_reason(config: DictConfig, actor: DictConfig) -> str | None:
     return None
 
 
-TREES = ("sdpa", "flex_attention")
-"""Implementations of attention that take masks of any form."""
-
-
-def paths_reason(section: DictConfig) -> str | None:
-    """Why rows share with rows that begin with them, not with siblings; None if the model may take masks."""
-    attention = section.model.override_config.get("attn_implementation")
-    if attention not in TREES:
-        return f"attention {attention}"
-    return "use_fused_kernels" if section.model.use_fused_kernels else None
-
-
 @check
 def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> Iterator[str]:
     """MarlError where a policy's settings are incompatible with its loss; `config` has its `actor_rollout_ref`."""

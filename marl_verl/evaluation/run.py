@@ -29,7 +29,7 @@ def evaluate(folder: Path) -> None:
     request = Request.read(folder)
     for name, source in request.exports.items():
         emit("phase", name=f"exporting the model of policy '{source.policy}'")
-        export(source, folder / MODELS / name, merge=source.lora is not None)
+        export(source, folder / MODELS / name, merge=True)
     with run.session(folder) as trainer:
         # part of seeds and episode ids: greedy episodes are equal to those of the run's validation at that step
         trainer.step = request.step

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -58,24 +59,15 @@ class Process:
 
 @dataclass
 class RunResources:
-    """The resources of one run on this machine.
-
-    Attributes:
-        scratch: a folder for Ray's session, sockets and temporary files, and for this record.
-        machine: `_machine()` of the run; process ids are valid only there.
-        command: the process that started the trainer.
-        trainer: leads the session of the run's processes.
-        before: `_loose` files from before the run.
-        shared_memory: files that the run's processes hold or held.
-    """
+    """The resources of one run on this machine."""
 
     run: str
-    scratch: str
-    machine: str
-    command: Process
-    trainer: Process | None = None
-    before: list[str] = field(default_factory=list)
-    shared_memory: list[str] = field(default_factory=list)
+    scratch: str  # a folder for Ray's session, sockets and temporary files, and for this record
+    machine: str  # `_machine()` of the run; process ids are valid only there
+    command: Process  # started the trainer
+    trainer: Process | None = None  # leads the session of the run's processes
+    before: list[str] = field(default_factory=list)  # `_loose` files from before the run
+    shared_memory: list[str] = field(default_factory=list)  # files that the run's processes hold or held
 
     @classmethod
     def begin(cls, run: str) -> "RunResources":
@@ -134,18 +126,16 @@ class RunResources:
     def cleanup(self, others: Iterable[psutil.Process] = ()) -> str:
         """End every process of the run and the `others`, then remove their files. Returns the scratch folder.
 
-        Python's resource trackers are ended last: they remove the shared memory of their process after it has ended.
+        Python's resource trackers ignore SIGTERM: they end after their process, whose shared memory they remove.
         """
         others = list(others)
         held = _held([*self.processes(), *others])
-        for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             running = {*self.processes(), *filter(_alive, others)}
-            left = [process for process in running if trackers or not _is_tracker(process)]
-            for process in left:
+            for process in running:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if end != "wait":
-                        getattr(process, end)()
-            psutil.wait_procs(left, timeout=3)
+                    process.send_signal(number)
+            psutil.wait_procs(running, timeout=3)
         loose = _loose() - set(map(Path, self.before)) - _held(psutil.process_iter())
         for path in filter(_removable, {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}):
             path.unlink(missing_ok=True)
@@ -155,13 +145,12 @@ class RunResources:
 
 def abandoned() -> list[RunResources]:
     """The resources of killed runs of this user on this machine."""
-    killed = []
+    records = []
     for scratch in sorted(scratch_parent().glob(f"{PREFIX}*")):
         # another folder than that of a run, or one that is being removed
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-            if (resources := RunResources.read(scratch)).abandoned():
-                killed.append(resources)
-    return killed
+            records.append(RunResources.read(scratch))
+    return [resources for resources in records if resources.abandoned()]
 
 
 def cleanup_abandoned() -> list[str]:
@@ -216,12 +205,6 @@ def _removable(path: Path) -> bool:
 def _alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
-def _is_tracker(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     return False
 
 

@@ -6,14 +6,13 @@ log, as those of the processes of a run on Ray do.
 
 import contextlib
 import importlib
-import logging
 import os
 import sys
 import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
@@ -29,10 +28,8 @@ from marl_verl.threads import outside_loop
 def run(work: str, folder: Path, log: Path, gpu: bool, display: Display, begun: float) -> None:
     """Call the function `work` ("module:name") with the run directory. SIGTERM and SIGHUP act as Ctrl-C.
 
-    Raises:
-        RunError: the function failed; its traceback is in the log.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
-        Exception: raised by the display's callback.
+    RunError if it fails, with its traceback in the log; KeyboardInterrupt with the message that was printed; an
+    exception of the display's callback is raised as it is.
     """
     events = RunEvents(folder, display, "local", begun)
     module, _, name = work.partition(":")
@@ -82,34 +79,32 @@ def _environment(gpu: bool) -> Iterator[None]:
         os.environ |= before
 
 
-@contextlib.contextmanager
-def _logged(log: Path) -> Iterator[None]:
-    """Append standard error to a file, with the logging that goes there."""
-    terminal = sys.stderr
-    with log.open("a", buffering=1, encoding="utf-8") as file:
-        stream: Any = _Stream(file)
-        _redirect(terminal, stream)
-        try:
-            with contextlib.redirect_stderr(stream):
-                yield
-        finally:
-            _redirect(stream, terminal)  # also handlers that were made meanwhile
-            stream.target = terminal
-
-
 class _Stream:
-    """Writes into a file, and to the terminal after a run: modules that are imported meanwhile keep standard error."""
+    """Standard error of the work. Modules that are imported meanwhile keep it: after a run it is the terminal's."""
 
-    def __init__(self, target: TextIO) -> None:
-        self.target = target
+    def __init__(self) -> None:
+        self.target: TextIO = sys.stderr
+
+    def write(self, text: str) -> int:
+        return self.target.write(text)
+
+    def flush(self) -> None:  # transformers keeps this method
+        self.target.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)
 
 
-def _redirect(before: TextIO, now: TextIO) -> None:
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    for handler in [handler for logger in loggers for handler in getattr(logger, "handlers", ())]:
-        if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is before:
-            vars(handler).pop("flush", None)  # transformers' handler flushes the stream of its import
-            handler.setStream(now)
+_STREAM = _Stream()
+
+
+@contextlib.contextmanager
+def _logged(log: Path) -> Iterator[None]:
+    """Append standard error to a file, with the logging that goes there."""
+    terminal, stream = sys.stderr, cast("TextIO", _STREAM)
+    with log.open("a", buffering=1, encoding="utf-8") as file, contextlib.redirect_stderr(stream):
+        _STREAM.target = file
+        try:
+            yield
+        finally:
+            _STREAM.target = terminal

@@ -48,33 +48,28 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Need:
-    """What one GPU, or process, needs at one time: bytes by part, and the bytes that it has.
-
-    `real`: the device is one of this machine; otherwise the need is only printed.
-    """
+    """What one GPU, or process, needs at one time, in bytes."""
 
     where: str
     parts: Mapping[str, float]
     room: float
-    real: bool = True
+    real: bool = True  # the device is one of this machine; otherwise the need is only printed
 
     @property
     def total(self) -> float:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        parts = sorted(self.parts.items(), key=lambda part: -part[1])
-        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts[:5] if size > 0.02 * self.total)
-        fit = "; may not fit" if self.total <= self.room else "; does not fit"
-        fit = "" if self.total <= TIGHT * self.room else fit
+        parts = sorted(self.parts.items(), key=lambda part: -part[1])[:5]
+        fit = "; does not fit" if self.total > self.room else "; may not fit"
+        fit = fit if self.total > TIGHT * self.room else ""
+        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts)
         return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({shown}){fit}"
 
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
         if self.real and self.total > self.room:
-            name, size = max(self.parts.items(), key=lambda part: part[1])
-            there = f"{self.total / GIB:.1f} GiB are needed, and {self.room / GIB:.1f} GiB are there"
-            raise MarlError(f"{self.where}: about {there}. Largest part: {name}, {size / GIB:.1f} GiB. {REMEDY}.")
+            raise MarlError(f"memory of {self}: {REMEDY}")
 
 
 def training(
@@ -123,12 +118,12 @@ def estimate(
     here = not gpu or (size is not None and resolved.ray_kwargs.ray_init.get("address") in (None, "local"))
     room, needs = (size or ASSUMED_GPU) if gpu else float(psutil.virtual_memory().available), []
     for pool in [Pool("the run", 1, 1, tuple(known), True)] if local else pools_of(resolved, team):
-        kept: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)} if gpu else {"process": PROCESS}
-        moments: list[dict[str, float]] = [{}]
+        need: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)} if gpu else {"process": PROCESS}
+        updates: list[dict[str, float]] = [{}]  # the needs of one learner's update
         for name in [name for name in pool.policies if name in known and team.alike(name)[0] == name]:
             part, model, rollout = parts[name], known[name], parts[name].rollout
             if not local and not (rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)):
-                kept[f"share of {name}'s server"] = float(rollout.gpu_memory_utilization) * room
+                need[f"share of {name}'s server"] = float(rollout.gpu_memory_utilization) * room
             learners = {}
             if team.policies[name].trained:
                 longest = int(rollout.prompt_length) + int(rollout.response_length)
@@ -136,17 +131,16 @@ def estimate(
                 tokens = min(_tokens(part, longest), most or float("inf"))
                 learners[name] = training(model, part, part.actor.fsdp_config, pool.size, tokens, gpu)
             elif local:
-                kept[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
+                need[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
-                own = sizes(critic.model) or model
-                learners[f"{name}'s critic"] = training(own, critic, critic.fsdp, pool.size, 0, gpu)
-            for learner, need in learners.items():
-                whole = {f"{label} of {learner}": bytes for label, bytes in need.items()}
-                moments.append({label: bytes for label, bytes in whole.items() if label.startswith(DURING[local:])})
-                kept |= {label: bytes for label, bytes in whole.items() if label not in moments[-1]}
-        most_of = kept | max(moments, key=lambda moment: sum(moment.values()))
+                sized = sizes(critic.model) or model
+                learners[f"{name}'s critic"] = training(sized, critic, critic.fsdp, pool.size, 0, gpu)
+            for learner, labels in learners.items():
+                updates.append({f"{label} of {learner}": labels[label] for label in DURING[local:] if label in labels})
+                need |= {f"{label} of {learner}": size for label, size in labels.items() if label not in DURING[local:]}
+        need |= sorted(updates, key=lambda update: sum(update.values()))[-1]
         device = "the GPU" if gpu else "this process"
-        needs.append(Need(device if local else f"each GPU of {pool.name}", most_of, room, here))
+        needs.append(Need(device if local else f"each GPU of {pool.name}", need, room, here))
     return needs
 
 

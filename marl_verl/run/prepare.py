@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,14 +68,12 @@ class Plan:
 
 def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = (), dry_run: bool = False) -> Plan:
     """Read and check a recipe, with plugin files in addition to its own. Writes nothing. MarlError if it is invalid.
-
-    Args:
-        dry_run: without the tasks that would be downloaded, and without the checks that need them.
-    """
+    A dry run leaves out the tasks that would be downloaded, and the checks that need them."""
     config = compose(recipe, overrides)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     config.marl.run.backend = choose_backend(config, overrides)
-    paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
+    own = config.marl.plugins or ()
+    paths = [recipe.resolve().parent / Path(path).expanduser() for path in ([own] if isinstance(own, str) else own)]
     files = one_file.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
     files += use_reward_function(config, recipe.resolve().parent)
@@ -86,44 +84,31 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     return plan
 
 
-def _plugin_paths(config: DictConfig) -> list[Path]:
-    paths = config.marl.plugins or ()
-    return [Path(str(path)) for path in ([paths] if isinstance(paths, str) else paths)]
-
-
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
     """Read and check the config of an earlier run, to resume it from its newest complete checkpoint.
 
     The run's copies of training tasks and plugin files are used; given plugin files must have the same content.
-
-    Raises:
-        MarlError: there is no run or no intact checkpoint; team, algorithm or plugins have changed; the run has all its
-            steps; or an override is invalid.
+    MarlError if team, algorithm or plugins have changed.
     """
     check_run(folder, COMPOSED, "config.yaml")
-    saved = folders.newest(folder)
-    if saved is None:
-        raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
+    saved = folders.intact(folders.choose(folder))
     pickles.check(saved)
     team = folders.read(saved)
     files = one_file.files_of_run(folder, plugin_files)
     plugins.use_files(files)
     fingerprint.check_plugins(team["plugins"], saved)  # first: the config cannot be checked without them
     config = read_config(folder / COMPOSED)
-    began_with = _plugin_paths(config)
+    originals = config.marl.plugins
     config = with_overrides(config, overrides)
-    if _plugin_paths(config) != began_with:
-        raise MarlError(
-            f"'marl.plugins' cannot be changed in a continued run: '{folder}' uses its copies in "
-            f"'{folder / one_file.COPIES}'. Start a new run to use other files."
-        )
+    config.marl.plugins = originals
     OmegaConf.update(config, "marl.run.backend", config.marl.run.get("backend") or "verl", force_add=True)
     config.trainer.resume_mode = "auto"
     config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder, resumed=True)
     plan.files = tuple(files)
     plan.arguments = ("--resume", str(folder), *overrides, *(f"--plugin={file}" for file in plugin_files))
-    plan.notes += tuple(_changed_since(plan, began_with))
+    if files:
+        plan.notes += (f"plugin files are the run's copies in '{folder / one_file.COPIES}'; a new run uses others",)
     fingerprint.check_same(team, resolve(config, plan.team), saved)
     for past in plan.team.past.values():
         extension("policy", past.kind).check(folder, saved, {past.of})
@@ -133,18 +118,6 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
             f"{config.trainer.total_training_steps}. To continue training, set it above {team['step']}."
         )
     return plan
-
-
-def _changed_since(plan: Plan, began_with: Sequence[Path]) -> Iterator[str]:
-    """Yield a note for each plugin file whose original has changed since the run copied it."""
-    copies = {file.name: file for file in plan.files}
-    for name, path in one_file.file_names(began_with).items():
-        if path.is_file() and (now := one_file.read_files([path])[0]).text != copies[name].text:
-            yield (
-                f"plugin file '{path}' (content {now.version}) has changed since the run began. The run continues with "
-                f"its copy '{plan.folder / one_file.COPIES / name}' (content {copies[name].version}). "
-                f"To use the changed file, start a new run: marl-verl train {plan.config.marl.run.recipe}"
-            )
 
 
 def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str, Sampler], Workflow, TaskSet]:
@@ -258,7 +231,7 @@ def _reserve(plan: Plan) -> None:
 
 
 def make_run_directory(plan: Plan, display: Display) -> Path:
-    """Make the models, then the run directory with all files that the trainer reads, completely or not at all."""
+    """Make the models, then the run directory with all files that the trainer reads, all at once."""
     plugins.use_files(plan.files)
     composed = OmegaConf.to_yaml(plan.config)
     wanted: dict[str, dict[str, ModelToMake]] = {}  # key of a source -> where the path is set -> model
@@ -276,21 +249,15 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
         if not model.folder().is_dir():
             with display.task(f"converting {name}"):
                 model.fetch()
-    if plan.resumed:
-        _write(plan, composed)
-    else:
+    if not plan.resumed:
         _reserve(plan)
-        try:
-            _write(plan, composed)
-        except BaseException:
-            plan.folder.rmdir()
-            raise
+    _write(plan, composed)
     plugins.use_files(one_file.files_of_run(plan.folder.resolve()))
     return plan.folder
 
 
 def _write(plan: Plan, composed: str) -> None:
-    """Write the files of a run directory to a temporary folder, then move them to their place."""
+    """Write the files of a run directory to a temporary folder, then copy them: a full disk damages no run."""
     folder = plan.folder.resolve()
     OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
     if plan.config.trainer.experiment_name is None:
@@ -299,9 +266,8 @@ def _write(plan: Plan, composed: str) -> None:
     if plan.config.data.get("val_batch_size") is None:
         plan.config.data.val_batch_size = len(plan.tasks["test"])
     resolved = resolve(plan.config, read_team(marl_section(plan.config)))
-    with tempfile.TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as parent:
-        new = Path(parent) / folder.name
-        new.mkdir(mode=0o700)
+    with tempfile.TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as temporary:
+        new = Path(temporary)
         for split, tasks in plan.tasks.items():
             write_tasks(tasks, new / DATA[split])
         (new / COMPOSED).write_text(composed, encoding="utf-8")
@@ -311,8 +277,6 @@ def _write(plan: Plan, composed: str) -> None:
         starts = read_json(earlier) if earlier.is_file() else []
         start = {"arguments": plan.arguments, "machine": machine(), "packages": packages()}
         write_json(new / STARTS, [*starts, start])
-        if plan.resumed:
-            shutil.copytree(new, folder, dirs_exist_ok=True)
-        else:
+        if not plan.resumed:
             one_file.copy_files(plan.files, new)
-            new.rename(folder)
+        shutil.copytree(new, folder, dirs_exist_ok=True)

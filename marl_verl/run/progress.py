@@ -4,9 +4,7 @@ import contextlib
 import io
 import json
 import re
-import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +15,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 from marl_verl.errors import MarlError
 from marl_verl.run.parent import how_to_continue
-from marl_verl.run.terminal import discard, unwritable
+from marl_verl.run.terminal import discard, writing
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -33,77 +30,29 @@ Event = dict[str, Any]
 
 
 class View:
-    """What rich draws of a run, from its events; `text` is the line of the current activity."""
+    """What rich draws below the printed lines, from another thread: the steps of a run, and its current activity."""
 
     def __init__(self) -> None:
-        self.text = ""
-        self._spinner, self._since = Spinner("dots"), 0.0
-        self._step, self._steps = 0, 0
-        self._durations = list[tuple[float, float]]()  # of the last steps; and until the next one ended
-        self._ended: float | None = None  # when the last step ended
-        self._success, self._held_out = list[float](), ""
-        self._values: Mapping[str, float] = {}
-        self._waiting: list[str] = []
-        self._lock = threading.Lock()  # rich draws in another thread
+        self.steps: Event | None = None  # the last event of a step
+        self.line, self.held_out = "", ""
+        self.curve: list[float] = []
+        self.waiting: list[str] = []
+        self._text, self._since, self._spinner = "", 0.0, Spinner("dots")
 
     def say(self, text: str) -> None:
         """Show another activity."""
-        with self._lock:
-            self.text, self._since = text, time.monotonic()
-
-    def event(self, event: Event) -> None:
-        """Take in an event of the run's process; others than these are ignored."""
-        kind = event["event"]
-        if kind == "phase":
-            self.say(event["name"])
-        elif kind == "doing" and event.get("phases"):
-            self.say(" and ".join(dict.fromkeys(event["phases"])))
-        with self._lock:
-            if kind == "awaited":
-                waiting = [name for name in self._waiting if name != event["what"]]
-                self._waiting = waiting if event["ready"] else [*waiting, event["what"]]
-            elif kind == "validation":
-                self._held_out = f"   held-out {event['metrics']['validation/success']:.1%} (step {event['step']})"
-            elif kind == "step":
-                self._values, self._step, self._steps = event["metrics"], event["step"], event["steps"]
-                now = time.monotonic()
-                passed = self._values["seconds/step"] if self._ended is None else now - self._ended
-                self._durations = [*self._durations[-19:], (self._values["seconds/step"], passed)]
-                self._ended = now
-                self._success.append(self._values["train/success"])
-
-    def left(self) -> tuple[float, float]:
-        """(mean seconds of the last steps, seconds until the last step, with validations and checkpoints between)."""
-        seconds, passed = map(statistics.fmean, zip(*self._durations, strict=True))
-        return seconds, passed * (self._steps - self._step)
+        self._text, self._since = text, time.monotonic()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with self._lock:
-            if self._durations:
-                yield from self._progress()
-            done = time.monotonic() - self._since
-            yield _line(self._spinner, self.text, f"{done:.0f} s" if done >= 1 else "")
-            if self._waiting:
-                yield _wrapped(f"  waiting for {', '.join(self._waiting)}")
-
-    def _progress(self) -> RenderResult:
-        seconds, left = self.left()
-        bar = ProgressBar(self._steps, self._step, BAR)
-        yield _line(f"step {self._step}/{self._steps}", bar, f"{seconds:.1f} s/step  {duration(left)} left")
-        curve = "".join(BLOCKS[round(success * (len(BLOCKS) - 1))] for success in self._success[-LONGEST:])
-        yield _wrapped(f"team success  {curve}  {self._success[-1]:.1%}{self._held_out}")
-        yield _wrapped(f"reward  {rewards(self._values)}")
-
-
-def _wrapped(text: str) -> Text:
-    """Lines as wide as the terminal; a console that leaves long lines to the terminal would cut them here."""
-    return Text(text, no_wrap=False, overflow="fold")
-
-
-def _line(*cells: Any) -> Table:
-    line = Table.grid(padding=(0, 1))
-    line.add_row(*cells)
-    return line
+        if self.steps is not None:
+            yield ProgressBar(self.steps["steps"], self.steps["step"], BAR)
+            curve = "".join(BLOCKS[round(success * (len(BLOCKS) - 1))] for success in self.curve[-LONGEST:])
+            for text in (self.line, f"{curve}{self.held_out}"):
+                yield Text(text, no_wrap=False, overflow="fold")  # the console leaves long lines to the terminal
+        seconds = time.monotonic() - self._since
+        waiting = f"  waiting for {', '.join(self.waiting)}" if self.waiting else ""
+        self._spinner.update(text=f"{self._text}  {seconds:.0f} s{waiting}")
+        yield self._spinner
 
 
 def rewards(values: Mapping[str, float]) -> str:
@@ -112,12 +61,6 @@ def rewards(values: Mapping[str, float]) -> str:
     shown = "  ".join(f"{match[1]} {values[match[0]]:.2f}" for match in matches)
     failed = values.get("train/failed_episodes", 0.0)
     return f"{shown}  {failed:.0f} episodes failed" if failed else shown
-
-
-def duration(seconds: float) -> str:
-    """E.g. "1:05"."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
 
 
 class Output(Console):
@@ -137,11 +80,12 @@ class Display:
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Output()
+        self.view = View()
         self._callback = callback
         self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
-        self._view = View()
         self._live: Live | None = None
-        self._shown = self._begun = 0.0
+        self._shown = 0.0  # when the last line of a step or of an evaluation was printed
+        self._first: tuple[int, float] | None = None  # the first step that ended, and when
 
     @staticmethod
     def of(progress: "Progress") -> "Display":
@@ -154,15 +98,13 @@ class Display:
 
     def print(self, text: str) -> None:
         """Print a line. MarlError if standard output cannot be written, e.g. to a full disk."""
-        try:
+        with writing():
             self.console.print(text, markup=False)
-        except OSError as error:
-            raise unwritable(error) from error
 
     def note(self, text: str) -> None:
         """Show the current activity: replaced by the next note on a terminal, printed otherwise."""
+        self.view.say(text)
         if self._redraws:
-            self._view.say(text)
             self._draw()
         else:
             self.print(text)
@@ -171,7 +113,7 @@ class Display:
         """Draw the view below what is printed, until `close`."""
         if self._live is None:
             errors = sys.stderr.isatty()
-            self._live = Live(self._view, console=self.console, transient=True, redirect_stderr=errors)
+            self._live = Live(self.view, console=self.console, transient=True, redirect_stderr=errors)
             self._live.start()
 
     def close(self) -> None:
@@ -190,13 +132,8 @@ class Display:
         """Show work that reports its progress as a fraction."""
         self.note(f"{name} ...")
         begun = time.monotonic()
-
-        def advance(fraction: float) -> None:
-            if self._redraws:
-                self.note(f"{name}: {fraction:.0%}")
-
         try:
-            yield advance
+            yield lambda fraction: self.note(f"{name}: {fraction:.0%}") if self._redraws else None
         finally:
             self.close()
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
@@ -211,43 +148,49 @@ class Display:
 
     def _show(self, event: Event) -> None:
         kind = event["event"]
-        self._view.event(event)
         if kind == "terminal":  # another program uses it
             self.stop_drawing()
-        elif kind == "validation":
-            values = event["metrics"]
-            self.print(
-                f"step {event['step']:>4}  held-out success {values['validation/success']:.1%} greedy, "
-                f"{values['validation/success_sampled']:.1%} sampled ({event['tasks']} tasks)"
-            )
-        elif kind == "playing":
-            self._playing(event)
-        elif self._redraws:
-            self._draw()
         elif kind == "phase":
-            self.print(f"{event['name']} ...")
+            self.note(f"{event['name']} ...")
+        elif kind == "doing" and event.get("phases"):
+            self.view.say(" and ".join(dict.fromkeys(event["phases"])))
+        elif kind == "awaited":
+            waiting = [name for name in self.view.waiting if name != event["what"]]
+            self.view.waiting = waiting if event["ready"] else [*waiting, event["what"]]
+        elif kind == "validation":
+            success = event["metrics"]["validation/success"]
+            sampled = event["metrics"]["validation/success_sampled"]
+            self.view.held_out = f"   held-out {success:.1%} (step {event['step']})"
+            line = f"step {event['step']:>4}  held-out success {success:.1%} greedy, {sampled:.1%} sampled"
+            self.print(f"{line} ({event['tasks']} tasks)")
+        elif kind == "playing":
+            done, tasks = event["done"], event["tasks"]
+            if self._redraws or done == tasks or self._is_due():
+                self.note(f"{done} of {tasks} tasks {'sampled' if event['sampled'] else 'evaluated greedily'}")
         elif kind == "step":
             self._step(event)
 
-    def _playing(self, event: Event) -> None:
-        """Show finished tasks of an evaluation, and the remaining time of its pass."""
-        done, tasks, now = event["done"], event["tasks"], time.monotonic()
-        if done == 0:
-            self._begun = now
-        how = "sampled" if event["sampled"] else "evaluated greedily"
-        left = f", {duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
-        if self._redraws or done == tasks or now - self._shown >= QUIET_SECONDS:
-            self.note(f"{done} of {tasks} tasks {how}{left}")
-            self._shown = now
-
     def _step(self, event: Event) -> None:
-        """Print the first and the last step, and some in between."""
+        """Show a step; without a terminal only the first and the last one, and some in between."""
         step, steps, values, now = event["step"], event["steps"], event["metrics"], time.monotonic()
-        if step in (1, steps) or now - self._shown >= QUIET_SECONDS:
-            seconds, left = self._view.left()
-            line = f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards(values)}"
-            self.print(f"{line}  {seconds:.1f} s/step  {duration(left)} left")
-            self._shown = now
+        self._first = first = self._first or (step, now)
+        # with the validations and checkpoints between
+        seconds = (now - first[1]) / (step - first[0]) if step > first[0] else values["seconds/step"]
+        minutes, rest = divmod(round(seconds * (steps - step)), 60)
+        line = f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards(values)}"
+        self.view.line = f"{line}  {seconds:.1f} s/step  {minutes}:{rest:02d} left"
+        self.view.curve.append(values["train/success"])
+        self.view.steps = event
+        if self._redraws:
+            self._draw()
+        elif self._is_due() or step in (1, steps):
+            self.print(self.view.line)
+
+    def _is_due(self) -> bool:
+        """Whether the last line was printed some time ago; the next one is printed now."""
+        due = time.monotonic() - self._shown >= QUIET_SECONDS
+        self._shown = time.monotonic() if due else self._shown
+        return due
 
 
 Progress = bool | Callable[[Event], object] | Display
@@ -276,13 +219,11 @@ class RunEvents:
             self.error = event
         elif kind == "doing":
             self.activity = event["activity"]
-        elif kind == "phase":
-            self.timing["phases"][event["name"]] = seconds
-        elif kind == "started":
-            self.timing["phases"]["policies started"] = seconds
-        elif kind == "step":
-            self.timing.setdefault("seconds_to_first_step", seconds)
-        if kind in ("phase", "started", "step"):
+        elif kind in ("phase", "started", "step"):
+            if kind == "step":
+                self.timing.setdefault("seconds_to_first_step", seconds)
+            else:
+                self.timing["phases"][event.get("name", "policies started")] = seconds
             new = self.folder / ".timing.json"
             new.write_text(json.dumps(self.timing))
             new.replace(self.folder / "timing.json")

@@ -98,9 +98,6 @@ def rehearse(
     try:
         with breakpoints(None), time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
             asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
-    except TimeUp as up:
-        problem = f"workflow '{team.workflow.name}' on task '{task.id}' ran {2 * SECONDS:.0f} s without an effect{up}"
-        raise MarlError(f"{problem}; it may not terminate") from up
     except WorkflowError as error:
         for why in (why for key, why in refused.items() if key not in MESSAGES):
             problem = f"workflow '{team.workflow.name}' on task '{task.id}': a request of its client is refused"
@@ -108,10 +105,12 @@ def rehearse(
         # a workflow may reject empty actions; in training such an episode counts as a failed attempt
         if not moves or isinstance(error, UnknownAgentError):
             raise
-    except TimeoutError as error:
-        if not moves:
-            problem = f"workflow '{team.workflow.name}' did not request an act within {SECONDS:.0f} s"
-            raise MarlError(f"{problem} on task '{task.id}'") from error
+    except (TimeUp, TimeoutError) as error:
+        if not moves or isinstance(error, TimeUp):
+            problem = (
+                f"workflow '{team.workflow.name}' on task '{task.id}' ran {SECONDS:.0f} s without an effect{error}"
+            )
+            raise MarlError(f"{problem}; it may not terminate") from error
     return tuple(moves)
 
 

@@ -30,23 +30,15 @@ PERIOD = 1.0  # seconds between two checks whether the trainer still runs
 
 
 class TrainerProcess:
-    """The trainer of a run directory, and every process that it starts.
-
-    Args:
-        policies: names, in the order of their replica ranks.
-        module: the module to run, with the run directory as argument.
-        log: the file for the output; default: train.log in the run directory.
-        gpu: whether the config is for accelerators.
-        lock: the descriptor of the run's `locked`, which the trainer holds too: it may outlive a killed command line.
-    """
+    """The trainer of a run directory, and every process that it starts."""
 
     def __init__(
         self,
         folder: Path,
-        policies: list[str],
-        module: str,
-        log: Path | None = None,
-        lock: int | None = None,
+        policies: list[str],  # in the order of their replica ranks
+        module: str,  # to run, with the run directory as argument
+        log: Path | None = None,  # default: train.log in the run directory
+        lock: int | None = None,  # the run's `locked`, held by the trainer too: it may outlive a killed command line
         gpu: bool = False,
     ) -> None:
         self.folder, self.module, self.log, self.lock = folder, module, log or folder / "train.log", lock
@@ -65,9 +57,7 @@ class TrainerProcess:
     def run(self, display: Display, begun: float) -> None:
         """Run to the end. Every exception stops the trainer and its processes. SIGTERM and SIGHUP act as Ctrl-C.
 
-        Raises:
-            RunError: the trainer failed.
-            KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
+        RunError if the trainer fails; KeyboardInterrupt with the message that was printed.
         """
         events = RunEvents(self.folder, display, "verl", begun)
         for scratch in cleanup_abandoned():
@@ -185,15 +175,8 @@ def start(
     log: Path | None = None,
     lock: int | None = None,
 ) -> None:
-    """Do the work and show its progress. RunError and KeyboardInterrupt as `TrainerProcess.run`.
-
-    Args:
-        work: "module:function", which takes the folder; the module is also a program that does so.
-        config: the resolved config of the folder.
-        begun: when the command began.
-        log: the file for the output; default: train.log in the folder.
-        lock: the descriptor of the run's `locked`.
-    """
+    """Do the work, "module:function", and show its progress. The function takes the folder, and the module is also a
+    program that does so. RunError and KeyboardInterrupt as `TrainerProcess.run`."""
     policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
     if is_local(config):
         embedded.run(work, folder, log, gpu, display, begun)

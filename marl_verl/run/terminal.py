@@ -36,22 +36,24 @@ def show(message: str) -> None:
     """Print to standard output. A closed pipe (`| head`) is not an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names outside the terminal's encoding
-    try:
+    with writing():
         print(message, flush=True)
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """MarlError if standard output cannot be written, e.g. to a full disk. Later output is discarded then, and without
+    an error if its reader has ended: Python would fail at exit."""
+    try:
+        yield
     except OSError as error:
+        discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
-            raise unwritable(error) from error
-        unwritable(error)
-
-
-def unwritable(error: OSError) -> MarlError:
-    """The error for standard output that cannot be written. Later output is discarded."""
-    discard(sys.stdout)
-    return MarlError(f"cannot write to standard output: {error.strerror}")
+            raise MarlError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def discard(output: IO[str]) -> None:
-    """Discard what is still written to an output that cannot be written: Python would fail at exit."""
+    """Discard what is still written to an output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 

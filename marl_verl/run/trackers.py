@@ -7,22 +7,20 @@ import importlib.util
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import ListConfig
 
-from marl_verl.errors import MarlError, check, unknown
+from marl_verl.errors import check, unknown
 from marl_verl.files import read_text
 
-TRACKERS = {
-    **{"console": "", "file": "", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"},
-    **{"swanlab": "swanlab", "trackio": "trackio", "clearml": "clearml", "rl_insight": "rl_insight"},
-    "vemlp_wandb": "volcengine_ml_platform",
-}
-"""Name in `trainer.logger` -> the package that it needs besides verl's own ("" for none)."""
+TRACKERS = (
+    *("console", "file", "tensorboard", "wandb", "mlflow", "swanlab", "trackio", "clearml", "rl_insight"),
+    "vemlp_wandb",
+)
 
 
 def names_of(config: Any) -> list[str]:
@@ -37,7 +35,8 @@ def check_trackers(config: Any) -> Iterator[str]:
     for name in names_of(config):
         if name not in TRACKERS:
             yield str(unknown("tracker", name, TRACKERS))
-        if (package := TRACKERS[name]) and not importlib.util.find_spec(package):
+        package = "volcengine_ml_platform" if name == "vemlp_wandb" else name
+        if name not in ("console", "file") and not importlib.util.find_spec(package):
             yield f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}"
 
 
@@ -67,52 +66,37 @@ def tracked(trainer: Any) -> Iterator[None]:
 
 
 def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """The environment variables of each tracker; those that the user has set take precedence.
+    """The environment variables of trackers; those that the user has set take precedence.
 
     A resumed run continues its W&B run and its TensorBoard files. Other trackers begin a new run of the same name.
     """
-    values: dict[str, Any] = {}
-    if "tensorboard" in names:
-        values["TENSORBOARD_DIR"] = folder / "tensorboard"
+    # not MLflow's store of plain files, where `reward` and `reward/team` cannot both be metrics
+    values = {
+        "TENSORBOARD_DIR": f"{folder / 'tensorboard'}",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+    }
     if "wandb" in names:
-        place = folder / "wandb"
-        place.mkdir(exist_ok=True)
-        with suppress(FileExistsError), (place / "run_id").open("x", encoding="utf-8") as file:
-            file.write(uuid.uuid4().hex)
-        values |= {"WANDB_DIR": folder, "WANDB_CACHE_DIR": place / "cache"}  # W&B adds /wandb to the first one
-        values |= {"WANDB_RUN_ID": read_text(place / "run_id"), "WANDB_RESUME": "allow"}
+        (folder / "wandb").mkdir(exist_ok=True)
+        run_id = folder / "wandb" / "run_id"
+        if not run_id.is_file():
+            run_id.write_text(uuid.uuid4().hex, encoding="utf-8")
+        values |= {"WANDB_DIR": str(folder)}  # W&B adds /wandb
+        values |= {"WANDB_RUN_ID": read_text(run_id), "WANDB_RESUME": "allow", "WANDB_FINISH_TIMEOUT": "300"}
         if _offline():
             values["WANDB_MODE"] = "offline"
-        values["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
-    if "mlflow" in names:
-        # not its store of plain files, where `reward` and `reward/team` cannot both be metrics
-        values["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
-        values["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = 3  # by default, an unreachable server fails after many minutes
-    if "swanlab" in names:
-        values["SWANLAB_LOG_DIR"] = folder / "swanlab"
-    if "trackio" in names:
-        values["TRACKIO_DIR"] = folder / "trackio"
     if "file" in names:
         number = len(list(folder.glob("tracked*.jsonl")))
-        values["VERL_FILE_LOGGER_PATH"] = folder / (f"tracked-{number + 1}.jsonl" if number else "tracked.jsonl")
-    return {name: str(value) for name, value in values.items()}
+        values["VERL_FILE_LOGGER_PATH"] = str(folder / (f"tracked-{number + 1}.jsonl" if number else "tracked.jsonl"))
+    return values
 
 
-def begin(tracking: Any, names: Sequence[str], step: int) -> None:
-    """Check verl's opened trackers before training step `step`, the first one of this process.
-
-    Raises:
-        MarlError: a tracker did not start; verl continues without it.
-    """
-    for name in names:
-        if name not in tracking.logger:
-            raise MarlError(f"tracker '{name}' did not start; train.log has the reason. Remove it from trainer.logger.")
+def restart(tracking: Any, step: int) -> None:
+    """Let TensorBoard ignore what an interrupted run wrote for this and later steps, which are repeated."""
     if "tensorboard" in tracking.logger and step > 1:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-        # TensorBoard then ignores what the interrupted run wrote for this and later steps, which are repeated
-        restart = Event(session_log=SessionLog(status=SessionLog.START))
-        tracking.logger["tensorboard"].writer.file_writer.add_event(restart, step)
+        event = Event(session_log=SessionLog(status=SessionLog.START))
+        tracking.logger["tensorboard"].writer.file_writer.add_event(event, step)
 
 
 def flush(tracking: Any) -> None:

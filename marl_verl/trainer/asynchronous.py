@@ -34,11 +34,11 @@ Task = dict[str, Any]  # a row of `TaskData.next`, and `batch`, the number of it
 
 
 class Dispatch:
-    """Keeps up to `limit` tasks in flight. `fetch` returns the next batch of the data and never runs out.
+    """Keeps up to `limit` tasks in flight, from their dispatch until the trainer has processed their rows. `fetch`
+    returns the next batch of the data and never runs out.
 
-    A task is in flight from its dispatch until the trainer has processed its rows. A checkpoint stores the tasks in
-    flight and those that were fetched but not dispatched; a resumed run dispatches them again with the same uids. So
-    every task of the data is used once, however often the run is resumed.
+    A checkpoint stores the tasks in flight and those fetched but not dispatched, which a resumed run dispatches again
+    with the same uids: every task of the data is used once.
     """
 
     def __init__(self, fetch: Callable[[], list[Task]], limit: int) -> None:
@@ -85,8 +85,7 @@ class Dispatch:
 
 
 class Asynchronous(Schedule):
-    """The schedule `async` of a `Trainer`. An error in an update's thread is raised by the step during which it
-    occurs."""
+    """The schedule `async` of a `Trainer`. A step raises the error of an update's thread."""
 
     def __init__(self, trainer: Any, config: DictConfig) -> None:
         self.trainer = trainer
@@ -106,9 +105,14 @@ class Asynchronous(Schedule):
         with trainer.phase("sampling and learning"):
             while len(reports) < self._size and not (reports and reports[-1].error):
                 self._learn()
-                self._dispatch.fill(trainer.rollouts, self.versions(), self._wanted())
+                # those that the update of the slowest policy lacks, and those ahead of it
+                lacking = min((learner.missing for learner in self.learners.values()), default=self._size)
+                self._dispatch.fill(trainer.rollouts, self.versions(), self._ahead + lacking)
                 with timed(seconds, "gen"):
-                    self._wait()
+                    if not self._arrived:
+                        updates = [learner.future for learner in self.learners.values() if learner.future]
+                        wait([*trainer.rollouts.waiting(), *updates], return_when=FIRST_COMPLETED)
+                    self._arrived.extend(trainer.rollouts.finished())
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
                         finished.append(self._buffer(self._arrived.popleft()))
@@ -116,20 +120,21 @@ class Asynchronous(Schedule):
                         self._dispatch.done(reports[-1].uid)
                         self._learn()  # start updates without waiting for the rest of the finished tasks
             trainer.sampling.keep(reports)
-            if trainer.step >= trainer.steps:
-                self._finish()  # include the remaining updates in the last step's metrics and weights
+            if trainer.step >= trainer.steps:  # include the remaining updates in the last step's metrics and weights
+                self._learn()
+                while any(learner.future for learner in self.learners.values()):
+                    self.settle()
+                    self._learn()
         table = in_key_order(finished)[1]
         result = trainer.algorithm.compute(table)  # advantages do not depend on other tasks (`check_schedule`)
         metrics = trainer.stored(table, result)
         if (signal := trainer.sampling.signal(table, result)) is not None:
             metrics |= signal.metrics()
-        return metrics | self._metrics(), self._used()
-
-    def _wait(self) -> None:
-        if not self._arrived:
-            updates = [learner.future for learner in self.learners.values() if learner.future]
-            wait([*self.trainer.rollouts.waiting(), *updates], return_when=FIRST_COMPLETED)
-        self._arrived.extend(self.trainer.rollouts.finished())
+        for learner in self.learners.values():
+            metrics |= learner.metrics()
+        for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
+            metrics[f"train/{count}"] = sum(metrics[f"policy/{name}/{count}"] for name in self.learners)
+        return metrics | {"train/in_flight": float(len(self._dispatch))}, self._used()
 
     def _learn(self) -> None:
         """Collect finished updates and start those that can start."""
@@ -137,17 +142,6 @@ class Asynchronous(Schedule):
             learner.end()
         for learner in self.learners.values():
             learner.begin(self.trainer.rollouts, self._dispatch.oldest(learner.name))
-
-    def _finish(self) -> None:
-        """Run the updates for which there are rows."""
-        self._learn()
-        while any(learner.future for learner in self.learners.values()):
-            self.settle()
-            self._learn()
-
-    def _wanted(self) -> int:
-        """How many tasks may be in flight: those that the update of the slowest policy lacks, and those ahead of it."""
-        return self._ahead + min((learner.missing for learner in self.learners.values()), default=self._size)
 
     def _buffer(self, done: Done) -> Done:
         """Credit a finished task, compute its advantages, and add each row to the buffer of its policy."""
@@ -167,12 +161,6 @@ class Asynchronous(Schedule):
             else:
                 self._spent.append(key)
         return replace(done, table=table)
-
-    def _metrics(self) -> dict[str, float]:
-        values = {name: value for learner in self.learners.values() for name, value in learner.metrics().items()}
-        for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
-            values[f"train/{count}"] = sum(values[f"policy/{name}/{count}"] for name in self.learners)
-        return {"train/in_flight": float(len(self._dispatch)), **values}
 
     def _used(self) -> list[str]:
         """Rows to remove from the store, each returned once: used in an update, too stale, or not trained on."""
@@ -197,8 +185,11 @@ class Asynchronous(Schedule):
     def state(self) -> dict[str, Any]:
         """The state for `restore`; call `settle` first. Finished tasks that `step` has not processed are in flight."""
         keys = [row.key for learner in self.learners.values() for row in learner.buffer.rows]
+        stored = self.trainer.store.get(keys, KEPT_FIELDS) if keys else {}
+        columns = {name: column.unbind() for name, column in stored.items()}
+        tensors = {key: {name: column[i].clone() for name, column in columns.items()} for i, key in enumerate(keys)}
         learners = {name: learner.state() for name, learner in self.learners.items()}
-        return {"learners": learners, "tensors": self._tensors(keys), "tasks": self._dispatch.state()}
+        return {"learners": learners, "tensors": tensors, "tasks": self._dispatch.state()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Continue from a `state`; None (a run that was synchronous before) starts with empty buffers."""
@@ -210,10 +201,3 @@ class Asynchronous(Schedule):
             columns = {name: [row[name] for row in tensors.values()] for name in KEPT_FIELDS}
             self.trainer.store.put(list(tensors), columns)
         self._dispatch.restore(state["tasks"])
-
-    def _tensors(self, keys: list[str]) -> dict[str, dict[str, Any]]:
-        """Key -> field -> tensor of buffered rows."""
-        if not keys:
-            return {}
-        columns = {name: column.unbind() for name, column in self.trainer.store.get(keys, KEPT_FIELDS).items()}
-        return {key: {name: column[i].clone() for name, column in columns.items()} for i, key in enumerate(keys)}

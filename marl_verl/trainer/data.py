@@ -20,7 +20,7 @@ from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.files import read_json, write_json
 
 POOLS = ("new", "hard", "medium", "easy")
-FILE = "tasks.json"
+FILE, MEMORY_FILE = "tasks.json", "memory.json"
 
 
 class Curriculum:
@@ -91,9 +91,6 @@ class Curriculum:
             self.rates[number], self.episodes[number] = values["rate"], values["episodes"]
 
 
-MEMORY_FILE = "memory.json"
-
-
 class AdvantageMemory:
     """The memory of an algorithm's advantage. A part of a checkpoint: `MEMORY_FILE`."""
 
@@ -110,21 +107,15 @@ class AdvantageMemory:
         return table
 
     def save(self, folder: Path, step: int) -> None:
-        document = {"step": step, "advantage": self.algorithm.advantage.name, "values": self.values}
-        write_json(folder / MEMORY_FILE, document)
+        write_json(folder / MEMORY_FILE, {"step": step, "values": self.values})
 
     def load(self, folder: Path) -> None:
         self.values = read_json(folder / MEMORY_FILE)["values"]
 
 
 class TaskData:
-    """Draws tasks.
-
-    Args:
-        data: the section `data` of the config.
-        single: whether a step draws any number of tasks instead of whole batches, each task at most once.
-        keeps: (step, position in the step's batch) -> whether the episodes of the task are kept.
-    """
+    """Draws tasks. `single`: a step draws any number of tasks instead of whole batches, each at most once. `keeps`:
+    (step, position in the step's batch) -> whether the episodes of the task are kept."""
 
     def __init__(self, data: Any, single: bool, keeps: Callable[[int, int], bool]) -> None:
         import torch
@@ -156,7 +147,7 @@ class TaskData:
 
     def next(self, step: int) -> list[TaskRow]:
         """The next batch of the loader; after the last one, the next epoch begins."""
-        return self._rows(step, self._next(), 0)
+        return self._rows(step, next(self._batches), 0)
 
     def draw(self, step: int, count: int) -> list[TaskRow]:
         """`count` tasks of a step: those of the curriculum or the next ones; with `single`, none drawn before."""
@@ -164,18 +155,14 @@ class TaskData:
         if self.curriculum is not None:
             self.drawn += self.curriculum.draw(step, count, self.drawn)
         while len(self.drawn) < first + count:
-            self.drawn += [number for number in self._next() if not self._single or number not in self.drawn]
+            self.drawn += [number for number in next(self._batches) if not self._single or number not in self.drawn]
         return self._rows(step, self.drawn[first:], first)
 
-    def _next(self) -> list[int]:
-        return [int(number) for number in next(self._batches)]
-
     def _rows(self, step: int, numbers: list[int], first: int) -> list[TaskRow]:
-        rows: list[TaskRow] = []
-        for position, number in enumerate(numbers, first):
-            uid, keep = f"s{step}t{position:05d}", self._keeps(step, position)
-            rows.append({"task": self.train[number], "uid": uid, "keep": keep})
-        return rows
+        return [
+            {"task": self.train[number], "uid": f"s{step}t{position:05d}", "keep": self._keeps(step, position)}
+            for position, number in enumerate(numbers, first)
+        ]
 
 
 def lines(file: str) -> list[str]:

@@ -48,13 +48,7 @@ class Waiting(NamedTuple):
 
 
 class Buffer:
-    """The rows of one policy that no update has used yet; `rows` is ordered oldest first.
-
-    Args:
-        fill: rows of a full buffer; None: those of `size` tasks.
-        batch: rows are taken in multiples of this number; None: with `fill` all rows, else those of `size` tasks.
-        size: tasks of a batch.
-    """
+    """The rows of one policy that no update has used yet, oldest first; `size`: tasks of a batch."""
 
     def __init__(self, fill: int | None, batch: int | None, max_staleness: int, size: int = 1) -> None:
         self.fill, self.batch, self.max_staleness, self.size = fill, batch, max_staleness, size
@@ -67,7 +61,6 @@ class Buffer:
 
     @property
     def tasks(self) -> int:
-        """Number of different tasks among the rows."""
         return len({row.task for row in self.rows})
 
     @property
@@ -88,10 +81,7 @@ class Buffer:
 
     def take(self, version: int) -> tuple[list[Waiting], list[Waiting]]:
         """Take rows for an update that starts at `version`; none if the buffer is not full without the stale rows.
-
-        Returns:
-            The rows to learn from, and those dropped, which are too stale, oldest first.
-        """
+        Returns the rows to learn from, and those dropped, which are too stale, oldest first."""
         stale = sum(version - row.version > self.max_staleness for row in self.rows)
         dropped, fresh = self.rows[:stale], self.rows[stale:]
         taken = fresh if self._enough(fresh) else []

@@ -1,7 +1,7 @@
 """Metrics of a training step, of the team and of each agent; and validation on held-out tasks, greedily and sampled."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,19 +33,13 @@ def means(rows: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") ->
 
 def mean_read(reports: Sequence[Report]) -> dict[str, float]:
     """Agent -> mean tokens that an act of it reads from other agents."""
-    lengths: dict[str, list[float]] = {}
-    for turn in (turn for report in reports for turn in report.turns):
-        lengths.setdefault(turn.agent, []).append(turn.read)
-    return {agent: float(np.mean(tokens)) for agent, tokens in lengths.items()}
+    return _averages({turn.agent: turn.read} for report in reports for turn in report.turns)
 
 
 def by_set(reports: Sequence[Report]) -> dict[str, list[Report]]:
     """Public set -> the reports of its tasks, in the order of the first ones; {} for tasks that name none."""
-    sets: dict[str, list[Report]] = {}
-    for report in reports:
-        if report.set is not None:
-            sets.setdefault(report.set, []).append(report)
-    return sets
+    names = dict.fromkeys(report.set for report in reports if report.set is not None)
+    return {name: [report for report in reports if report.set == name] for name in names}
 
 
 def team_metrics(
@@ -53,32 +47,29 @@ def team_metrics(
 ) -> dict[str, float]:
     """Team success of the sampled episodes, outcomes of sides, measures of answers, failures, each agent's statistics,
     and the algorithm's own metrics."""
-    successes = [success for report in reports for success in report.successes]
     scores = [score for report in reports for score in report.scores]
-    failures = [failure for report in reports for failure in report.failures]
-    values: dict[str, float] = {
-        "train/success": float(np.mean(successes)) if successes else 0.0,
-        **({"train/score": float(np.mean(scores))} if scores else {}),
-        "train/episodes": float(len(successes)),
-        "train/attempts": float(sum(report.attempts for report in reports)),
-        "train/failed_episodes": float(len(failures)),
-    }
-    values.update(side_metrics([outcome for report in reports for outcome in report.outcomes], "train/"))
-    values.update(means([row for report in reports for row in report.measures], "train/answer/"))
+    reasons = Counter(failure.reason for report in reports for failure in report.failures)
     extra: Counter[str] = Counter()  # sampled tokens that are in no row
     for report in reports:
         extra.update(report.extra_tokens)
-    values.update({f"train/extra_tokens/{purpose}": float(count) for purpose, count in extra.items()})
-    values["train/tokens"] = float(table.length[~table.padding].sum()) + extra.total()
-    reasons = Counter(failure.reason for failure in failures)
-    values.update({f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())})
+    values: dict[str, float] = {
+        "train/success": float(np.mean([success for report in reports for success in report.successes] or [False])),
+        **({"train/score": float(np.mean(scores))} if scores else {}),
+        "train/episodes": float(sum(len(report.successes) for report in reports)),
+        "train/attempts": float(sum(report.attempts for report in reports)),
+        "train/failed_episodes": float(reasons.total()),
+        **side_metrics([outcome for report in reports for outcome in report.outcomes], "train/"),
+        **means([row for report in reports for row in report.measures], "train/answer/"),
+        **{f"train/extra_tokens/{purpose}": float(count) for purpose, count in extra.items()},
+        "train/tokens": float(table.length[~table.padding].sum()) + extra.total(),
+        **{f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())},
+    }
     for agent, statistics in agent_statistics(table, result).items():
-        values.update({f"agent/{agent}/{name}": value for name, value in statistics.items()})
-    values.update({f"agent/{agent}/read_length": tokens for agent, tokens in mean_read(reports).items()})
-    for name in sorted({name for report in reports for name in report.metrics}):
-        values[name] = float(np.mean([report.metrics[name] for report in reports if name in report.metrics]))
+        values |= {f"agent/{agent}/{name}": value for name, value in statistics.items()}
+    values |= {f"agent/{agent}/read_length": tokens for agent, tokens in mean_read(reports).items()}
+    values |= _averages(report.metrics for report in reports)
     for metric in metrics:
-        values.update({name: float(value) for name, value in metric.of_rows(table, result).items()})
+        values |= {name: float(value) for name, value in metric.of_rows(table, result).items()}
     return values
 
 
@@ -86,43 +77,45 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
     """Team success on the held-out tasks (0 if all episodes failed), also of each public set, outcomes of sides,
     measures of answers, and each agent's rewards in the greedy pass."""
     values = {
-        "validation/success": float(np.mean([_success(report) for report in greedy])),
-        "validation/success_sampled": float(np.mean([_success(report) for report in sampled])),
         "validation/success_any": float(np.mean([any(report.successes) for report in sampled])),
         "validation/failed_episodes": float(sum(len(report.failures) for report in (*greedy, *sampled))),
     }
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
+        values[f"validation/success{suffix}"] = _success(reports)
         values |= side_metrics([outcome for report in reports for outcome in report.outcomes], "validation/", suffix)
         values |= means([row for report in reports for row in report.measures or [{}]], "validation/answer/", suffix)
-        values |= {
-            f"validation/set/{name}/success{suffix}": float(np.mean([_success(report) for report in own]))
-            for name, own in by_set(reports).items()
-        }
+        sets = by_set(reports).items()
+        values |= {f"validation/set/{name}/success{suffix}": _success(members) for name, members in sets}
     values |= {f"validation/agent/{agent}/read_length": tokens for agent, tokens in mean_read(greedy).items()}
+    return values | _averages(
+        {f"validation/agent/{agent}/{component}": value for component, value in components.items()}
+        for report in greedy
+        for episode in report.rewards
+        for agent, components in episode.items()
+    )
+
+
+def _averages(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name over the rows that have it."""
     columns: dict[str, list[float]] = {}
-    for report in greedy:
-        for episode in report.rewards:
-            for agent, components in episode.items():
-                for component, value in components.items():
-                    columns.setdefault(f"validation/agent/{agent}/{component}", []).append(value)
-    return {**values, **{name: float(np.mean(column)) for name, column in columns.items()}}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return {name: float(np.mean(column)) for name, column in columns.items()}
 
 
-def _success(report: Report) -> float:
-    """Share of a task's episodes that succeeded; 0 without episodes. Samplers return one chosen episode, or k."""
-    return float(np.mean(report.successes)) if report.successes else 0.0
+def _success(reports: Sequence[Report]) -> float:
+    """Mean share of each task's episodes that succeeded; 0 without episodes. Samplers return one chosen one, or k."""
+    return float(np.mean([np.mean(report.successes or [False]) for report in reports]))
 
 
 def play(
     tasks: Sequence[str], rollouts: Rollouts, step: int, sampled: bool, keep: int, at_once: int
 ) -> Iterator[list[Report]]:
-    """Run every held-out task, greedily or with the sampler of `marl.validation`. Rows are not written.
+    """Run every held-out task (as JSON), greedily or with the sampler of `marl.validation`. Rows are not written.
 
-    Args:
-        tasks: each as JSON.
-        step: part of uids and seeds.
-        keep: number of first tasks whose reports contain their episodes' lines.
-        at_once: maximum number of tasks in flight, whose reports are yielded together.
+    The reports of the first `keep` tasks contain their episodes' lines; `step` is a part of uids and seeds; `at_once`
+    tasks are in flight, whose reports are yielded together.
     """
     mode = "v" if sampled else "g"
     rows = [

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -35,40 +36,37 @@ def write_summary(trainer: "Trainer") -> dict[str, Any]:
     lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
     steps = [line for line in lines if "train/success" in line]
     validations = [line for line in lines if "validation/success" in line]
-    last = validations[-1]
     first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
-    tasks, durations = len(trainer.data.held_out), [line["seconds/step"] for line in steps]
-    saved = complete(folder / "checkpoints")
-    policies = {name: _policy(policy, trainer.config) for name, policy in trainer.team.policies.items()}
+    tasks, saved = len(trainer.data.held_out), complete(folder / "checkpoints")
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
+    durations = sorted(line["seconds/step"] for line in steps)
     summary = {
-        "success_before": first.get("validation/success"),
-        "success_after": last["validation/success"],
-        "success_before_interval": wilson(first["validation/success"] * tasks, tasks) if first else None,
-        "success_after_interval": wilson(last["validation/success"] * tasks, tasks),
-        "success_before_sampled": first.get("validation/success_sampled"),
-        "success_after_sampled": last["validation/success_sampled"],
-        "answer_before": _answer(first),
-        "answer_after": _answer(last),
+        **_success(first, tasks, "before"),
+        **_success(validations[-1], tasks, "after"),
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,
         "seconds_total": time.time() - timing["begun"] if "begun" in timing else None,
         "seconds_to_first_step": timing.get("seconds_to_first_step"),
-        "seconds_per_step": sorted(durations)[len(durations) // 2] if durations else None,
+        "seconds_per_step": durations[len(durations) // 2] if durations else None,
         "seconds": timing.get("phases", {}),
-        "policies": policies,
-        "agents": _agents(steps[-1] if steps else {}, last),
+        "policies": {name: _policy(policy, trainer.config) for name, policy in trainer.team.policies.items()},
+        "agents": _agents(steps[-1] if steps else {}, validations[-1]),
         "checkpoint": str(saved[-1].relative_to(folder)) if saved else None,
     }
     write_json(folder / "summary.json", summary, default=float)
     return summary
 
 
-def _answer(validation: dict[str, Any]) -> dict[str, float]:
-    """What the task set measures of answers in a validation's greedy pass; {} if it measures nothing."""
-    prefix = "validation/answer/"
-    names = [name for name in validation if name.startswith(prefix) and not name.endswith("_sampled")]
-    return {name.removeprefix(prefix): validation[name] for name in names}
+def _success(validation: dict[str, Any], tasks: int, when: str) -> dict[str, Any]:
+    """Team success in a validation and, under "answer", what the task set measures of answers in its greedy pass."""
+    success, prefix = validation.get("validation/success"), "validation/answer/"
+    measured = [name for name in validation if name.startswith(prefix) and not name.endswith("_sampled")]
+    return {
+        f"success_{when}": success,
+        f"success_{when}_interval": None if success is None else wilson(success * tasks, tasks),
+        f"success_{when}_sampled": validation.get("validation/success_sampled"),
+        f"answer_{when}": {name.removeprefix(prefix): validation[name] for name in measured},
+    }
 
 
 def _policy(policy: PolicyConfig, config: Any) -> dict[str, Any]:
@@ -80,9 +78,7 @@ def _policy(policy: PolicyConfig, config: Any) -> dict[str, Any]:
 def _agents(step: dict[str, Any], validation: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Agent -> its final metrics, of the last training step and the last validation."""
     agents: dict[str, dict[str, float]] = {}
-    for source, prefix, mark in ((step, "agent/", ""), (validation, "validation/agent/", "validation/")):
-        for name, value in source.items():
-            if name.startswith(prefix):
-                agent, metric = name.removeprefix(prefix).split("/", 1)
-                agents.setdefault(agent, {})[mark + metric] = value
+    for name, value in {**step, **validation}.items():
+        if match := re.fullmatch(r"(validation/)?agent/([^/]+)/(.+)", name):
+            agents.setdefault(match[2], {})[(match[1] or "") + match[3]] = value
     return agents

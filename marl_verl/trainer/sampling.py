@@ -67,22 +67,21 @@ class Schedule(ABC):
     def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
         """Run one step, and add its seconds. Returns its metrics, and the keys of the rows that are used up."""
 
-    def sync(self, seconds: dict[str, float]) -> None:
-        """Act with the new weights; called after a step's checkpoint and before its validation."""
-
     @abstractmethod
     def versions(self) -> dict[str, int]:
         """Policy -> the version of its weights, which every action reports."""
+
+    def sync(self, seconds: dict[str, float]) -> None:
+        """Act with the new weights; called after a step's checkpoint and before its validation."""
 
     def settle(self) -> None:
         """Wait until no update or weight sync is running. Called before a checkpoint and before a validation."""
 
     def state(self) -> dict[str, Any] | None:
-        """The state that a checkpoint stores; None for nothing."""
+        """What a checkpoint stores for `restore`; None for nothing."""
         return None
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Continue from a `state`; None if the checkpoint has none."""
+    def restore(self, state: dict[str, Any] | None) -> None: ...
 
 
 def in_turn(config: Any, step: int, rows: Rows) -> Rows:
@@ -114,10 +113,8 @@ class Sampling:
         self.refills = 0
 
     def sample(self) -> tuple[Rows, RowTable]:
-        """Sample the tasks of a step and wait. Returns its rows in key order.
-
-        With a filter, further tasks are sampled for those that teach nothing, up to `refill` times.
-        """
+        """Sample the tasks of a step and, with a filter, up to `refill` times further tasks for those that teach
+        nothing. Returns the rows in key order."""
         trainer, data = self.trainer, self.trainer.data
         self.reports, data.drawn, self.refills = [], [], 0
         done = self._sample(data.size)

@@ -41,11 +41,11 @@ if __name__ == "__main__":
 """
 
 
-def _export(run: WithPlugin, output: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "marl_verl.cli.main", "export", str(run.folder), "--output", str(output), "--json"]
+def _export(run: WithPlugin, output: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "marl_verl.cli.main", "export", str(run.folder), "--output", str(output)]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,8 @@ def exported(five: WithPlugin, tmp_path_factory: pytest.TempPathFactory) -> dict
     folder = tmp_path_factory.mktemp("exported")
     for kind, agent in AGENT.items():
         printed = _export(five, folder / kind, "--policy", POLICY[agent], "--step", "3")
-        assert printed["step"] == 3
-        assert printed["dtype"] == "float32"
-        assert printed["kind"] == kind
+        assert "of step 3 as" in printed
+        assert kind in printed
     return {path.name: path for path in folder.iterdir()}
 
 

@@ -26,10 +26,11 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from marl_verl.backend.learning.batches import jagged, select
 from marl_verl.backend.learning.forest import Forest, bins, forest_of
-from marl_verl.config.loss import TREES
 
 SHARE = "share_prefixes"
 """An option of calls to training workers: whether rows share what they have in common."""
+TREES = ("sdpa", "flex_attention")
+"""Implementations of attention that take masks of any form."""
 PLAIN = 0.1
 """A mask is obeyed if what hidden tokens change is below this part of what they change without a mask."""
 

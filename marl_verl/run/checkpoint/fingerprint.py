@@ -123,12 +123,8 @@ def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tup
 
 
 def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
-    """MarlError if the plugins in use are not those of a checkpoint; a MarlWarning for one whose source has changed.
-
-    Args:
-        saved: what `used_plugins` returned; the version of a plugin file is its content.
-        folder: the checkpoint.
-    """
+    """MarlError if the plugins in use are not those `saved` in a checkpoint (`used_plugins`; the version of a plugin
+    file is its content); a MarlWarning for one whose source has changed."""
     known = plugins.load()
     sources = {source.distribution: source for source in known.loaded}
     used = [name for name in (*saved, *(file.name for file in one_file.files_in_use())) if name in sources]

@@ -9,10 +9,10 @@ A checkpoint is written to a temporary folder, flushed to the disk, and renamed.
 A rename is atomic. `team.json`, written last, lists every file with its size; `damage` finds later changes.
 """
 
-import errno
 import hashlib
 import os
 import shutil
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,8 @@ TEAM_FILE = "team.json"
 WRITING, OLD = ".writing-", ".old-"
 HASHED = 1_000_000  # files with fewer bytes are listed with their SHA-256; hashing larger ones takes too long
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-FULL_WORDS = ("no space left on device", "disk quota exceeded")
-NOTHING_LEFT = 1 << 20
-"""Bytes below which the disk counts as full, because torch's writer does not report the reason."""
+FULL = ("no space left on device", "disk quota exceeded")
+NOTHING_LEFT = 1 << 20  # bytes below which the disk counts as full, because torch's writer does not report the reason
 
 
 def complete(root: Path) -> list[Path]:
@@ -42,14 +40,10 @@ def step_of(folder: Path) -> int:
 
 def read(folder: Path) -> dict[str, Any]:
     """A checkpoint's team file: `step`, `files`, `fingerprint` and `plugins`. MarlError if it is damaged."""
-    try:
-        team: dict[str, Any] = read_json(folder / TEAM_FILE)
-        if {"step", "files", "fingerprint", "plugins"} <= team.keys():
-            return team
-        why = f"it lacks keys, it has {', '.join(team)}"
-    except (MarlError, AttributeError) as error:
-        why = str(error)
-    raise MarlError(f"'{folder / TEAM_FILE}' is damaged: {why}")
+    team: Any = read_json(folder / TEAM_FILE)
+    if not isinstance(team, dict) or not {"step", "files", "fingerprint", "plugins"} <= team.keys():
+        raise MarlError(f"'{folder / TEAM_FILE}' is damaged: it lacks keys")
+    return team
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
@@ -74,16 +68,7 @@ def damage(folder: Path, part: str = "") -> str | None:
     return None
 
 
-def newest(run: Path) -> Path | None:
-    """The newest complete checkpoint of a run directory; None where there is none. MarlError if it is damaged."""
-    checkpoints = complete(run / "checkpoints")
-    if checkpoints and (why := damage(checkpoints[-1])) is not None:
-        advice = "To continue from an earlier one, remove it; without one, start a new run."
-        raise MarlError(f"checkpoint '{checkpoints[-1]}' is damaged: {why}. {advice}")
-    return checkpoints[-1] if checkpoints else None
-
-
-def choose(run: Path, step: int | None) -> Path:
+def choose(run: Path, step: int | None = None) -> Path:
     """The checkpoint of a step, or the newest one. MarlError if there is none."""
     checkpoints = {step_of(folder): folder for folder in complete(run / "checkpoints")}
     wanted = max(checkpoints, default=0) if step is None else step
@@ -93,10 +78,11 @@ def choose(run: Path, step: int | None) -> Path:
     return checkpoints[wanted]
 
 
-def intact(folder: Path, part: str) -> Path:
+def intact(folder: Path, part: str = "") -> Path:
     """The checkpoint itself. MarlError if a file whose path begins with `part` is damaged."""
     if why := damage(folder, part):
-        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. Choose another one with --step")
+        advice = "Choose another one with --step, or remove it to continue from an earlier one"
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. {advice}")
     return folder
 
 
@@ -146,12 +132,5 @@ def _sync(path: Path) -> None:
 
 def is_full(error: BaseException, folder: Path) -> bool:
     """Whether an error was caused by a full disk, in this process or in a Ray worker."""
-    seen: list[Any] = []
-    waiting: list[Any] = [error]
-    while waiting:
-        cause = waiting.pop()
-        if isinstance(cause, BaseException) and cause not in seen:
-            seen.append(cause)
-            waiting += [cause.__cause__, cause.__context__, getattr(cause, "cause", None)]
-    full = any(getattr(e, "errno", None) in FULL or any(words in str(e).lower() for words in FULL_WORDS) for e in seen)
-    return full or shutil.disk_usage(folder).free < NOTHING_LEFT
+    text = "".join(traceback.format_exception(error)).lower()  # also of the errors that caused it
+    return any(words in text for words in FULL) or shutil.disk_usage(folder).free < NOTHING_LEFT

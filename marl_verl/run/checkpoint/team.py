@@ -35,12 +35,8 @@ class Checkpointable(Protocol):
 
 
 class Checkpoints:
-    """Writes and loads the checkpoints of a run.
-
-    Args:
-        parts: path in a checkpoint -> the policy or critic saved there.
-        together: how calls to different parts run (`Policies.together`).
-    """
+    """Writes and loads the checkpoints of a run. `parts`: path in a checkpoint -> the policy or critic saved there;
+    `together`: how calls to different parts run (`Policies.together`)."""
 
     def __init__(
         self,
@@ -93,8 +89,10 @@ class Checkpoints:
         if self._config.trainer.resume_mode == "disable":
             return 0
         folders.tidy(self._root)
-        if (folder := folders.newest(self._run)) is None:
+        saved = folders.complete(self._root)
+        if not saved:
             return 0
+        folder = folders.intact(saved[-1])
         self._together({path: partial(part.load, folder / path) for path, part in self._parts.items()})
         self._data.load_state_dict(pickles.load(folder / "data.pt"))
         state = pickles.load(folder / "random.pt")

@@ -30,17 +30,13 @@ def local(model: str) -> Path | None:
 def assembled(folder: Path) -> dict[str, Any]:
     """Assemble the tensors of a policy's folder in a checkpoint: name in the model -> tensor, in the dtype of training.
 
-    `verl.model_merger` would convert them to bfloat16. MarlError if a shard is missing or not in FSDP's format.
+    `verl.model_merger` would convert them to bfloat16. MarlError if a shard cannot be read or is not in FSDP's format.
     """
     from torch.distributed.tensor import DTensor
 
     world = int(read_json(folder / "fsdp_config.json")["world_size"])
-    shards = []
-    for rank in range(world):
-        path = folder / f"model_world_size_{world}_rank_{rank}.pt"
-        if not path.is_file():
-            raise MarlError(f"'{path}' is missing. With several nodes, all ranks must save to a shared folder.")
-        shards.append(pickles.load(path))
+    # with several nodes, all ranks must save to a shared folder
+    shards = [pickles.load(folder / f"model_world_size_{world}_rank_{rank}.pt") for rank in range(world)]
     # a tensor that is not a DTensor is a buffer, equal on every rank
     return {
         name: _joined([shard[name] for shard in shards], name, folder) if isinstance(first, DTensor) else first
@@ -60,12 +56,3 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     if whole is None or whole.shape != parts[0].shape:
         raise MarlError(f"tensor '{name}' in '{folder}' has an unsupported sharding: {placement}")
     return whole
-
-
-def lora(saved: Path) -> dict[str, Any] | None:
-    """`r`, `lora_alpha` and `task_type` of the adapter in a policy's folder of a checkpoint; None without one."""
-    path = saved / "lora_train_meta.json"
-    if not path.is_file():
-        return None
-    meta = read_json(path)
-    return {key: meta[key] for key in ("r", "lora_alpha", "task_type")}
