@@ -185,8 +185,8 @@ def evaluate(
             made = outside_loop(lambda: _plan(run, _lines(overrides, backend), None, plugins, False))
             run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
             step = 0 if step is None else step
-        pairs = (swap, untrained, seed, greedy_only, at_once, cross_play, steps, edit)
-        options, files = Options(step, tasks, episodes, k, *pairs), [Path(file) for file in plugins]
+        asked = (step, tasks, episodes, k, swap, untrained, seed, greedy_only, at_once, cross_play, steps, edit)
+        options, files = Options(*asked), [Path(file) for file in plugins]
         try:
             checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
         except BaseException:
@@ -259,8 +259,6 @@ def _plan(
 
     files = [Path(file) for file in plugins]
     if resume is not None:
-        if recipe is not None:
-            raise MarlError("both a recipe and a run to resume are given: leave one out")
         return continue_run(Path(resume), overrides, files)
     if recipe is None:
         raise MarlError("no recipe is given: give one (`marl-verl recipes` lists the bundled ones), or a run to resume")

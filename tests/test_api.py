@@ -18,7 +18,7 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.api import _lines
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, parse_overrides, with_overrides
-from marl_verl.inspect.explain import derive
+from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.run import prepare
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir
@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("marl: {run: {seed: 3}}\n")
     (folder / "metrics.jsonl").write_text('{"step": 0, "validation/success": 0.25}\n{"step": 1, "train/suc')
-    found: Any = derive(DOCUMENT)
+    found = ExplainedRows(DOCUMENT)
     RunDir(folder).rows(12, step_document("grpo", found.algorithm, found.table, found.result, 12))
     saved = folder / "checkpoints" / "step_20"
     saved.mkdir(parents=True)

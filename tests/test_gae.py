@@ -15,7 +15,7 @@ from marl_verl.algo.advantage.returns import GAE
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.algorithms.presets import gae as reference
 from marl_verl.errors import MarlError
-from marl_verl.inspect.explain import Explanation, derive
+from marl_verl.inspect.explained import ExplainedRows
 from tests.batches import FIT, Rows, algorithm, row
 
 UNIT = st.floats(0, 1)
@@ -107,7 +107,6 @@ def test_a_stored_step_gives_the_same_advantages_again(rows: Rows) -> None:
     method, table = algorithm("mappo", gamma=0.9), RowTable.from_rows(rows)
     result = method.compute(table)
     document = json.loads(json.dumps(step_document("mappo", method, table, result, step=3)))
-    again = derive(document)
-    assert isinstance(again, Explanation)
-    assert [record["advantage"] for record in again.records()] == document["advantage"] == result.advantage.tolist()
+    again = ExplainedRows(document)
+    assert [record["advantage"] for record in again] == document["advantage"] == result.advantage.tolist()
     np.testing.assert_array_equal(again.table.values, table.values)

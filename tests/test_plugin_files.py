@@ -80,8 +80,8 @@ def used(*paths: Path) -> Any:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("x = 1\ndef f(:\n", r"plugin file '.*ones\.py', line 2: SyntaxError: .*"),
-        ("import json\nimport nowhere\n", r"'.*ones\.py', line 2: ModuleNotFoundError: No module named 'nowhere'"),
+        ("x = 1\ndef f(:\n", r"ones\.py': SyntaxError: .*\(ones\.py, line 2\)"),
+        ("import json\nimport nowhere\n", r"ModuleNotFoundError: No module named 'nowhere' \(.*ones\.py, line 2\)"),
         ("x = 1\n", r"ones\.py [0-9a-f]{12} \(plugin 'ones'\) cannot be loaded from .*: it implements no hook"),
     ],
 )

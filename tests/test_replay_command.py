@@ -201,7 +201,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(command: Command) ->
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
     assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns\n" in shown
-    assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
+    assert "  solver:0   row q_0_1, node n1 at the root, team 1: text 1 of 1\n" in shown
 
 
 def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Callable[..., None]) -> None:

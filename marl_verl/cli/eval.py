@@ -11,14 +11,11 @@ from marl_verl.evaluation.launch import results
 from marl_verl.run.progress import Display
 
 EXAMPLES = """
-  marl-verl eval runs/inventory-1                              the latest checkpoint, on all held-out tasks
-  marl-verl eval runs/inventory-1 --step 0                     the team before training
+  marl-verl eval runs/inventory-1 --step 0                     the team before training; default: the latest checkpoint
   marl-verl eval runs/inventory-1 --swap asker=holder          the two agents exchange their policies
   marl-verl eval recipe.yaml                                   the team of a recipe, without training
-  marl-verl eval recipe.yaml --variant single                  that of a variant
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
-  marl-verl eval runs/inventory-1 --greedy-only                without sampled episodes
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
   marl-verl eval runs/magrpo_cpu-1 --partner right --steps 20,40   what the change of this agent is worth to the others
 """

@@ -44,9 +44,3 @@ def bundled() -> Path:
     package = Path(marl_verl.__file__).parent
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parent / "recipes"
-
-
-def example() -> str:
-    """The path of the demo's recipe, relative to the working directory where it is below it."""
-    path = bundled() / "quickstart" / "split_plan_path.yaml"
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

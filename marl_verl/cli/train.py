@@ -8,7 +8,6 @@ from pathlib import Path
 
 from marl_verl.api import alone, planned, train, trained
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
-from marl_verl.cli.recipes import example
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError
@@ -35,13 +34,11 @@ def run(options: argparse.Namespace) -> int:
         if options.variant or options.variants:
             raise MarlError("a continued run keeps its variant: leave --variant out, or start a new run")
         recipe, overrides = None, [str(word) for word in (recipe, *overrides) if word is not None]
-    elif recipe is None:
-        raise MarlError(f"no recipe is given: e.g. marl-verl train {example()}")
-    elif options.variants:
-        return show_variants(recipe)
-    else:
+    elif recipe is not None:
+        if options.variants:
+            return show_variants(recipe)
         overrides = [*variant_overrides(recipe, options.variant), *overrides]
-    if options.own_process and _begins_locally(options, overrides):
+    if recipe is not None and options.own_process and _begins_locally(options, overrides):
         return _train_while_planning(recipe, overrides, options)
     how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
     train(recipe, overrides, plugins=options.plugin, backend=options.backend, **how)
@@ -50,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _begins_locally(options: argparse.Namespace, overrides: list[str]) -> bool:
     """Whether a new run will probably work in this process, which can import verl while a child plans the run."""
-    if options.resume or options.dry_run or options.assume or has_accelerator() or sys.platform != "linux":
+    if options.dry_run or options.assume or has_accelerator() or sys.platform != "linux":
         return False
     key = "marl.run.backend"
     if options.backend is not None or any(line.startswith(key) for line in overrides):

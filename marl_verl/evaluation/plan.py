@@ -87,12 +87,10 @@ class Options:
 
     def check(self) -> None:
         """MarlError for options of one team beside those of pairs of steps."""
-        of_one = (self.swap, self.untrained, self.k, self.greedy_only, self.edit)
-        if self.cross_play and (any(of_one) or self.step is not None):
-            others = "--step, --swap, --untrained, --k, --greedy-only and --edit"
-            raise MarlError(f"--cross-play and --partner play sampled episodes of pairs of steps: leave out {others}")
-        if self.steps is not None and not self.cross_play:
-            raise MarlError("--steps is an option of --cross-play and --partner. Give --step N to evaluate one step.")
+        of_one = (self.swap, self.untrained, self.k, self.greedy_only, self.edit, self.step is not None)
+        if any(of_one) if self.cross_play else self.steps:
+            pairs = "--cross-play and --partner play sampled episodes of pairs of --steps"
+            raise MarlError(f"{pairs}, without --step, --swap, --untrained, --k, --greedy-only and --edit")
 
 
 @dataclass(frozen=True)
@@ -192,8 +190,6 @@ def _tasks(
             raise MarlError(f"{label}: they are not held-out")
     else:
         tasks = read_tasks(run / "data" / "test.jsonl")
-    if wanted is not None and not 1 <= wanted <= len(tasks):
-        raise MarlError(f"--tasks must be from 1 to {len(tasks)}, got {wanted}. Set marl.task.test_size=N for more.")
     return tasks[:wanted]
 
 
@@ -201,10 +197,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raise MarlError for an override that does not affect episodes, or for which there is a command option."""
     for line, change in zip(overrides, parse_overrides(overrides), strict=True):
         if not TAKEN.fullmatch(change.key_or_group):
-            raise MarlError(
-                f"'{line}' has no effect on an evaluation: give keys of tasks, workflow, rollout or an agent's prompt "
-                "(docs/evaluation.md), and options for weights, policies, episodes and seed (--help)"
-            )
+            raise MarlError(f"'{line}' has no effect on an evaluation (docs/evaluation.md lists what has, and --help)")
 
 
 def evaluation_config(
@@ -215,14 +208,9 @@ def evaluation_config(
     episodes: int,
     seed: int | None,
 ) -> DictConfig:
-    """The unresolved config of an evaluation, from the run's composed config. Other policies are left out.
+    """The unresolved config of an evaluation, from the run's composed config, without other policies.
 
-    Args:
-        assignments: agent -> its policy, in a cross-play that of the first pairing.
-        policies: those of all pairings, as `acting`.
-        models: policy of the evaluation -> the model for its servers.
-        episodes: sampled episodes per task.
-        seed: seed of sampling; None for the run's seed.
+    `models`: policy of the evaluation -> the model for its servers. The others are those of a `Request`.
     """
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)

@@ -100,13 +100,9 @@ def assign(
     untrained: Sequence[str] = (),
     newest: Mapping[str, int] | None = None,
 ) -> dict[str, Assignment]:
-    """Assign agent -> policy. MarlError for an unknown agent.
+    """Agent -> its policy, at a step (0: before training). MarlError for an unknown agent.
 
-    Args:
-        step: step of the checkpoint; 0 for the team before training.
-        swaps: pairs of agents that exchange policies, one after the other.
-        untrained: agents that act with the initial model.
-        newest: policy -> step of its newest snapshot in the checkpoint, with which agents act in past versions.
+    `newest`: policy -> step of its newest snapshot in the checkpoint, with which agents act in past versions.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     for name in (*itertools.chain(*swaps), *untrained):

@@ -13,18 +13,12 @@ from marl_verl.team import Named
 
 
 @dataclass(frozen=True)
-class StoredAgent:
-    instructions: str
-    past_of: str | None = None  # the policy whose past versions act for the agent
-
-
-@dataclass(frozen=True)
 class Header:
     """The first line of a file; see `run.records.header`."""
 
     step: int
     split: Split
-    agents: dict[str, StoredAgent]
+    agents: dict[str, dict[str, Any]]
     task: Named
     workflow: Named
     algorithm: Named

@@ -3,7 +3,6 @@
 A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,8 +10,6 @@ import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.config.parts import algorithm_named, with_flat
-from marl_verl.episode.codec import decode
 
 Record = dict[str, Any]
 
@@ -28,67 +25,51 @@ class Document(msgspec.Struct):
     tokens: list[list[float]] | None = None
 
 
-def derive(document: object) -> "Explanation":
-    """Compute the advantages of a document as training does, with their derivation. MarlError: an invalid document."""
-    stored = decode(Document, document, "the document")
-    algorithm = with_flat(algorithm_named(stored.algorithm, {}, "options"), stored.options, "options")
-    table = RowTable.from_rows(stored.rows, declared=stored.components)
-    return Explanation(stored, algorithm, table, algorithm.compute(table))
+def records(algorithm: Algorithm, table: RowTable, result: AdvantageResult) -> list[Record]:
+    """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale holds.
+
+    Padding has no group, no members, no transforms, and zeros.
+    """
+    keys = [table.key(row) for row in range(len(table))]
+    members = _keys_by_group(result.group, keys)
+    also = {label: (ids, _keys_by_group(ids, keys)) for label, ids in result.also}
+    numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
+    numbers["advantage"] = result.advantage
+    if result.weight is not None:
+        numbers["weight"] = result.weight
+    transforms, group_by = _transforms(algorithm, table, result), result.group_by
+    computed = [table.computed(row) for row in range(len(keys))]
+    return [
+        {
+            "key": key,
+            "agent": table.agent.value(row),
+            "padding": bool(table.padding[row]),
+            "group": {name: table.value(name, row) for name in group_by} if result.group[row] >= 0 else None,
+            "members": members[int(result.group[row])],
+            **({"also": {label: shared[int(ids[row])] for label, (ids, shared) in also.items()}} if also else {}),
+            **({"columns": computed[row]} if computed[row] else {}),
+            **{name: float(values[row]) for name, values in numbers.items()},
+            **({} if result.tokens is None else {"tokens": result.tokens[row].tolist()}),
+            "transforms": [{"name": name, "value": value} for name, value in transforms[row]],
+        }
+        for row, key in enumerate(keys)
+    ]
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The rows of a batch and the result of an algorithm."""
-
-    document: Document
-    algorithm: Algorithm
-    table: RowTable
-    result: AdvantageResult
-
-    def records(self) -> list[Record]:
-        """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale holds.
-
-        Padding has no group, no members, no transforms, and zeros.
-        """
-        result, keys = self.result, [self.table.key(row) for row in range(len(self.table))]
-        members = _keys_by_group(result.group, keys)
-        also = {label: (ids, _keys_by_group(ids, keys)) for label, ids in result.also}
-        numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
-        numbers["advantage"] = result.advantage
-        if result.weight is not None:
-            numbers["weight"] = result.weight
-        transforms, group_by = self._transforms(), result.group_by
-        computed = [self.table.computed(row) for row in range(len(keys))]
-        return [
-            {
-                "key": key,
-                "agent": self.table.agent.value(row),
-                "padding": bool(self.table.padding[row]),
-                "group": {name: self.table.value(name, row) for name in group_by} if result.group[row] >= 0 else None,
-                "members": members[int(result.group[row])],
-                **({"also": {label: shared[int(ids[row])] for label, (ids, shared) in also.items()}} if also else {}),
-                **({"columns": computed[row]} if computed[row] else {}),
-                **{name: float(values[row]) for name, values in numbers.items()},
-                **({} if result.tokens is None else {"tokens": result.tokens[row].tolist()}),
-                "transforms": [{"name": name, "value": value} for name, value in transforms[row]],
-            }
-            for row, key in enumerate(keys)
-        ]
-
-    def _transforms(self) -> list[list[tuple[str, float]]]:
-        """Each row's components (including the credit), their mix, and all intermediate values up to its return."""
-        transforms: list[list[tuple[str, float]]] = [[] for _ in range(len(self.table))]
-        rows = self.table.order()
-        real = self.algorithm.credited(self.table.take(rows))
-        for name in sorted(real.rewards):
-            for at in np.flatnonzero(real.present[name]).tolist():
-                transforms[int(rows[at])].append((f"component: {name}", float(real.rewards[name][at])))
-        stages = [(f"mix: {self.algorithm.rewards.name}", self.result.reward), *self.result.stages]
-        if not np.array_equal(stages[-1][1], self.result.ret):
-            stages.append(("return", self.result.ret))
-        for row in rows.tolist():
-            transforms[row] += [(name, float(values[row])) for name, values in stages]
-        return transforms
+def _transforms(algorithm: Algorithm, table: RowTable, result: AdvantageResult) -> list[list[tuple[str, float]]]:
+    """Each row's components (including the credit), their mix, and all intermediate values up to its return."""
+    transforms: list[list[tuple[str, float]]] = [[] for _ in range(len(table))]
+    rows = table.order()
+    real = algorithm.credited(table.take(rows))
+    for name in sorted(real.rewards):
+        for at in np.flatnonzero(real.present[name]).tolist():
+            transforms[int(rows[at])].append((f"component: {name}", float(real.rewards[name][at])))
+    stages = [(f"mix: {algorithm.rewards.name}", result.reward), *result.stages]
+    if not np.array_equal(stages[-1][1], result.ret):
+        stages.append(("return", result.ret))
+    for row in rows.tolist():
+        transforms[row] += [(name, float(values[row])) for name, values in stages]
+    return transforms
 
 
 def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:

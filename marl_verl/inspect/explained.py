@@ -5,9 +5,12 @@ import inspect
 from typing import Any
 
 from marl_verl import plugins
+from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
+from marl_verl.config.parts import algorithm_named, with_flat
+from marl_verl.episode.codec import decode
 from marl_verl.errors import unknown, user_error
-from marl_verl.inspect.explain import Record, derive
+from marl_verl.inspect.explain import Document, Record, records
 from marl_verl.inspect.texts import cell, count, table
 from marl_verl.options import Part
 
@@ -28,14 +31,18 @@ class ExplainedRows(list[Record]):
         plugins.load()  # an error in a plugin is not one of the document
         self.source = source
         with user_error(source):
-            self._derived = derive(document)
-        super().__init__(self._derived.records())
+            self.document = decode(Document, document, "the document")
+            options, name = self.document.options, self.document.algorithm
+            self.algorithm = with_flat(algorithm_named(name, {}, "options"), options, "options")
+            self.table = RowTable.from_rows(self.document.rows, declared=self.document.components)
+            self.result = self.algorithm.compute(self.table)
+        super().__init__(records(self.algorithm, self.table, self.result))
         self.difference = self._difference()
 
     @property
     def header(self) -> list[str]:
         """Options, formulas and groups of the algorithm, as lines."""
-        algorithm, result = self._derived.algorithm, self._derived.result
+        algorithm, result = self.algorithm, self.result
         parts = [*_with_parts("rewards", algorithm.rewards), *_with_parts("advantage", algorithm.advantage)]
         parts = [*(("credit", credit) for credit in algorithm.credit), *parts]
         formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts]
@@ -43,14 +50,13 @@ class ExplainedRows(list[Record]):
         groups = len(set(result.group[result.group >= 0].tolist()))
         rows = count(sum(not record["padding"] for record in self), "row")
         compared = f"compared: {shared}; {rows} in {count(groups, 'group')}"
-        described = f"{self._derived.document.algorithm}: {algorithm.describe()}"
+        described = f"{self.document.algorithm}: {algorithm.describe()}"
         return [described, *table([["", "", ""], *formulas])[1:], compared]
 
     @property
     def credits(self) -> list[str]:
         """The reward components that the algorithm's credits add."""
-        credits = self._derived.algorithm.credit
-        return [credit.component for credit in credits if isinstance(credit, TableCredit | ReplayCredit)]
+        return [credit.component for credit in self.algorithm.credit if isinstance(credit, TableCredit | ReplayCredit)]
 
     def text(self, row: str | None = None) -> str:
         """What `marl-verl explain` prints: all rows, or how the advantage of the one with this key was computed."""
@@ -75,7 +81,7 @@ class ExplainedRows(list[Record]):
 
     def _derivation(self, at: int) -> list[str]:
         """How the advantage of one row was computed, with numbers."""
-        record, result = self[at], self._derived.result
+        record, result = self[at], self.result
         lines = [f"row {cell(record['key'])} of agent {cell(record['agent'])}"]
         if record["padding"]:
             return [*lines, "  padding: it only fills a batch, enters no statistic, and has advantage 0"]
@@ -101,7 +107,7 @@ class ExplainedRows(list[Record]):
         return lines
 
     def _difference(self) -> str | None:
-        stored = self._derived.document
+        stored = self.document
         tokens: list[Any] = stored.tokens or [record.get("tokens") for record in self]
         before = zip(self, stored.advantage or (), tokens, strict=False)
         changed = [(row, old) for row, old, parts in before if (row["advantage"], row.get("tokens")) != (old, parts)]

@@ -57,12 +57,16 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
         waiting = await replayed(run, recorded)
         reached = run.journal
         missed = [record.act for record in recorded.acts() if reached.act(*record.act.key) is None]
+        problem = ""
         if waiting and (episode.finished or missed):
-            raise _mismatch(run, f"it continues to {waiting[0]}, which is not in the journal")
-        if missed:
-            raise _mismatch(run, f"it ends without {missed[0]}, which is in the journal")
-        if run.finished and not episode.finished:
-            raise _mismatch(run, "it ends, and the stored episode was unfinished")
+            problem = f"it continues to {waiting[0]}, which is not in the journal"
+        elif missed:
+            problem = f"it ends without {missed[0]}, which is in the journal"
+        elif run.finished and not episode.finished:
+            problem = "it ends, and the stored episode was unfinished"
+        if problem:
+            label = f"workflow '{type(workflow).__name__}' on task '{episode.task.id}'"
+            raise ReplayMismatch(f"{label}: {problem}")
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
         again = Rerun(waiting, run.finished, plain(answer), dict(run.invalid))
     if again.finished or _same(again.answer, episode.answer):  # the answer that was scored
@@ -73,10 +77,6 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
             failed = f"task set {type(tasks).__name__} cannot score the answer on task '{episode.task.id}'"
             raise MarlError(f"{failed}: {format_error(error)}") from error
     return again
-
-
-def _mismatch(run: Run, message: str) -> ReplayMismatch:
-    return ReplayMismatch(f"workflow '{type(run.workflow).__name__}' on task '{run.task.id}': {message}")
 
 
 def _same(value: Any, other: Any) -> bool:

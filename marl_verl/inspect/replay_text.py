@@ -39,8 +39,8 @@ def episode_text(header: Header, episode: Episode, again: Rerun | None) -> str:
     if episode.task.prompt != episode.task.id:
         lines += indented(episode.task.prompt, 2)
     for name, agent in header.agents.items():
-        if agent.instructions:
-            lines += [f"instructions of {name}", *indented(agent.instructions, 2)]
+        if instructions := agent["instructions"]:
+            lines += [f"instructions of {name}", *indented(instructions, 2)]
     turns, seen = {turn.key: turn for turn in episode.turns}, Seen()
     marks = {turn.key: turn.invalid for turn in episode.turns if turn.invalid} | (again.invalid if again else {})
     for record in episode.journal:
@@ -50,7 +50,7 @@ def episode_text(header: Header, episode: Episode, again: Rerun | None) -> str:
             lines += ["", *_act(record, turns.get(record.act.key), marks, seen, header)]
     lines += ["", *_end(episode, again)]
     if episode.off_path_turns:
-        lines += ["", *_beside(episode)]
+        lines += ["", *_beside(episode, header)]
     return harmless("\n".join(lines))
 
 
@@ -76,9 +76,7 @@ def _place(turn: Turn, header: Header) -> str:
     if turn.called is not None:
         parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
-        agent = header.agents.get(turn.role)
-        past = f", snapshot of step {turn.action.version}" if agent is not None and agent.past_of else ""
-        parts.append(f"policy {turn.policy}{past}")
+        parts.append(f"policy {turn.policy}")
     if turn.node is not None:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
     return ", ".join([*parts, _rewards(turn)])
@@ -127,11 +125,8 @@ def _score(result: Episode | Rerun) -> str:
     return f"score {result.score:g}{sides}, {'success' if result.success else 'no success'}"
 
 
-def _beside(episode: Episode) -> list[str]:
+def _beside(episode: Episode, header: Header) -> list[str]:
     """The off-path turns, in a tree with their nodes."""
     turns = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
-    rows = [["row", "node", "under", "act", "rewards", "says"]]
-    for turn in turns:
-        place = [turn.row, turn.node or "", turn.parent or "", ":".join(turn.key)]
-        rows.append([*place, _rewards(turn), line(turn.action.text, 60)])
-    return [f"sampled beside it: {count(len(turns), 'turn')}", *(f"  {text}" for text in table(rows))]
+    places = (f"  {':'.join(turn.key)}   {_place(turn, header)}: {line(turn.action.text, 60)}" for turn in turns)
+    return [f"sampled beside it: {count(len(turns), 'turn')}", *places]

@@ -118,9 +118,6 @@ class _Steps(Mapping[int, T]):
     def __len__(self) -> int:
         return len(self._files)
 
-    def __repr__(self) -> str:
-        return f"<steps {list(self._files)}>"
-
 
 def stored_file(source: Path, place: str, step: int | None = None) -> Path:
     """A file as it is; of a run that of a step (default: the latest) in one of `PLACES`. MarlError: it has none."""

@@ -14,7 +14,6 @@ import linecache
 import os
 import re
 import sys
-import traceback
 import types
 import zlib
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from marl_verl.errors import MarlError, format_error, missing
+from marl_verl.errors import MarlError, missing
 from marl_verl.files import check_run_directory
 from marl_verl.plugins.registry import Source
 
@@ -62,13 +61,11 @@ def file_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
-    """Read plugin files, each once. MarlError: no such file (with the nearest), not .py, not readable, not UTF-8."""
+    """Read plugin files, each once. MarlError: no such file (with the nearest)."""
     return [read_file(name, path) for name, path in file_names(paths).items()]
 
 
 def read_file(name: str, path: Path) -> PluginFile:
-    if path.suffix != ".py":
-        raise MarlError(f"plugin file '{path}' does not end in .py. Give a Python file with a `marl_register` hook.")
     if not path.is_file():
         raise missing("plugin file", path, path.parent.glob("*.py"))
     return PluginFile(name, str(path), path.read_text("utf-8-sig"))
@@ -127,7 +124,7 @@ def modules_of(path: str) -> list[str]:
 
 
 def load_file(file: PluginFile) -> types.ModuleType:
-    """Import a plugin file from its text, once per name and content. MarlError with the line that failed."""
+    """Import a plugin file from its text, once per name and content."""
     stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))
     name = f"{PACKAGE}.{stem}_{file.version}"
     if name in sys.modules:
@@ -141,11 +138,7 @@ def load_file(file: PluginFile) -> types.ModuleType:
     sys.modules[name] = module  # dataclasses, pickle and lazy targets look it up
     try:
         exec(compile(file.text, file.path, "exec"), vars(module))
-    except Exception as error:  # plugin code may raise anything: the error names file and line, and keeps the cause
+    except BaseException:  # plugin code may raise anything
         del sys.modules[name]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
-        if isinstance(error, SyntaxError) and error.filename == file.path:
-            lines = [error.lineno]
-        where = f", line {lines[-1]}" if lines else ""
-        raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(format_error(error).split())}") from error
+        raise
     return module

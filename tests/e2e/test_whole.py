@@ -44,7 +44,7 @@ def test_both_policies_changed(whole: Whole) -> None:
 
 def test_the_run_directory_is_complete(whole: Whole) -> None:
     folder, summary = whole.run.folder, whole.run.summary
-    for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "curve.png", "summary.json"):
+    for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "summary.json"):
         assert (folder / name).stat().st_size > 0, name
     assert all(summary[key] > 0 for key in ("steps", "seconds_total", "seconds_to_first_step", "seconds_per_step"))
     for place, suffix in (("journals", "jsonl"), ("rows", "json.gz")):

@@ -12,6 +12,5 @@ def _models_in_this_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TinyModel, "make", staticmethod(lambda models, progress: [ensure(model) for model in models]))
         patch.setattr("marl_verl.backend.local.session.collect_seldom", lambda: None)  # a second with all that is here
-        patch.setattr("marl_verl.inspect.summary.draw_curve", lambda folder: folder / "curve.png")  # a second, too
         patch.setattr(gc, "unfreeze", lambda: None)
         yield

@@ -28,7 +28,7 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Independent
-from marl_verl.inspect.explain import derive
+from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.trainer.data import AdvantageMemory
 
 BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})
@@ -227,6 +227,6 @@ def test_explain_recomputes_a_stored_step_with_its_baselines() -> None:
     now = memory.recall(table(SECOND))
     result = RAE.compute(now)
     document = json.loads(json.dumps(step_document("grpo", RAE, now, result, 2)))
-    explained = derive(document)
-    assert [record["advantage"] for record in explained.records()] == result.advantage.tolist()
-    assert explained.records()[0]["columns"][BASELINE] == explained.records()[0]["baseline"]
+    explained = ExplainedRows(document)
+    assert [record["advantage"] for record in explained] == result.advantage.tolist()
+    assert explained[0]["columns"][BASELINE] == explained[0]["baseline"]
