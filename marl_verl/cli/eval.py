@@ -16,13 +16,14 @@ EXAMPLES = """
   marl-verl eval recipe.yaml                                   the team of a recipe, without training
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
+  marl-verl eval runs/paths --edit s12t00000_0 mover:0 b4      what if the mover had said b4?
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
   marl-verl eval runs/magrpo_cpu-1 --partner right --steps 20,40   what the change of this agent is worth to the others
 """
 
 PASSED_ON = (
     *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "at_once", "cross_play", "steps"),
-    "backend",
+    *("edit", "backend"),
 )
 """Options that are passed to `evaluate` under the same name."""
 
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     untrained = "this agent acts with its policy's untrained model; may be repeated"
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
+    edit = "continue an episode from an act such as mover:0 with this text as its action, and with its own"
+    parser.add_argument("--edit", nargs=3, metavar=("ID", "ACT", "TEXT"), help=edit)
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
     at_once = "maximum number of episodes in flight (default: 256); 1 measures times without load"
     parser.add_argument("--at-once", type=int, default=256, metavar="N", help=at_once)
@@ -73,16 +76,10 @@ def run(options: argparse.Namespace) -> int:
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
-    evaluated(options.run, overrides, options, {name: getattr(options, name) for name in PASSED_ON})
-    return 0
-
-
-def evaluated(run: Path, overrides: list[str], options: argparse.Namespace, arguments: dict[str, Any]) -> Path:
-    """Evaluate and print the result. Returns the file of its episodes."""
-    display = Display()
-    done = evaluate(run, overrides, plugins=options.plugin, progress=display, **arguments)
+    display, arguments = Display(), {name: getattr(options, name) for name in PASSED_ON}
+    done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **arguments)
     results(done.numbers, display)
     episodes = done.file.with_suffix(".jsonl")
     stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""
     display.print(f"results: {done.file}{stored}")
-    return episodes
+    return 0
