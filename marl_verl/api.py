@@ -6,7 +6,6 @@ Modules are imported in the functions, so that `explain` and `--help` need neith
 import json
 import os
 import re
-import shutil
 import tempfile
 import threading
 import time
@@ -81,32 +80,21 @@ def train(
         raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
     with alone(), assumed(assume):
         begun, display = time.time(), Display.of(progress)
-        plan = planned(recipe, overrides, display, plugins=plugins, resume=resume, backend=backend, dry_run=dry_run)
+        plan = planned(display, recipe, _lines(overrides, backend), plugins, resume, dry_run)
         if dry_run:
             return Run(plan.folder)
-        if plan.resumed:
-            with locked(plan.folder) as lock:
+        with locked(plan.folder if plan.resumed else make_run_directory(plan, display)) as lock:
+            if plan.resumed:
                 make_run_directory(plan, display)
-                return trained(plan.folder, plan.resolved, display, begun, lock)
-        with locked(make_run_directory(plan, display)) as lock:
             return trained(plan.folder, plan.resolved, display, begun, lock)
 
 
-def planned(
-    recipe: StrPath | Mapping[str, Any] | None,
-    overrides: Overrides,
-    display: "Display",
-    *,
-    plugins: Sequence[StrPath] = (),
-    resume: StrPath | None = None,
-    backend: Backend | None = None,
-    dry_run: bool = False,
-) -> "Plan":
-    """The first part of `train`: check everything, and print a summary."""
+def planned(display: "Display", *arguments: Any) -> "Plan":
+    """The first part of `train`: check everything, and print a summary. `arguments` are those of `_plan`."""
     from marl_verl.config.policy_models import check_scripts
     from marl_verl.run.describe import describe
 
-    plan = outside_loop(lambda: _plan(recipe, _lines(overrides, backend), resume, plugins, dry_run))
+    plan = outside_loop(lambda: _plan(*arguments))
     check_scripts(plan.config, plan.team, training=True)
     display.print(describe(plan))
     return plan
@@ -180,19 +168,13 @@ def evaluate(
 
     with alone():
         begun, display = time.time(), Display.of(progress)
-        recipe = Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir()
-        if recipe:
-            made = outside_loop(lambda: _plan(run, _lines(overrides, backend), None, plugins, False))
+        if Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
+            made = outside_loop(lambda: _plan(run, _lines(overrides, backend), plugins))
             run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
             step = 0 if step is None else step
         asked = (step, tasks, episodes, k, swap, untrained, seed, greedy_only, at_once, cross_play, steps, edit)
         options, files = Options(*asked), [Path(file) for file in plugins]
-        try:
-            checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
-        except BaseException:
-            if recipe:
-                shutil.rmtree(run)
-            raise
+        checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
         with locked(checked.run) as lock:
             return launch(checked, display, begun, lock)
 
@@ -249,9 +231,9 @@ def alone() -> Iterator[None]:
 def _plan(
     recipe: StrPath | Mapping[str, Any] | None,
     overrides: list[str],
-    resume: StrPath | None,
-    plugins: Sequence[StrPath],
-    dry_run: bool,
+    plugins: Sequence[StrPath] = (),
+    resume: StrPath | None = None,
+    dry_run: bool = False,
 ) -> "Plan":
     from omegaconf import OmegaConf
 

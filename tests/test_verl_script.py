@@ -98,7 +98,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def planned(script: str, *more: str) -> Any:
     recipe, overrides, _ = translate([*script.split(), *more])
-    return _plan(recipe, overrides, None, [], dry_run=False)
+    return _plan(recipe, overrides)
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,10 @@ def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.
     from marl_verl.run.run_dir import locked
 
     begun, display = time.time(), Display()
+    lines = [*overrides, *([f"marl.run.backend={options.backend}"] if options.backend else [])]
 
     def plan(writing: int) -> int:
-        made = planned(recipe, overrides, display, plugins=options.plugin, backend=options.backend)
+        made = planned(display, recipe, lines, options.plugin)
         os.write(writing, os.fsencode(make_run_directory(made, display)))
         return 0
 
