@@ -4,13 +4,11 @@ import json
 import os
 import pickle
 import re
-import shutil
 import signal
 import stat
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,12 +77,6 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert "task    inventory (40 training, 5 held-out), workflow inventory" in output
     assert "group (uid, turn, agent, slot)" in output
     assert list(Path().iterdir()) == []
-
-
-def test_too_little_disk(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(total=1 << 40, free=100 << 20))
-        assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
 
 
 # the run directory

@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.errors import RunError
 from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.run import prepare, supervisor
 from marl_verl.run.checkpoint.folders import manifest
@@ -35,8 +34,6 @@ class _Played:
     """Fake of the evaluation's process: writes the same files and records its arguments."""
 
     seen: dict[str, Any]
-    failure: RunError | None = None
-    failing = False
 
     def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool) -> None:
         self.folder, self.log = folder, log
@@ -49,8 +46,6 @@ class _Played:
         self.log.write_text("log\n")
         (self.folder / "episodes").mkdir()
         (self.folder / "episodes" / f"step_{request.step:05d}.jsonl").write_text("{}\n")
-        if self.failure:
-            raise self.failure
         display.event({"event": "phase", "name": "starting policies"})
         display.event({"event": "playing", "sampled": False, "done": 0, "tasks": 6})
         display.event({"event": "playing", "sampled": False, "done": 6, "tasks": 6})
@@ -96,7 +91,6 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(supervisor, "TrainerProcess", _Played)
-    monkeypatch.setattr(_Played, "failure", None)
     return Path("runs") / "inventory-1"
 
 
