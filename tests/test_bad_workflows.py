@@ -64,15 +64,10 @@ class ReturnsNothing(Workflow):
         await team["solver"].act(task.prompt)
 
 
-class ExitsBeside(Workflow):
-    """Not in the workflow's own task, but in one that it gathers."""
-
+class Exits(Workflow):
     async def run(self, task: Task, team: Team) -> str:
-        async def lane(name: str) -> str:
-            await team["solver"].act(task.prompt, slot=name)
-            raise SystemExit("bye")
-
-        return str(await asyncio.gather(lane("a")))
+        await team["solver"].act(task.prompt)
+        raise SystemExit("bye")
 
 
 class Own(BaseException):
@@ -106,7 +101,7 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str]] = [
     (ActsForNobody, "at act solver:0: the team has no agent 'juge': did you mean 'judge'?"),
     (ActsForEver, "at act solver:11: exceeded 12 acts; the workflow may not terminate"),
     (ReturnsNothing, "at act solver:0: the workflow returned no answer (None)"),
-    (ExitsBeside, "at act solver:a: SystemExit: bye (test_bad_workflows.py, line "),
+    (Exits, "at act solver:0: SystemExit: bye (test_bad_workflows.py, line "),
     (RaisesItsOwn, "at act solver:0: Own: end (test_bad_workflows.py, line "),
 ]
 

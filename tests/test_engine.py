@@ -2,15 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_testing.workflows import Programmed, talkers, workflows
 
-from marl_verl.episode import Journal, ReplayMismatch, Run, Team, Workflow
+from marl_verl.episode import Journal, Run, Team
 from marl_verl.tasks.task import Task
 from tests.plain_workflows import AGENTS, POLICY, TASK, SolverVerifier, body, drive, planned_lanes
 
@@ -61,21 +59,6 @@ def test_any_workflow_is_the_same_in_any_order_and_from_any_prefix(workflow: Pro
     for run in (again, restarted):
         assert (run.journal, run.answer, run.turns) == (first.journal, first.answer, first.turns)
         assert run.proposals == first.proposals
-
-
-def test_strict_makes_new_calls_but_none_of_a_recorded_function_with_other_arguments() -> None:
-    def calling(*calls: tuple[Callable[..., Any], Any]) -> Workflow:
-        async def work(task: Task, team: Team) -> str:
-            await team["worker"].act(task.prompt)
-            return str([await team.call(fn, argument) for fn, argument in calls])
-
-        return body(work)
-
-    journal = drive(Run(calling((abs, -4)), TASK, AGENTS)).journal
-    assert drive(Run(calling((abs, -4), (len, "ab")), TASK, AGENTS, journal, strict=True)).answer == "[4, 2]"
-    assert drive(Run(calling((abs, -5)), TASK, AGENTS, journal)).answer == "[5]"
-    with pytest.raises(ReplayMismatch, match=r"call builtins:abs\(-5\) is not in the journal, which has call"):
-        drive(Run(calling((abs, -5)), TASK, AGENTS, journal, strict=True))
 
 
 def test_calls_are_made_once_sync_or_async() -> None:

@@ -76,7 +76,7 @@ def test_a_failed_call_raises_the_same_live_and_on_replay(error: Exception, kind
             return ""
 
     async def go(journal: Journal | None = None) -> Run:
-        async with Run(Calls(), Task("t", "q"), ["solver"], journal, strict=True) as run:
+        async with Run(Calls(), Task("t", "q"), ["solver"], journal) as run:
             while (acts := await run.next()) is not None:
                 for act in acts:
                     run.resolve(act, Action("said"))

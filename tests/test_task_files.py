@@ -70,11 +70,8 @@ def test_a_malformed_file_raises_with_its_row(tmp_path: Path, content: str, mess
 # Which held-out tasks are training tasks
 
 
-def row(name: str, question: str, truth: str = "4", system: str = "", **info: Any) -> Task:
-    users = [{"role": "user", "content": question}]
-    messages = {"messages": [{"role": "system", "content": system}, *users]} if system else {}
-    data = {"data_source": "s", "reward_model": {"ground_truth": truth}, "extra_info": info, **messages}
-    return Task(name, f"{system}{question}", data)
+def row(name: str, question: str, **info: Any) -> Task:
+    return Task(name, question, {"data_source": "s", "reward_model": {"ground_truth": "4"}, "extra_info": info})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,6 @@ def row(name: str, question: str, truth: str = "4", system: str = "", **info: An
     [
         ([row("0", "1 + 1?"), row("1", "2 + 1?")], [row("0", "3 + 1?"), row("1", "4 + 1?")], False, []),
         ([row("a", "1 + 1?", index=0)], [row("b", " 1  + 1?\n", index=9)], False, ["b"]),
-        ([row("a", "1 + 1?"), row("b", "1 + 2?")], [row("c", "1 + 1?", system="Be brief.")], False, ["c"]),
         ([Task("0", "p", {"answer": 1})], [Task("0", "q", {"answer": 1})], True, []),
         (
             [Task("a", "p", {"board": [1]})],

@@ -61,7 +61,7 @@ def changed(**columns: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (changed(prompt=[]), "'prompt' must have messages {role: text, content: text}, got None"),
+        (changed(prompt=[]), ": Expected `array` of length >= 1 - at `$.prompt`. Write it as verl's"),
         (changed(images=[{"bytes": "x"}]), "has images: agents see text only"),
         (changed(data_source=EVALUATED[0]), "verl evaluates a model's text as Python for 'numina_aops_forum'. Give"),
         (changed(data_source="apps"), "'reward_model.ground_truth' must have lists 'inputs' and 'outputs'"),

@@ -94,10 +94,7 @@ def decode(kind: type[T], data: Any, where: str) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        there = where + path.rstrip("`").removeprefix("$").replace(".", ", ", 1)
-        lacks = f" lacks '{message.split('`')[1]}'" if message.startswith("Object missing") else ""
-        raise MarlError(f"{there}{lacks or f': {message[0].lower()}{message[1:]}'}") from error
+        raise MarlError(f"{where}: {error}") from error
 
 
 def encode_journal(
@@ -247,7 +244,7 @@ def _decode_turn(data: dict[str, Any], uid: str, where: str, deltas: Deltas) -> 
         act = deltas.decode(data)
         turn = decode(Turn, {"uid": uid, **data.get("row", {}), "act": act, "action": data.get("action", {})}, where)
         as_observation(turn.observation)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise MarlError(f"{where}: {error}") from error
     return turn
 

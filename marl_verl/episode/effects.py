@@ -21,7 +21,7 @@ from marl_verl.episode.errors import (
 from marl_verl.episode.journal import ActRecord, CallError, CallKey, CallRecord, Journal, Raised, Record
 from marl_verl.episode.lanes import numbers, path_of, within
 from marl_verl.episode.messages import Observation, Parameters, Seen, as_observation, as_parameters, compared, restored
-from marl_verl.episode.turn import Act, Action, changed, slot_name
+from marl_verl.episode.turn import Act, Action, slot_name
 from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks.task import Task
 
@@ -33,25 +33,6 @@ TooLong = Callable[[str, Observation, Sequence[Any] | None], str | None]
 
 class ContextLengthExceeded(Exception):
     """A request of a client is too long for the policy of its agent."""
-
-
-def refusal(
-    journal: Journal, too_long: TooLong | None, agent: str, observation: Observation, tools: Sequence[Any] | None
-) -> CallRecord | None:
-    """The record of a refused request, of the journal or a new one; None if it is not too long.
-
-    It is that of a call of the team, found by agent and content of the request, so that a replay refuses the same
-    requests, also where no policy is present, and a shortened request is sampled.
-    """
-
-    def content() -> str:
-        text = json.dumps([observation, tools], sort_keys=True)
-        return as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
-
-    record = journal.call(FUNCTION, content(), 0) if len(journal) else None  # live, there is nothing to look up
-    if record is not None or too_long is None or (why := too_long(agent, observation, tools)) is None:
-        return record
-    return CallRecord(FUNCTION, content(), raised=Raised.of(ContextLengthExceeded(why)))
 
 
 NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
@@ -78,7 +59,6 @@ class Effects:
         journal: Journal | None = None,
         seed: int = 0,
         *,
-        strict: bool = False,
         sealed: bool = False,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         too_long: TooLong | None = None,
@@ -87,7 +67,7 @@ class Effects:
         self._given = Journal(seed=seed) if journal is None else journal
         if self._given.records and not workflow.replayable:
             raise MarlError(f"workflow '{type(workflow).__name__}' {NOT_REPLAYABLE}")
-        self._strict, self._sealed, self.limits, self._too_long = strict, sealed, limits, too_long
+        self._sealed, self.limits, self._too_long = sealed, limits, too_long
         self._records: list[Record | None] = []  # None: reached, not yet resolved
         self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
         self._calls: dict[CallKey, int] = {}  # calls so far
@@ -180,20 +160,30 @@ class Effects:
                 ends.append((-at, name != slot, path_of(name), name))
         return min(ends, key=lambda end: end[:3])[-1] if ends else slot
 
-    async def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
-        """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy.
-        A request that the policy's chat template refuses ends the run."""
-        try:
-            record = refusal(self._given, self._too_long, agent, observation, parameters.get("tools"))
-        except MarlError as error:  # its chat template refuses the request
-            raise self._fail(str(error)) from error
-        if record is None:
+    def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
+        """Raise ContextLengthExceeded for a request that is too long for the agent's policy.
+
+        It is recorded as a call of the team, found by agent and content of the request, so that a replay refuses the
+        same requests, also where no policy is present, and a shortened request is sampled. A request that the policy's
+        chat template refuses ends the run.
+        """
+        tools = parameters.get("tools")
+        text = json.dumps([observation, tools], sort_keys=True)
+        content = as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
+        record = self._given.call(FUNCTION, content, 0)
+        if record is None and self._too_long is not None:
+            try:
+                why = self._too_long(agent, observation, tools)
+            except MarlError as error:  # of the chat template
+                raise self._fail(str(error)) from error
+            if why is not None:
+                record = CallRecord(FUNCTION, content, raised=Raised.of(ContextLengthExceeded(why)))
+        if record is None or record.raised is None:
             return
         self._enter()
         self._count_call(record)
         self._records.append(record)
         self._arrived = True
-        assert record.raised is not None
         raise ContextLengthExceeded(record.raised.message)
 
     def _count(self, kind: str, count: int, limit: int) -> None:
@@ -243,9 +233,6 @@ class Effects:
                 self.invalid[record.act.key] = str(why)
                 return
         raise self._fail("team.invalid takes an action that `act` returned in this run")
-
-    def request_refused(self, key: str | None, why: str) -> None:
-        self.refused[key or "request"] = why
 
     def propose(self, answer: Any) -> None:
         self._check_over()
@@ -309,7 +296,7 @@ class Effects:
             system, policy = self._spawned.get(agent, ((), {}))
             observation = (*system, *as_observation(seen))
             asked = {**policy, **(as_parameters(request) or {})} or None
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise self._fail(f"invalid observation for agent '{agent}': {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
             raise self._fail(f"a slot name must be non-empty, without '#', and not a number; got {name!r}")
@@ -330,8 +317,6 @@ class Effects:
             self._records.append(None)
             self._answered(len(self._records) - 1, act, record.action)
             return record.action
-        if record is not None and self._strict:
-            raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
         if (most := self.limits.tokens) is not None and self.tokens >= most:
             message = f"{self.tokens} tokens are sampled; the limit of an episode is {most}"
             raise self._fail(message, TokenBudgetExceeded)
@@ -351,10 +336,9 @@ class Effects:
             self.invalid[act.key] = action.malformed
 
     def _check_call(self, asked: CallRecord) -> None:
-        """Raise ReplayMismatch for a call that is not in the journal: always on a sealed replay; on a strict one if the
-        journal has other calls of the function."""
-        others = [record for record in self._given.calls() if record.function == asked.function]
-        if self._sealed or (self._strict and others):
+        """Raise ReplayMismatch on a sealed replay, for a call that is not in the journal."""
+        if self._sealed:
+            others = [record for record in self._given.calls() if record.function == asked.function]
             instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of this function"
             raise self._fail(f"{short(str(asked))} is not in the journal, which has {instead}", ReplayMismatch)
 

@@ -40,8 +40,6 @@ class Run(Effects):
         journal: recorded effects. A recorded act with the same observation gets its recorded action; with another
             observation the run waits for a new action. The journal's seed is the seed of the run.
         seed: of `team.random`, for a run without a journal.
-        strict: raise ReplayMismatch for an observation that differs from the recorded one, and for a recorded function
-            called with other arguments.
         sealed: raise ReplayMismatch for a call that the journal lacks (acts may still wait).
         limits: acts, tokens, calls and seconds; the WorkflowError names the limit that was reached.
         too_long: why a request of a client is too long for the policy of its agent; None: no request is.
@@ -56,7 +54,7 @@ class Run(Effects):
 
         Raises:
             WorkflowError: the workflow raised an exception or violated a rule of the API.
-            ReplayMismatch: a `strict` or `sealed` run departed from its journal.
+            ReplayMismatch: a `sealed` run departed from its journal.
         """
         if self._closed or self._driver is not None:
             raise RuntimeError(f"next() on a run that is {'closed' if self._closed else 'awaited elsewhere'}")
@@ -177,7 +175,10 @@ class Run(Effects):
         work = self.workflow._begin(self.task, Team(self, self.agents))
         if not inspect.isawaitable(work):
             raise self._fail("`run` must be an `async def`")
-        return await work
+        try:
+            return await work
+        except SystemExit as error:  # it would end the event loop, with all runs in it
+            raise RuntimeError(f"SystemExit: {error}") from error
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
         """Handle the end of the workflow: set the answer, or raise its error."""

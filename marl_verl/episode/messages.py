@@ -9,9 +9,11 @@ The content is always a text: text parts are joined by line breaks, as vLLM does
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from marl_verl.errors import nearest
 
@@ -28,12 +30,6 @@ Parameters = dict[str, Any]
 
 TEXTS = ("name", "tool_call_id", "reasoning_content")  # optional keys with a text
 PARTS = ("text", "input_text", "output_text")  # types of text parts
-PARAMETERS = (
-    *("tools", "tool_choice", "parallel_tool_calls", "response_format"),
-    *("stop", "max_tokens", "temperature", "top_p"),
-)
-MOST_LEVELS = 100  # of nested JSON values
-NO_IMAGES = "a run trains on token ids, and rows have no pixel values: describe the {} in text"
 
 
 def as_observation(observation: str | Sequence[Mapping[str, Any]]) -> Observation:
@@ -58,13 +54,11 @@ def as_message(message: Any) -> Message:
     calls = fields.pop("tool_calls", None) or []
     role, content = fields.pop("role", None), fields.pop("content", "" if calls else None)
     content = content if isinstance(content, str) else _text(content)
-    if not isinstance(role, str) or content is None:
+    texts = {key: fields.pop(key) for key in TEXTS if key in fields}
+    if fields or not all(isinstance(text, str) for text in (role, content, *texts.values())):
         raise TypeError(form)
-    for key, value in fields.items():
-        if key not in TEXTS or not isinstance(value, str):
-            raise TypeError(f"{form} (key {key!r})")
     copy: Message = {"role": "system" if role == "developer" else role, "content": content}  # OpenAI's newer name
-    return copy | ({"tool_calls": as_tool_calls(calls)} if calls else {}) | {k: fields[k] for k in TEXTS if k in fields}
+    return copy | ({"tool_calls": as_tool_calls(calls)} if calls else {}) | texts
 
 
 def _text(content: Any) -> str | None:
@@ -72,22 +66,18 @@ def _text(content: Any) -> str | None:
     if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
         return None
     for part in content:
-        kind = str(part.get("type")).removesuffix("_url").removeprefix("input_")
-        if kind in ("image", "audio", "video", "file"):
-            raise TypeError(f"a message contains {kind}, which is not supported: {NO_IMAGES.format(kind)}")
-        if part.get("type") not in PARTS or not isinstance(part.get("text"), str):
-            return None
+        if part.get("type") not in PARTS:
+            kind = str(part.get("type")).removesuffix("_url").removeprefix("input_")
+            why = f"a run trains on token ids, and rows have no pixel values: describe the {kind} in text"
+            raise TypeError(f"a message contains {kind}, which is not supported: {why}")
     return "\n".join(part["text"] for part in content)
 
 
-def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
-    """Copy tool calls, with `arguments` as a JSON text; also accepts `{"name", "arguments"}`. TypeError: no call."""
+def as_tool_calls(calls: Sequence[Any]) -> list[dict[str, Any]]:
+    """Copy tool calls, with `arguments` as a JSON text; also accepts `{"name", "arguments"}`."""
     copies: list[dict[str, Any]] = []
-    listed: Sequence[Any] = calls if isinstance(calls, Sequence) and not isinstance(calls, str) else [None]
-    for call in listed:
-        function = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise TypeError(f'a tool call must be {{"function": {{"name": text, "arguments": text}}}}, got {call!r}')
+    for call in calls:
+        function = call.get("function", call)
         arguments = function.get("arguments", {})
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         named = {"name": function["name"], "arguments": text}
@@ -95,68 +85,67 @@ def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
     return copies
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Function(msgspec.Struct):
+    function: _Named
+
+
+class _AnyJson(msgspec.Struct, tag_field="type", tag="json_object"):
+    pass
+
+
+class _Schema(msgspec.Struct):
+    schema: dict[str, Any]
+
+
+class _JsonSchema(msgspec.Struct, tag_field="type", tag="json_schema"):
+    json_schema: _Schema
+
+
+PARAMETERS: dict[str, Any] = {
+    "tools": list[_Function],
+    "tool_choice": Literal["none", "required"] | _Function,
+    "parallel_tool_calls": bool,
+    "response_format": _AnyJson | _JsonSchema,
+    "stop": list[Annotated[str, Meta(min_length=1)]],
+    "max_tokens": Annotated[int, Meta(gt=0)],
+    "temperature": Annotated[float, Meta(ge=0)],
+    "top_p": Annotated[float, Meta(gt=0, le=1)],
+}
+"""Name of a parameter, in OpenAI's format -> its type."""
 DEFAULTS = {"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "stop": []}
 """Values of parameters that change nothing."""
 
 
 def as_parameters(request: Parameters) -> Parameters | None:
-    """The parameters of a request that are set, as JSON values; None without one. TypeError: an invalid value."""
-    parameters = {key: value for key, value in request.items() if value is not None and value != DEFAULTS.get(key)}
-    if parameters.get("parallel_tool_calls") is True or "tools" not in parameters:
-        parameters.pop("parallel_tool_calls", None)
-    if not parameters:
+    """The parameters of a request that are set, as JSON values; None without one. TypeError or ValueError: invalid."""
+    asked = {key: value for key, value in request.items() if value is not None and value != DEFAULTS.get(key)}
+    if asked.get("parallel_tool_calls") is True or "tools" not in asked:
+        asked.pop("parallel_tool_calls", None)
+    if not asked:
         return None
-    for key in parameters.keys() - set(PARAMETERS):
-        raise TypeError(f"unknown parameter '{key}': {nearest(key, PARAMETERS)}")
-    for key, form, fits in (
-        ("tools", "a list of functions in OpenAI's format", _are_tools),
-        ("tool_choice", "auto, none, required or a function of `tools`", lambda value: _is_choice(value, parameters)),
-        ("response_format", "of type text, json_object or json_schema with a schema", _is_format),
-        ("parallel_tool_calls", "true or false", lambda value: value is False),
-        ("max_tokens", "a positive whole number", lambda n: _is_number(n) and isinstance(n, int) and n > 0),
-        ("temperature", "a number of at least 0", lambda x: _is_number(x) and 0 <= x < math.inf),
-        ("top_p", "a number in (0, 1]", lambda x: _is_number(x) and 0 < x <= 1),
-        ("stop", "a text or a list of texts", _are_texts),
-    ):
-        if key in parameters and not fits(parameters[key]):
-            raise TypeError(f"'{key}' must be {form}, got {parameters[key]!r:.200}")
-    if isinstance(parameters.get("stop"), str):
-        parameters["stop"] = [parameters["stop"]]
-    copy: Parameters = json.loads(json.dumps(parameters))
-    return copy
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _are_tools(tools: Any) -> bool:
-    if not isinstance(tools, Sequence):
-        return False
-    functions = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
-    return all(isinstance(function, Mapping) and isinstance(function.get("name"), str) for function in functions)
+    if isinstance(asked.get("stop"), str):
+        asked["stop"] = [asked["stop"]]
+    parameters: Parameters = json.loads(json.dumps(asked, allow_nan=False))
+    for key, value in parameters.items():
+        if key not in PARAMETERS:
+            raise TypeError(f"unknown parameter '{key}': {nearest(key, PARAMETERS)}")
+        try:
+            msgspec.convert(value, PARAMETERS[key])
+        except msgspec.ValidationError as error:
+            raise TypeError(f"'{key}': {error}, got {value!r:.200}") from error
+    choice, names = parameters.get("tool_choice", "none"), tool_names(parameters)
+    if choice != "none" and (not names if choice == "required" else choice["function"]["name"] not in names):
+        raise TypeError(f"'tool_choice' must be a function of `tools`, got {choice!r:.200}")
+    return parameters
 
 
 def tool_names(parameters: Mapping[str, Any] | None) -> list[str]:
     """Names of the functions in `tools`."""
     return [tool["function"]["name"] for tool in (parameters or {}).get("tools", ())]
-
-
-def _is_choice(choice: Any, parameters: Mapping[str, Any]) -> bool:
-    if isinstance(choice, Mapping):
-        return (choice.get("function") or {}).get("name") in tool_names(parameters)
-    return choice == "none" or (choice == "required" and "tools" in parameters)
-
-
-def _is_format(value: Any) -> bool:
-    if not isinstance(value, Mapping) or value.get("type") not in ("json_object", "json_schema"):
-        return False
-    return value["type"] == "json_object" or isinstance((value.get("json_schema") or {}).get("schema"), Mapping)
-
-
-def _are_texts(value: Any) -> bool:
-    texts = [value] if isinstance(value, str) else value
-    return isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
 
 
 def compared(message: Mapping[str, Any]) -> str:
@@ -196,36 +185,16 @@ def message_text(message: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *content, *calls])
 
 
-def json_value(text: str | bytes, most: int = MOST_LEVELS) -> Any:
-    """The value of a JSON text of a model or a client.
-
-    Raises:
-        ValueError: no JSON (NaN and Infinity are none), or nested deeper than `most` levels.
-    """
-    value = None
+def json_value(text: str | bytes) -> Any:
+    """The value of a JSON text of a model or a client. ValueError: no JSON (NaN and Infinity are none)."""
     try:
-        value = json.loads(text, parse_constant=_no_number)
-        deep = not _is_shallow(value, most)
-    except RecursionError:
-        deep = True
-    if deep:
-        raise ValueError(f"more than {most} levels of nested values")
-    return value
+        return json.loads(text, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("too many levels of nested values") from error
 
 
 def _no_number(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
-
-
-def _is_shallow(value: Any, most: int = MOST_LEVELS) -> bool:
-    """Whether a value has at most `most` levels; deeper ones could exceed Python's stack in a later step."""
-    nested = [value]
-    for _ in range(most + 1):
-        nested = [part for part in nested if isinstance(part, Mapping | list | tuple)]
-        if not nested:
-            return True
-        nested = [inner for part in nested for inner in (part.values() if isinstance(part, Mapping) else part)]
-    return False
 
 
 def untrained_sampling(

@@ -102,40 +102,27 @@ def clipped(text: str, most: int) -> str:
 
 KEY = "marl.task.options.fields"
 Columns = Mapping[str, str | Sequence[str]]
-"""Name that is read -> column, or columns whose texts are joined. `a.b` is the value of `b` in the column `a`."""
+"""Name that is read -> column, or columns whose texts are joined."""
 
 
 def with_fields(row: Mapping[str, Any], fields: Columns, where: str) -> dict[str, Any]:
     """A row with the columns of `fields` under the names that are read. MarlError if a column is missing."""
-    named: dict[str, Any] = {}
-    for name, columns in fields.items():
-        if isinstance(columns, str):
-            value = _value(row, columns, name, where)
-            message = value[0] if isinstance(value, list) and len(value) == 1 else None
-            user = isinstance(message, Mapping) and message.get("role") == "user"  # a prompt in rows of verl's form
-            named[name] = message.get("content", value) if user and message else value
-        else:
-            named[name] = "\n\n".join(_text(_value(row, column, name, where)) for column in columns)
-    lower = {name.lower() for name in named}
+    columns, lower = Fields(row, where), {name.lower() for name in fields}
+    named = {
+        name: columns.value(column)
+        if isinstance(column, str)
+        else "\n\n".join(_text(columns.value(part)) for part in column)
+        for name, column in fields.items()
+    }
     return {column: value for column, value in row.items() if str(column).lower() not in lower} | named
 
 
 def unread(row: Mapping[str, Any], read: Mapping[str, str], fields: Columns) -> list[str]:
     """The columns of a row that a task does not read. `read`: name -> the column that was read under it."""
-    mapped = [column for columns in fields.values() for column in ([columns] if isinstance(columns, str) else columns)]
-    known = {*read.values(), *mapped, *(column.partition(".")[0] for column in mapped)}
+    mapped = (column for columns in fields.values() for column in ([columns] if isinstance(columns, str) else columns))
+    known = {*read.values(), *mapped}
     return [str(column) for column in row if column not in known]
 
 
-def _value(row: Mapping[str, Any], path: str, name: str, where: str) -> Any:
-    value: Any = row
-    for key in [path] if path in row else path.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            hint = nearest(key, map(str, value)) if isinstance(value, Mapping) else "it is no object"
-            raise MarlError(f"{where} has no field '{path}' ({KEY}.{name}): {hint}")
-        value = value[key]
-    return value
-
-
 def _text(value: Any) -> str:
-    return "\n".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)

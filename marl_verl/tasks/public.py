@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl_verl.errors import MarlError, MarlWarning, nearest, unknown
+from marl_verl.errors import MarlError, MarlWarning, nearest, unknown, user_error
 from marl_verl.options import Positive
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.fields import KEY, Fields, unread, with_fields
@@ -55,9 +55,8 @@ class PublicSet:
 
     def described(self, split: Split) -> str:
         """What is loaded of the hub, in words."""
-        config = "" if self.config is None or self.files is not None else f" ({self.config})"
         part = f"split '{self.splits[split]}'" if self.files is None else ", ".join(self.files[split])
-        return f"{self.hub}{config}, {part}"
+        return f"{self.hub}, {part}"
 
     def load(self, split: Split) -> Any:
         """Its rows. Raises whatever the network, the hub and the set's files do."""
@@ -78,8 +77,8 @@ class PublicTasks(TaskSet):
             a list of held-out sets, at most `test_size` tasks each.
         train_rows, test_rows: [first, end] from 0: only these tasks of the set, in its order; end null: to the last.
         most_words: tasks with a longer prompt are left out.
-        fields: name that a set reads -> the column of the rows, or a list of columns, whose texts are joined; `a.b` is
-            `b` in column `a`. Without a set: `prompt`, and names of `data`.
+        fields: name that a set reads -> the column of the rows, or a list of columns, whose texts are joined.
+            Without a set: `prompt`, and names of `data`.
     """
 
     sets: ClassVar[Mapping[str, PublicSet]] = {}
@@ -132,10 +131,8 @@ class PublicTasks(TaskSet):
     def loads(self, split: Split) -> str | None:
         """The hub's sets and their splits; None where an installed package has them. MarlError for a split that a set
         lacks."""
-        part = self._rows(split)
-        rows = "" if part is None else f", rows {part[0]} to {'the last' if part[1] is None else part[1] - 1}"
         sets = [self._public(name, split) for name in self._names(split)]
-        return " and ".join(f"{public.described(split)}{rows}" for public in sets if public.installed() is None) or None
+        return " and ".join(public.described(split) for public in sets if public.installed() is None) or None
 
     def _names(self, split: Split) -> tuple[str, ...]:
         names = getattr(self, split)
@@ -229,11 +226,7 @@ def task_id(family: str, text: str) -> str:
 def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
     rows: Any = public.installed()
     if rows is None:
-        try:
+        how = f"install datasets, or set marl.task.{split}_file to its rows"
+        with user_error(f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({how})", Exception):
             rows = public.load(split)
-        except Exception as error:  # the network, the hub and the set's files raise anything
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
-            failed = f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({cause:.200})"
-            how = f"set marl.task.{split}_file to a JSON lines, JSON or parquet file of them"
-            raise MarlError(f"{failed}. Install datasets, or download its files elsewhere, and {how}.") from error
     yield from enumerate(rows, start=1)

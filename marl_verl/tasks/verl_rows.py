@@ -15,9 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from marl_verl.errors import MarlError, nearest, shown
+import msgspec
+
+from marl_verl.errors import MarlError
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
 from marl_verl.tasks.base import DetailedScore, TaskSet
@@ -35,6 +37,18 @@ FILES: Mapping[Split, str] = {"train": "train_files", "test": "val_files"}
 FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md), or use another task set (docs/tasks.md)."
 OTHERWISE = "Give a function that scores these rows: marl.task.reward=my_reward.py:compute_score"
 Max = Literal[-1] | Positive
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    content: str
+
+
+class _Row(msgspec.Struct):
+    data_source: str
+    prompt: str | Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    reward_model: dict[str, Any]
+    extra_info: dict[str, Any] | None = None
 
 
 class VerlRows(TaskSet):
@@ -138,42 +152,29 @@ class VerlRows(TaskSet):
             return f"nothing runs programs of '{source}': pip install 'marl-verl[sandbox]', or set {SERVER}"
         return None if (why := scorer.wrong_truth(truth)) is None else str(why)
 
-    def _task(self, row: Mapping[str, Any], place: str, name: str) -> Task:
-        source, model = _of(row, self.reward_fn_key, str, place), _of(row, "reward_model", Mapping, place)
-        if media := next((column for column in MEDIA if row.get(column)), None):
+    def _task(self, columns: Mapping[str, Any], place: str, name: str) -> Task:
+        prompt = columns.get(self.prompt_key)
+        if isinstance(prompt, list):  # parquet adds keys that one message has to all others
+            prompt = [{key: text for key, text in message.items() if text is not None} for message in prompt]
+        named = {"prompt": prompt, "data_source": columns.get(self.reward_fn_key)}
+        try:
+            row = msgspec.convert({**columns, **named}, _Row)
+        except msgspec.ValidationError as error:
+            raise MarlError(f"{place}: {error}. {FORM}") from error
+        if media := next((column for column in MEDIA if columns.get(column)), None):
             raise MarlError(f"{place} has {media}: agents see text only. Use other rows, or train it with verl.")
-        if self.own_score and (why := self._refusal(source, model.get("ground_truth"))):
+        if self.own_score and (why := self._refusal(row.data_source, row.reward_model.get("ground_truth"))):
             raise MarlError(f"{place}: {why}")
-        info = _of({"extra_info": {}, **row}, "extra_info", Mapping | None, place) or {}
-        messages = _messages(_of(row, self.prompt_key, str | Sequence, place), f"{place}: '{self.prompt_key}'")
-        data = {"data_source": source, "reward_model": dict(model), "extra_info": dict(info)}
-        if len(messages) > 1 or messages[0]["role"] != "user":
-            data["messages"] = messages
+        info = row.extra_info or {}
+        data = {"data_source": row.data_source, "reward_model": row.reward_model, "extra_info": info}
+        messages = [_Message("user", row.prompt)] if isinstance(row.prompt, str) else row.prompt
+        if len(messages) > 1 or messages[0].role != "user":
+            data["messages"] = msgspec.to_builtins(messages)
         if info.get("index") is not None:
             name = "-".join(str(part) for part in (info.get("split"), info["index"]) if part is not None)
-        return Task(f"{source}-{name}", "\n\n".join(message["content"] for message in messages), data)
+        return Task(f"{row.data_source}-{name}", "\n\n".join(message.content for message in messages), data)
 
 
 def observation(task: Task) -> str | list[dict[str, str]]:
     """What an agent that is given a whole task sees: its messages, else its prompt."""
     return task.data.get("messages") or task.prompt
-
-
-def _of(row: Mapping[str, Any], name: str, hint: Any, place: str) -> Any:
-    """A column of a row. MarlError if it is missing or has another type."""
-    if name not in row:
-        raise MarlError(f"{place} has no '{name}': {nearest(name, map(str, row))}. {FORM}")
-    if not isinstance(row[name], hint):
-        wanted = {str: "a text", str | Sequence: "a list of messages"}.get(hint, "an object")
-        raise MarlError(f"{place}: '{name}' must be {wanted}, got {shown(row[name])}")
-    return row[name]
-
-
-def _messages(prompt: str | Sequence[Any], where: str) -> list[dict[str, str]]:
-    """A prompt as messages with `role` and `content`. MarlError for anything else."""
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    for message in messages or [None]:
-        set_keys = {key: value for key, value in message.items() if value is not None} if message else {}
-        if set_keys.keys() != {"role", "content"} or not all(isinstance(text, str) for text in set_keys.values()):
-            raise MarlError(f"{where} must have messages {{role: text, content: text}}, got {shown(message)}")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]

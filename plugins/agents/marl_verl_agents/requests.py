@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_verl.episode.messages import MOST_LEVELS, Message, Parameters, as_observation, as_parameters, json_value
+from marl_verl.episode.messages import Message, Parameters, as_observation, as_parameters, json_value
 
 NO_INFLUENCE = (
     *("model", "stream", "stream_options", "stream_interval", "store", "seed", "metadata", "user", "user_profile_id"),
@@ -38,7 +38,6 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 CACHING = ("cache_control", "cache_breakpoint")
 """Keys of a message that say where a server may cache the prompt (Anthropic, CrewAI)."""
 
-DEEPEST = MOST_LEVELS + 20  # levels of a body, with those of a call inside
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -73,7 +72,7 @@ def parse(body: bytes, ignored: Collection[str] = ()) -> dict[str, Any]:
     """The keys of a body without those that are `ignored`, also inside `text`, `tool_choice` and the like.
     RequestError: it is not a JSON object, or one that no client writes."""
     try:
-        keys = json_value(body, DEEPEST)
+        keys = json_value(body)
         if SURROGATE.search(body):
             json.dumps(keys, ensure_ascii=False).encode()  # half of a character cannot be tokenized
     except ValueError as error:

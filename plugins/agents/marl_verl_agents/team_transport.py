@@ -105,7 +105,7 @@ class TeamTransport(contextlib.nullcontext[None]):
         except ContextLengthExceeded as error:
             return refused(path, RequestError(str(error), "messages", code="context_length_exceeded"))
         except RequestError as error:
-            self._run.request_refused(error.param, str(error))
+            self._run.refused[error.param or "request"] = str(error)
             return refused(path, error)
 
     async def _answer(self, method: str, path: str, body: bytes, slot: str | None) -> Content:
@@ -121,7 +121,7 @@ class TeamTransport(contextlib.nullcontext[None]):
         if self._agent is None and agent not in self._agents:
             why = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
             raise RequestError(why, "model", 404, "model_not_found")
-        await self._run.check_length(agent, asked.messages, asked.parameters)
+        self._run.check_length(agent, asked.messages, asked.parameters)
         number = self._counts.get((agent, slot), 0)
         self._counts[agent, slot] = number + 1
         id = "-".join([agent, *([slot] if slot else []), str(number)])

@@ -46,7 +46,7 @@ def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: A
         for journal in (None, "again"):
             context = ScriptedContext(Does(do), TASK, policy)
             given = None if journal is None else found[0].journal
-            async with Run(Does(do), TASK, policy.agents, given, strict=given is not None) as run:
+            async with Run(Does(do), TASK, policy.agents, given) as run:
                 await drive(run, lambda act, context=context: context.act(act, 0))
             found.append(run)
             assert given is None or not context.asked

@@ -62,7 +62,7 @@ async def _to_the_end(session: int, rows: list[Turn], context: SamplingContext) 
     records = [ActRecord(row.act, row.action) for row in rows]
     journal = Journal(tuple(records), context.seed(session))
     try:
-        async with Run(context.task_context.workflow, context.task, context.agents, journal, strict=True) as run:
+        async with Run(context.task_context.workflow, context.task, context.agents, journal) as run:
             blocked = await run.run_until_blocked()
             must(not blocked, f"session {session} has no row for {', '.join(map(str, blocked or ()))}")
             must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")
