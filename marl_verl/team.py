@@ -28,12 +28,6 @@ def own_keys() -> tuple[str, ...]:
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
-def _set_stop(options: "Sampling | PolicyConfig") -> None:
-    """Make a single stop string a list."""
-    if isinstance(options.stop, str):
-        object.__setattr__(options, "stop", [options.stop])
-
-
 @dataclass(frozen=True)
 class Named:
     """A registered part with its options."""
@@ -51,16 +45,12 @@ class Sampling:
     top_k: Literal[-1] | Positive | None = None  # number of most likely tokens that are drawn; -1 for all
     min_p: Annotated[float, Interval(ge=0, le=1)] | None = None  # least probability, relative to the likeliest token's
     max_tokens: Positive | None = None  # of a response, at most data.max_response_length
-    stop: str | list[str] | None = None  # texts that end an action; None for those of the policy
-
-    def __post_init__(self) -> None:
-        _set_stop(self)
+    stop: list[str] | None = None  # texts that end an action; None for those of the policy
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """A role: its name, its instructions (the system message, none if empty), its policy, its role reward, and its side
-    if the team's agents compete."""
+    """A role."""
 
     name: str
     policy: str  # name of the policy that acts for the agent
@@ -96,15 +86,12 @@ class PolicyConfig:
     loss: str | None = None  # registered loss; None for the algorithm's loss
     base: Literal["shared"] | None = None  # shared: one base model in trainer and servers for all policies that set it
     pool: str | None = None  # shared pool of `marl.pools`; None for a dedicated pool
-    stop: str | list[str] | None = None  # texts that end an action, for agents that have none of their own
+    stop: list[str] | None = None  # texts that end an action, for agents that have none of their own
     apply_chat_template_kwargs: dict[str, Any] | None = None  # over those of verl's `data`
     tool_parser: str | None = None  # vLLM's parser of tool calls; None for that of the chat template's family
     reasoning_parser: str | None = None  # vLLM's parser of reasoning; None leaves reasoning in the text
     override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
     past: Any = None  # of a policy that acts with past versions of policy `past.of`: the settings of its kind
-
-    def __post_init__(self) -> None:
-        _set_stop(self)
 
     @property
     def trained(self) -> bool:
@@ -218,13 +205,6 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
 
 
-def _keys(where: str, name: str, values: Any) -> dict[str, Any]:
-    """The keys of an agent's or policy's section `where`, with its name added."""
-    _check_name(where, name)
-    check_type(values, Mapping | None, where)
-    return {**(values or {}), "name": name}
-
-
 def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         rule = "must consist of letters, digits and '-' and begin with a letter"
@@ -234,7 +214,9 @@ def _check_name(where: str, name: str) -> None:
 def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: dict[str, PolicyConfig]) -> AgentConfig:
     """An agent. A policy of a kind that a distribution adds, which the agent's section has a key for, is `added`."""
     where = f"marl.agents.{name}"
-    section = {key: value for key, value in _keys(where, name, values).items() if value is not None}
+    _check_name(where, name)
+    check_type(values, Mapping | None, where)
+    section = {key: value for key, value in (values or {}).items() if value is not None}
     for kind in names("policy"):
         if kind not in section:
             continue
@@ -244,7 +226,7 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: 
         if policy.name in policies or added.setdefault(policy.name, policy) != policy:
             raise MarlError(f"policy '{policy.name}' of '{where}.{kind}' has other settings elsewhere: make them equal")
         section["policy"] = policy.name
-    agent = build(AgentConfig, {"policy": "", **section}, where)
+    agent = build(AgentConfig, {"policy": "", **section, "name": name}, where)
     if agent.policy not in {**policies, **added}:
         raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
     if agent.side is not None:
@@ -265,19 +247,16 @@ def source_of(section: Mapping[str, Any], where: str) -> Named | None:
 
 def _policy(name: str, values: Any) -> PolicyConfig:
     where = f"marl.policies.{name}"
-    override = _keys(where, name, values)
-    made = source_of(override, where)
-    override = {key: value for key, value in override.items() if key not in names("model")}
-    section = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
-    policy = dataclasses.replace(build(PolicyConfig, {**section, "override": override}, where), made=made)
-    if policy.external:
-        if unused := [*override, *([] if made is None else [made.name])]:
-            problem = f"policy '{name}' is an endpoint or a script, but has {_listed(unused)}, which has no effect"
-            raise MarlError(f"{problem}: remove it")
-        policy = dataclasses.replace(policy, frozen=True)
-    if policy.frozen:
-        rank = (override.get("model") or {}).get("lora_rank")
-        for key, value in (("model.lora_rank", rank), ("base", policy.base), ("loss", policy.loss)):
-            if value:
-                raise MarlError(f"policy '{name}' is frozen, but has {where}.{key}={value}, for training: remove it")
-    return policy
+    _check_name(where, name)
+    check_type(values, Mapping | None, where)
+    section = values or {}
+    set_keys = {key: section[key] for key in OWN_KEYS if key in section}
+    override = {key: value for key, value in section.items() if key not in own_keys()}
+    policy = build(PolicyConfig, {**set_keys, "name": name, "override": override}, where)
+    if policy.external:  # keys of a model, e.g. of a recipe that it replaces, change nothing
+        return dataclasses.replace(policy, frozen=True, override={})
+    trained = {"model.lora_rank": (override.get("model") or {}).get("lora_rank"), "base": policy.base}
+    for key, value in trained.items():
+        if policy.frozen and value:
+            raise MarlError(f"policy '{name}' is frozen, but has {where}.{key}={value}, for training: remove it")
+    return dataclasses.replace(policy, made=source_of(section, where))

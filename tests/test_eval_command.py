@@ -184,7 +184,7 @@ def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
     composed.marl.policies.asker.update(
         stop=["4"], apply_chat_template_kwargs={"thinks": False}, model={"custom_chat_template": "{{ messages }}"}
     )
-    composed.marl.agents.holder.sampling = {"stop": "9"}
+    composed.marl.agents.holder.sampling = {"stop": ["9"]}
     OmegaConf.save(composed, run / prepare.COMPOSED)
     assert main(["eval", str(run), "marl.agents.holder.sampling.stop=END"]) == 0
     config = _Played.seen["config"]

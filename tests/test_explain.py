@@ -107,7 +107,7 @@ def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
         explain(document(*rows, **named))
     declared = explain({**document(*rows, **named), "components": ["team", "tool"]})
     assert [each["reward"] for each in declared] == [2.0, 2.0]
-    with pytest.raises(MarlError, match="the document, components: expected"):
+    with pytest.raises(MarlError, match="the document: Expected `array`, .* at `..components`"):
         explain({**document(*rows), "components": "team"})
 
 
@@ -142,11 +142,11 @@ def test_a_mistaken_document(refused: Command) -> None:
     tree = {**row("q", 0, 0, team=1.0), "node": "n0", "parent": "n9"}
     for given, message in (
         (pair(algorithm="grop"), "unknown algorithm 'grop': did you mean 'grpo'?"),
-        (document(second, without(second, "agent")), "rows[1] lacks 'agent'"),
+        (document(second, without(second, "agent")), "rows: Object missing required field `agent` - at `$[1]`"),
         (document(tree), "row 'q_0_0' has parent 'n9', which is not a node of task 'q'"),
     ):
         Path("rows.json").write_text(json.dumps(given))
-        assert f"'rows.json': {message}" in refused("explain", "rows.json").replace("the document, ", "")
+        assert f"'rows.json': {message}" in refused("explain", "rows.json")
 
 
 # What a run stores
@@ -218,7 +218,7 @@ def test_a_damaged_step(refused: Command) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     assert f"'{path}' is damaged: it cannot be decompressed" in refused("explain", "run")
     RunDir(Path("run")).rows(1, without(document, "rows"))
-    assert f"'{path}': the document lacks 'rows'" in refused("explain", "run")
+    assert f"'{path}': the document: Object missing required field `rows`" in refused("explain", "run")
 
 
 # In a process of its own

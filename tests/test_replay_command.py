@@ -224,7 +224,7 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Call
         assert f"{beginning}{message}" in refused("replay", path)
     since()
     Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
-    assert "is not in the journal, which has call judge: " in refused("replay", path)
+    assert "is not in the journal" in refused("replay", path)
 
 
 def test_another_score_answer_or_mark_is_shown_and_reported(refused: Command, since: Callable[..., None]) -> None:
@@ -254,7 +254,7 @@ def test_a_damaged_line_is_named(refused: Command) -> None:
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
     assert refused("replay", "f.jsonl").startswith("marl-verl: 'f.jsonl', line 4 is damaged: ")
     path.write_bytes(lines[0] + b"[]\n")
-    assert "'f.jsonl', line 2: the episode lacks" in refused("replay", "f.jsonl")
+    assert "'f.jsonl', line 2: the journal: Expected `object`, got `null`" in refused("replay", "f.jsonl")
 
 
 @pytest.fixture

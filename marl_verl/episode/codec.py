@@ -18,7 +18,6 @@ from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, R
 from marl_verl.episode.messages import Message, Observation, as_observation
 from marl_verl.episode.turn import Act, Action, Turn, shared_length
 from marl_verl.errors import MarlError
-from marl_verl.tasks.task import Task
 
 LEAST = 1000
 """Characters that an observation must have in common with an earlier one; otherwise it is stored whole."""
@@ -114,7 +113,7 @@ def encode_journal(
 
 def decode_journal(data: Any) -> Journal:
     """Decode the result of `encode_journal`. MarlError: as in `decode`."""
-    return _decode_journal(decode(_Journal, data, "the journal"), "", Deltas())[0]
+    return _decode_journal(data, "", Deltas())[0]
 
 
 def encode_call(call: CallRecord) -> dict[str, Any]:
@@ -143,12 +142,11 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
     """Decode the result of `encode_episode`. MarlError: as in `decode`."""
-    stored, deltas = decode(_Episode, data, "the episode"), Deltas()
-    journal, turns = _decode_journal(stored.journal, stored.uid, deltas)
-    others = enumerate(stored.off_path_turns)
-    beside = [_decode_turn(data, stored.uid, f"other turn {i}", deltas) for i, data in others]
-    fields = {name: value for name, value in msgspec.structs.asdict(stored).items() if name != "off_path_turns"}
-    return Episode(**{**fields, "turns": turns, "journal": journal, "off_path_turns": beside})
+    uid, deltas = data.get("uid", ""), Deltas()
+    journal, turns = _decode_journal(data.get("journal"), uid, deltas)
+    others = enumerate(decode(list[dict[str, Any]], data.get("off_path_turns"), "the off-path turns"))
+    beside = [_decode_turn(record, uid, f"other turn {i}", deltas) for i, record in others]
+    return decode(Episode, {**data, "turns": turns, "journal": journal, "off_path_turns": beside}, "the episode")
 
 
 def plain(value: Any) -> Any:
@@ -179,20 +177,6 @@ class _Journal(msgspec.Struct):
     records: list[dict[str, Any]]
 
 
-class _Episode(msgspec.Struct):
-    uid: str
-    session: int
-    task: Task
-    answer: Any
-    success: bool
-    score: float
-    finished: bool
-    journal: _Journal
-    off_path_turns: list[dict[str, Any]]
-    leaf: str | None = None
-    outcomes: dict[str, float] = {}
-
-
 def _encode_act(act: Act, action: Action, tokens: bool, deltas: Deltas) -> dict[str, Any]:
     sampled = _fields(action, CLOCK if tokens else CLOCK + TOKENS)
     if not tokens:
@@ -218,19 +202,18 @@ def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
     return values
 
 
-def _decode_journal(stored: _Journal, uid: str, deltas: Deltas) -> tuple[Journal, list[Turn]]:
+def _decode_journal(journal: Any, uid: str, deltas: Deltas) -> tuple[Journal, list[Turn]]:
     """The journal, and the turns of its acts that are rows."""
+    stored = decode(_Journal, journal, "the journal")
     records: list[Record] = []
     turns: list[Turn] = []
     for i, data in enumerate(stored.records):
         if data.get("effect") == "call":
             records.append(_decode_call(data, f"record {i}"))
-        elif data.get("effect") == "act":
+        else:
             turn = _decode_turn(data, uid, f"record {i}", deltas)
             records.append(ActRecord(turn.act, turn.action))
             turns += [turn] if "row" in data else []
-        else:
-            raise MarlError(f"record {i}: unknown effect {data.get('effect')!r}")
     return Journal(tuple(records), stored.seed), turns
 
 

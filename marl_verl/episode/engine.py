@@ -211,12 +211,10 @@ class Run(Effects):
             await again.run_until_blocked()
             if self._news != news:
                 return False
-            for now, then in ((self, again), (again, self)):
-                for key, wait in now._waiting.items():
-                    if key not in then._waiting or then._waiting[key].act.seen != wait.act.seen:
-                        where = "live" if now is self else "on replay"
-                        message = f"the run waits for {wait.act} with this observation only {where}"
-                        raise self._fail(message, ReplayMismatch)
+            now, then = ({wait.act.key: wait.act.seen for wait in run._waiting.values()} for run in (self, again))
+            if now != then:
+                waits = f"the run waits for {sorted(now)}, and its replay for {sorted(then)}"
+                raise self._fail(f"{waits}, or with other observations", ReplayMismatch)
             for key, wait in again._waiting.items():
                 self._waiting[key].act, self._waiting[key].position = wait.act, wait.position
             self._waiting = {key: self._waiting[key] for key in again._waiting}

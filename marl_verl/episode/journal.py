@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from marl_verl.episode.turn import Act, Action, Turn
-from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task
 
 
@@ -142,10 +141,7 @@ class Journal:
         return Journal(self.records[:count], self.seed)
 
     def extended(self, act: Act, action: Action) -> "Journal":
-        """A copy with one more act and its action, to continue a candidate in a separate run. MarlError if the
-        journal already has the act."""
-        if act.key in self._acts:
-            raise MarlError(f"the journal already has {act}")
+        """A copy with one more act and its action, to continue a candidate in a separate run."""
         return Journal((*self.records, ActRecord(act, action)), self.seed)
 
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marl_verl.episode.messages import Message, Observation, message_text
+from marl_verl.episode.messages import Message, Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,10 @@ def slot_name(name: str | None, turn: int) -> str:
 
 def changed(old: Act, new: Act) -> str:
     """A description of the first difference between two observations, or between their parameters."""
-    before, now = (_shown(act) for act in (old, new))
-    if before == now:  # e.g. another id of a call
-        before, now = (json.dumps(act.seen, ensure_ascii=False) for act in (old, new))
+    before, now = (json.dumps(act.seen, ensure_ascii=False) for act in (old, new))
     at = shared_length(before, now)
     start = max(0, at - 20)
     return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
-
-
-def _shown(act: Act) -> str:
-    lines = [f"{message['role']}: {message_text(message)}" for message in act.observation]
-    return "\n".join([*lines, *([json.dumps(act.parameters, sort_keys=True)] if act.parameters else [])])
 
 
 def shared_length(text: str, other: str) -> int:
