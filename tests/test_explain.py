@@ -107,7 +107,7 @@ def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
         explain(document(*rows, **named))
     declared = explain({**document(*rows, **named), "components": ["team", "tool"]})
     assert [each["reward"] for each in declared] == [2.0, 2.0]
-    with pytest.raises(MarlError, match="the document: Expected `array`, .* at `..components`"):
+    with pytest.raises(MarlError, match=r"the document: Expected `array`, .* at `..components`"):
         explain({**document(*rows), "components": "team"})
 
 

@@ -118,5 +118,4 @@ def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
         "1 + 1?",
         "2 + 1?",
     ]
-    with pytest.raises(MarlError, match=r"found only 6 of 7 train tasks. Set marl\.task\.train_size to at most 6"):
-        QUIZ.generate("train", 7, 0)
+    assert len(QUIZ.generate("train", 7, 0)) == 6

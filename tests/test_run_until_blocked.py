@@ -174,7 +174,7 @@ def test_a_state_that_no_replay_reaches_raises() -> None:
 
     async def go() -> None:
         async with started(work) as run:
-            with pytest.raises(ReplayMismatch, match="waits for .* and its replay for"):
+            with pytest.raises(ReplayMismatch, match=r"waits for .* and its replay for"):
                 await run.run_until_blocked()
 
     play(go())

@@ -96,11 +96,7 @@ class PublicTasks(TaskSet):
                     raise unknown("public set", name, self.sets)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` random tasks of the hub's set, in its order; of several sets up to `count` each.
-
-        Raises:
-            MarlError: without a set, or if a single one has fewer tasks.
-        """
+        """Up to `count` random tasks of each of the hub's sets, in its order. MarlError without a set."""
         names = self._names(split)
         if not names:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
@@ -109,22 +105,19 @@ class PublicTasks(TaskSet):
             return self._drawn(names[0], split, count, seed)
         tasks: dict[str, Task] = {}
         for name in names:
-            for task in self._drawn(name, split, count, seed, at_most=True):
+            for task in self._drawn(name, split, count, seed):
                 task_of_set = replace(task, data={**task.data, SET: name})
                 if task.id in tasks:  # a problem of two sets
                     task_of_set = replace(task_of_set, id=f"{task.id}-{name}")
                 tasks[task_of_set.id] = task_of_set
         return list(tasks.values())
 
-    def _drawn(self, name: str, split: Split, count: int, seed: int, at_most: bool = False) -> list[Task]:
-        """`count` random tasks of a set; with `at_most`, all of a smaller one."""
-        label = f"public set '{name}'"
-        tasks = self._tasks(_hub_rows(name, self._public(name, split), split), split, label, name)
-        if self._rows(split) is not None or (at_most and len(tasks) <= count):
+    def _drawn(self, name: str, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` random tasks of a set, or all of a smaller one."""
+        rows = _hub_rows(name, self._public(name, split), split)
+        tasks = self._tasks(rows, split, f"public set '{name}'", name)
+        if self._rows(split) is not None or len(tasks) <= count:
             return tasks
-        if len(tasks) < count:
-            few = f"{label}: found only {len(tasks)} of {count} {split} tasks"
-            raise MarlError(f"{few}. Set marl.task.{split}_size to at most {len(tasks)}.")
         chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
         return [tasks[index] for index in sorted(chosen)]
 

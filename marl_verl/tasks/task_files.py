@@ -1,13 +1,14 @@
 """Read and write task files: JSON lines, a JSON list or parquet with `id`, `prompt` and `data`."""
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, missing, nearest, user_error
+import msgspec
+
+from marl_verl.errors import MarlError, missing, user_error
 from marl_verl.tasks.task import SET, Task
 
 
@@ -77,16 +78,10 @@ def _json(path: Path, label: str) -> Iterator[Any]:
 
 
 def _task(row: dict[str, Any], where: str) -> Task:
-    for name in ("id", "prompt"):
-        if not isinstance(row.get(name), str):
-            why = f"got {row[name]!r:.60}" if name in row else nearest(name, map(str, row))
-            raise MarlError(f"{where} has no text '{name}': {why}")
     data = row.get("data")
-    with contextlib.suppress(ValueError, RecursionError):
+    with user_error(where, ValueError, RecursionError, msgspec.ValidationError):
         data = json.loads(data) if isinstance(data, str) else data or {}  # parquet often holds JSON as text
-    if not isinstance(data, dict):
-        raise MarlError(f"{where}: 'data' must be an object, or its JSON text, got {data!r:.60}")
-    return Task(row["id"], row["prompt"], data)
+        return msgspec.convert({**row, "data": data}, Task)
 
 
 ROW = "reward_model"
