@@ -58,12 +58,8 @@ def _check(path: Path, status: os.stat_result, most: int) -> None:
 
 
 def read_bytes(path: Path, most: int = MOST, follow: bool = False) -> bytes:
-    """The content of a regular file of at most `most` bytes. `follow`: the path itself may be a link.
-
-    Raises:
-        OSError: there is no such file, it is a link, or it cannot be read.
-        MarlError: it is not a regular file, or too large.
-    """
+    """The content of a regular file of at most `most` bytes (else MarlError). `follow`: the path itself may be a link,
+    which is an OSError otherwise."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
         _check(path, os.fstat(descriptor), most)

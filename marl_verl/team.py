@@ -168,14 +168,8 @@ def check_sides(label: str, scored: Iterable[str], sides: Collection[str]) -> No
 
 
 def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
-    """Read the team of a composed `marl` section (plain containers).
-
-    Args:
-        evaluation: accept a team without a trained policy, and policies that no agent has at first (cross-play).
-
-    Raises:
-        MarlError: an agent without a policy or with an unknown one, an unused policy, an unknown key, an invalid name.
-    """
+    """Read the team of a composed `marl` section (plain containers). `evaluation`: accept a team without a trained
+    policy, and policies that no agent has at first (cross-play)."""
     policies = {str(name): _policy(str(name), values) for name, values in (marl.get("policies") or {}).items()}
     added: dict[str, PolicyConfig] = {}
     sections = (marl.get("agents") or {}).items()

@@ -83,11 +83,8 @@ IN_PROGRESS: list[float] = []  # when the calls of `in_thread` began that are aw
 async def recorded(
     fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
 ) -> tuple[CallRecord, Exception | None]:
-    """Call `fn` and return (`asked` with its result or exception, the exception or None).
-
-    Raises:
-        Exception: the result is not a JSON value, usually a TypeError or ValueError.
-    """
+    """Call `fn` and return (`asked` with its result or exception, the exception or None). Raises, usually a TypeError or
+    ValueError, if the result is not a JSON value."""
     try:
         value = await perform(fn, arguments, seconds)
     except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
@@ -96,15 +93,10 @@ async def recorded(
 
 
 async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: float | None = None) -> Any:
-    """Return the result of `fn(*arguments)`, awaited if it is awaitable.
+    """Return the result of `fn(*arguments)`, awaited if it is awaitable; its SystemExit becomes a RuntimeError.
 
-    Args:
-        seconds: time limit. With a limit, a synchronous function runs in its own daemon thread. Python cannot stop a
-            thread, so the function continues after a timeout; it does not keep the process alive.
-
-    Raises:
-        TimeoutError: the limit is reached.
-        Exception: raised by `fn`; SystemExit, which would end the event loop, is converted to RuntimeError.
+    With a limit of `seconds`, which raises TimeoutError, a synchronous function runs in its own daemon thread. Python
+    cannot stop a thread, so the function continues after a timeout; it does not keep the process alive.
     """
     if seconds is None:
         return await _awaited(_plainly(fn, arguments))

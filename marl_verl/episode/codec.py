@@ -85,11 +85,7 @@ T = TypeVar("T")
 
 
 def decode(kind: type[T], data: Any, where: str) -> T:
-    """Convert a JSON value to a `kind` (a dataclass or msgspec.Struct); unknown keys are ignored.
-
-    Raises:
-        MarlError: a field is missing or has the wrong type; the message begins with `where`.
-    """
+    """Convert a JSON value to a `kind`; unknown keys are ignored. MarlError, beginning with `where`, if it is none."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

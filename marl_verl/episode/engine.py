@@ -46,11 +46,8 @@ class Run(Effects):
     """
 
     async def next(self) -> tuple[Act, ...] | None:
-        """Wait for the next move that needs actions.
-
-        Returns:
-            The acts of the move (several in a joint move), in the order reached; None once the workflow has finished.
-            Acts that a finished workflow did not wait for are dropped.
+        """Wait for the next move that needs actions; return its acts (several in a joint move) in the order reached, or
+        None once the workflow has finished. Acts that a finished workflow did not wait for are dropped.
 
         Raises:
             WorkflowError: the workflow raised an exception or violated a rule of the API.
@@ -74,14 +71,8 @@ class Run(Effects):
         return None
 
     async def run_until_blocked(self) -> tuple[Act, ...] | None:
-        """Wait until the run cannot continue without an action.
-
-        Returns:
-            Every pending act, in the order in which a replay reaches them; None once the workflow has finished.
-
-        Raises:
-            WorkflowError, ReplayMismatch: as in `next`.
-        """
+        """Wait until the run cannot continue without an action; return every pending act, in the order in which a
+        replay reaches them, or None once the workflow has finished. Raises as `next`."""
         if self._driver is not None:
             raise RuntimeError("run_until_blocked() on a run that is awaited elsewhere")
         quiet = 0
@@ -100,11 +91,8 @@ class Run(Effects):
         return self.waiting
 
     def resolve(self, act: Act, action: Action) -> None:
-        """Set the action of a pending act. No effect if the workflow cancelled the act or the run has ended.
-
-        Raises:
-            ValueError: the act is not pending (already resolved, or never reached).
-        """
+        """Set the action of a pending act; ValueError for another act. No effect if the workflow cancelled the act or
+        the run has ended."""
         wait = self._waiting.get(act.key)
         if wait is None or (act.key in self._given_up and wait.act.seen != act.seen):
             if self._closed or self.finished or act.key in self._given_up:
@@ -252,11 +240,7 @@ async def replay(
     workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal, limits: Limits | None = None
 ) -> Run:
     """Replay a finished journal, resolving every act as soon as it is reached, and return the finished run.
-
-    Raises:
-        WorkflowError: the workflow raised an exception.
-        ReplayMismatch: the workflow reached an effect that is not in the journal.
-    """
+    WorkflowError if the workflow raises; ReplayMismatch for an effect that is not in the journal."""
     calls = Journal(tuple(journal.calls()), journal.seed)
     async with Run(workflow, task, agents, calls, sealed=True, limits=limits or Limits()) as run:
         if acts := await replayed(run, journal):

@@ -33,11 +33,7 @@ PARTS = ("text", "input_text", "output_text")  # types of text parts
 
 
 def as_observation(observation: str | Sequence[Mapping[str, Any]]) -> Observation:
-    """Copy an observation as chat messages; a plain text becomes one user message.
-
-    Raises:
-        TypeError: neither a text nor a non-empty list of messages.
-    """
+    """Copy an observation as chat messages; a text becomes one user message. TypeError: neither, or no message."""
     if isinstance(observation, str):
         return ({"role": "user", "content": observation},)
     if not isinstance(observation, Sequence) or not observation:

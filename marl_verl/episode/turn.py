@@ -236,11 +236,8 @@ class Turn:
 
     @property
     def differs_at(self) -> int | None:
-        """The position of the first token of the prompt that is not that of the turn that it continues.
-
-        -1 if it begins with all tokens of that turn, so that both can be trained as one sequence; None if the turn
-        continues none of its lane.
-        """
+        """The position of the first token of the prompt that is not that of the turn that it continues; -1 if it begins
+        with all of them, so that both can be trained as one sequence; None if the turn continues none of its lane."""
         former, prompt = self.act.former, self.action.prompt_ids
         if former is None or not former.response_ids or not prompt or former.message not in self.observation:
             return None

@@ -117,12 +117,8 @@ class Member(_Extended):
         return self.effects.act(self.name, observation, slot, **parameters)
 
     def conversation(self, system: str | None = None, slot: str | None = None) -> Conversation:
-        """A conversation with the agent, which keeps its messages: `await conversation.act("2 + 2 = ?")`.
-
-        Args:
-            system: a system message at its start, after the agent's instructions.
-            slot: needed if the agent has several conversations at the same time.
-        """
+        """A conversation with the agent, which keeps its messages, first a `system` message, if any, after the agent's
+        instructions. `slot`: needed if the agent has several conversations at the same time."""
         return Conversation(partial(self.act, slot=slot), system)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
@@ -173,14 +169,8 @@ class Team(_Extended):
         return member
 
     def act(self, observations: Mapping[str, Seen], slot: str | None = None) -> Coroutine[Any, Any, dict[str, Action]]:
-        """Request a joint move: several agents act concurrently, without seeing each other's actions.
-
-        Args:
-            observations: agent -> observation.
-
-        Returns:
-            agent -> action.
-        """
+        """Request a joint move: several agents act concurrently, without seeing each other's actions. `observations`:
+        agent -> observation. Returns agent -> action."""
         return self.effects.act_jointly({self[agent].name: seen for agent, seen in observations.items()}, slot)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:

@@ -108,11 +108,8 @@ class DrawnTasks(TaskSet):
 
 
 def quick(fn: F) -> F:
-    """Declare that a score or role reward ends soon, whatever a model writes.
-
-    It then runs in a thread of the rollout worker instead of a process of its own, from which it can also change
-    objects. A task set declares it for its scores with the attribute `quick = True`.
-    """
+    """Declare that a score or role reward ends soon, whatever a model writes: it runs in a thread of the rollout worker
+    instead of a process of its own. A task set declares it for its scores with the attribute `quick = True`."""
     fn.quick = True  # type: ignore[attr-defined]
     return fn
 
@@ -140,11 +137,8 @@ class DetailedScore(float):
 
 
 def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: str, tries: int = TRIES) -> list[Task]:
-    """Draw `count` different tasks. MarlError (with the prefix `name`) if the split has fewer.
-
-    Args:
-        draw: returns a random task, or None if the task is not in this split.
-    """
+    """Draw `count` different tasks; `draw` returns a random one, or None if it is not in this split. MarlError (with
+    the prefix `name`) if the split has fewer."""
     tasks: dict[str, Task] = {}
     misses = 0
     while len(tasks) < count:

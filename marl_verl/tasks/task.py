@@ -32,11 +32,7 @@ def winner(outcomes: Mapping[str, float]) -> str | None:
 
 
 def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Side -> `outcome`, the mean of its scores, and `wins`, the share of episodes that it won.
-
-    Args:
-        episodes: side -> its score, of each episode; none if the task set does not score sides.
-    """
+    """Side -> `outcome`, the mean of its scores, and `wins`, the share of `episodes` (side -> score) that it won."""
     winners = [winner(outcomes) for outcomes in episodes]
     statistics: dict[str, dict[str, Any]] = {}
     for side in dict.fromkeys(side for outcomes in episodes for side in outcomes):

@@ -34,12 +34,8 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in a `.jsonl` or `.json` file.
-
-    Raises:
-        MarlError: missing file, another suffix, not JSON or parquet, or a row that is not an object; the message begins
-            with `label`.
-    """
+    """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in a `.jsonl` or `.json` file. MarlError,
+    beginning with `label`: missing file, another suffix, not JSON or parquet, or a row that is not an object."""
     if not path.is_file():
         raise missing(label, path, path.parent.glob("*"))
     for number, row in enumerate(_parquet(path, label) if path.suffix == ".parquet" else _json(path, label), start=1):
