@@ -83,8 +83,8 @@ IN_PROGRESS: list[float] = []  # when the calls of `in_thread` began that are aw
 async def recorded(
     fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
 ) -> tuple[CallRecord, Exception | None]:
-    """Call `fn` and return (`asked` with its result or exception, the exception or None). Raises, usually a TypeError or
-    ValueError, if the result is not a JSON value."""
+    """Call `fn` and return (`asked` with its result or exception, the exception or None). An exception, usually a
+    TypeError or ValueError, if the result is not a JSON value."""
     try:
         value = await perform(fn, arguments, seconds)
     except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
