@@ -2,15 +2,12 @@
 
 import asyncio
 import gc
-import time
 import warnings
-from typing import Any
 
 import pytest
-from marl_verl_testing import scripted_action
 
 from marl_verl.algo import sampling
-from marl_verl.episode import Act, Action, ReplayMismatch, Run, Team, Workflow
+from marl_verl.episode import Act, Action, ReplayMismatch, Run, Team
 from marl_verl.episode.errors import Limits
 from marl_verl.tasks.task import Task
 from tests.plain_workflows import AGENTS, POLICY, TASK, Body, SolverVerifier, body, failure, planned_lanes
@@ -152,24 +149,3 @@ def test_a_cancelled_driver_can_close_its_run() -> None:
             await run.next()
 
     asyncio.run(go())
-
-
-def test_overhead_of_an_act_is_small() -> None:
-    """Aim: 100 microseconds (measured: about 20). The bound is ten times that, for a busy machine."""
-
-    class Long(Workflow):
-        async def run(self, task: Task, team: Team) -> Any:
-            for _ in range(500):
-                action = await team["worker"].act("x" * 200)
-            return action.text
-
-    action = scripted_action(Act("worker", "0", 0, 0, ({"role": "user", "content": "x"},)), "y" * 50)
-
-    async def go() -> None:
-        run = Run(Long(), TASK, AGENTS)
-        while (acts := await run.next()) is not None:
-            run.resolve(acts[0], action)
-
-    start = time.process_time()
-    asyncio.run(go())
-    assert (time.process_time() - start) / 500 < 1e-3
