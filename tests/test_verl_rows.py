@@ -114,23 +114,6 @@ def test_verls_functions_score_by_data_source() -> None:
     assert score("<answer>Paris</answer>", "searchR1_nq", {"target": ["Paris"]}) == (1.0, True)
 
 
-def test_programs_are_sent_to_the_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from verl.utils.reward_score import sandbox_fusion
-
-    seen = []
-
-    def stand_in(url: str, limit: Any, memory: int, text: str, cases: Any, continuous: bool) -> tuple[float, list[Any]]:
-        seen.append((url, limit._value, memory, text, cases))
-        return 0.5, []
-
-    monkeypatch.setattr(sandbox_fusion, "compute_score", stand_in)
-    options = {"sandbox_url": "http://here/run_code", "sandbox_concurrent": 3, "sandbox_memory_mb": 9}
-    file = write(tmp_path / "t.jsonl", {**ROW, "data_source": "apps"})
-    (task,) = read(file, **options)
-    assert asyncio.run(judged(VerlRows(**options), task, "code")) == (0.5, False)
-    assert seen == [("http://here/run_code", 3, 9, "code", "4")]
-
-
 SCORES = Path(importlib.util.find_spec("verl").submodule_search_locations[0]) / "utils" / "reward_score"  # type: ignore
 
 

@@ -231,7 +231,7 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
                 "marl.task.options.train_files": ["/d/a.jsonl"],
                 "marl.task.options.train_max_samples": 7,
                 "marl.task.options.shuffle": False,
-                "marl.task.options.sandbox_url": "http://here",
+                "marl.run.sandbox": "external:http://here",
                 "marl.task.reward": "mine.py:compute_score",
                 "marl.task.reward_kwargs.bonus": 2,
                 "data.shuffle": False,

@@ -65,8 +65,6 @@ MOVED: Mapping[str, str] = {
     "reward_model.sandbox_fusion": "reward.sandbox_fusion",
     "reward_model.num_workers": "reward.num_workers",
     "sandbox_fusion": "reward.sandbox_fusion",
-    "reward.sandbox_fusion.url": "marl.task.options.sandbox_url",
-    "reward.sandbox_fusion.max_concurrent": "marl.task.options.sandbox_concurrent",
     "reward.sandbox_fusion.memory_limit_mb": "marl.task.options.sandbox_memory_mb",
     "custom_reward_function": FUNCTION,
     f"{FUNCTION}.reward_kwargs": "marl.task.reward_kwargs",
@@ -256,10 +254,13 @@ def _set_algorithm(script: Script) -> bool:
 
 
 def _set_reward(script: Script) -> None:
-    """The score function, DAPO's penalty for long responses, and its filter of groups."""
+    """The score function, its sandbox, DAPO's penalty for long responses, and its filter of groups."""
     name = script.values.pop(f"{FUNCTION}.name", None) or "compute_score"
     if path := script.values.get(f"{FUNCTION}.path"):
         script.become(f"{FUNCTION}.path", "marl.task.reward", f"{path}:{name}")
+    if url := script.values.get("reward.sandbox_fusion.url"):
+        script.become("reward.sandbox_fusion.url", "marl.run.sandbox", f"external:{url}")
+    script.drop("reward.sandbox_fusion.url", "reward.sandbox_fusion.max_concurrent")
     enable, length, factor = (f"{BUFFER}.{name}" for name in ("enable", "len", "penalty_factor"))
     longest = "reward.reward_kwargs.max_resp_len"
     if not script.values.get(enable):

@@ -7,10 +7,8 @@ Uses verl internals: `default_compute_score`, and the data sources that it knows
 model in the rollout worker; these are refused.
 """
 
-import functools
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -30,8 +28,7 @@ EVALUATED = (  # verl's scores of these call `eval` on the answer, some by sympy
     *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
     *("numina_olympiads", "hiyouga/geometry3k"),
 )
-PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # run by a server, or a distribution (group `score`)
-SERVER = "marl.task.options.sandbox_url"
+PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # run by a distribution (group `score`)
 MEDIA = ("images", "videos", "audios")
 FILES: Mapping[Split, str] = {"train": "train_files", "test": "val_files"}
 FORM = "Write it as verl's preprocessing scripts do (docs/from-verl.md), or use another task set (docs/tasks.md)."
@@ -61,8 +58,7 @@ class VerlRows(TaskSet):
         train_files, val_files: a file of each split, or several, relative to the working directory.
         prompt_key, reward_fn_key: columns of the prompt and of the data source.
         train_max_samples, val_max_samples: number of rows, drawn at random with `shuffle`, else the first; -1: all.
-        sandbox_url, sandbox_concurrent, sandbox_memory_mb: a server of verl's `sandbox_fusion`, which runs programs;
-            without a URL they run in the sandbox of the run.
+        sandbox_memory_mb: memory of a program, which runs in the sandbox of the run.
         own_score: whether verl's functions score; false if a reward function does.
     """
 
@@ -75,8 +71,6 @@ class VerlRows(TaskSet):
     train_max_samples: Max = -1
     val_max_samples: Max = -1
     shuffle: bool = True
-    sandbox_url: str | None = None
-    sandbox_concurrent: Positive = 64
     sandbox_memory_mb: Positive = 1024
     own_score: bool = True
 
@@ -111,7 +105,7 @@ class VerlRows(TaskSet):
         """verl's score of the answer as text, with its details as parts."""
         text = answer if isinstance(answer, str) else json.dumps(answer)
         source, truth = task.data["data_source"], task.data["reward_model"]["ground_truth"]
-        if source in PROGRAMS and not self.sandbox_url:
+        if source in PROGRAMS:
             return float(extension("score", source).score_program(text, truth, self.sandbox_memory_mb))
         from verl.utils.reward_score import default_compute_score
 
@@ -120,16 +114,8 @@ class VerlRows(TaskSet):
             solution_str=text,
             ground_truth=truth,
             extra_info=task.data["extra_info"],
-            sandbox_fusion_url=self.sandbox_url,
-            concurrent_semaphore=self._requests if self.sandbox_url else None,
-            memory_limit_mb=self.sandbox_memory_mb,
         )
         return DetailedScore.of(result)
-
-    @functools.cached_property
-    def _requests(self) -> threading.Semaphore:
-        """Limits concurrent requests to the sandbox."""
-        return threading.Semaphore(self.sandbox_concurrent)
 
     def reference(self, task: Task) -> Any:
         """The right answer as verl's score of its data source expects it; None for programs."""
@@ -146,10 +132,10 @@ class VerlRows(TaskSet):
         """Why verl's own functions must not or cannot score a row; None if they can."""
         if source in EVALUATED:
             return f"verl evaluates a model's text as Python for '{source}'. {OTHERWISE}."
-        if source not in PROGRAMS or self.sandbox_url:
+        if source not in PROGRAMS:
             return None
         if (scorer := extension("score", source)) is None:
-            return f"nothing runs programs of '{source}': pip install 'marl-verl[sandbox]', or set {SERVER}"
+            return f"nothing runs programs of '{source}': pip install 'marl-verl[sandbox]'"
         return None if (why := scorer.wrong_truth(truth)) is None else str(why)
 
     def _task(self, columns: Mapping[str, Any], place: str, name: str) -> Task:

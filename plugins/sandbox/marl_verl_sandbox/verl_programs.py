@@ -28,7 +28,7 @@ def wrong_truth(truth: Any) -> str | None:
     if tests.get("assert_case"):
         return (
             "'reward_model.ground_truth' has 'assert_case', which verl appends to the program: one that ends early "
-            "would pass. Set marl.task.options.sandbox_url to score them so anyway."
+            "would pass. Use rows with 'inputs' and 'outputs'."
         )
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
     right = isinstance(inputs, list) and isinstance(outputs, list) and 0 < len(inputs) == len(outputs)
