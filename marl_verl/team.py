@@ -247,10 +247,12 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     set_keys = {key: section[key] for key in OWN_KEYS if key in section}
     override = {key: value for key, value in section.items() if key not in own_keys()}
     policy = build(PolicyConfig, {**set_keys, "name": name, "override": override}, where)
-    if policy.external:  # keys of a model, e.g. of a recipe that it replaces, change nothing
-        return dataclasses.replace(policy, frozen=True, override={})
+    if policy.external and override:
+        raise MarlError(f"{_listed(override)} of '{where}' has no effect on an endpoint or a script: remove it")
+    frozen = policy.frozen or policy.external
     trained = {"model.lora_rank": (override.get("model") or {}).get("lora_rank"), "base": policy.base}
     for key, value in trained.items():
-        if policy.frozen and value:
+        if frozen and value:
             raise MarlError(f"policy '{name}' is frozen, but has {where}.{key}={value}, for training: remove it")
-    return dataclasses.replace(policy, made=source_of(section, where))
+    made = None if policy.external else source_of(section, where)
+    return dataclasses.replace(policy, frozen=frozen, made=made)
