@@ -56,17 +56,14 @@ class Deltas:
         return {"observation": added, "shared": [number, messages, characters]}
 
     def decode(self, data: dict[str, Any]) -> dict[str, Any]:
-        """`data` with its whole observation. ValueError: what it shares does not exist."""
+        """`data` with its whole observation; raises where it shares what no earlier observation has."""
         whole = data.get("observation")
         if "shared" in data:
-            try:
-                number, messages, characters = data["shared"]
-                earlier, added = self._seen[number], [dict(message) for message in data["observation"]]
-                if characters:
-                    added[0]["content"] = earlier[messages]["content"][:characters] + added[0]["content"]
-                whole = [*earlier[:messages], *added]
-            except (TypeError, ValueError, LookupError) as error:
-                raise ValueError(f"no earlier observation has what is shared: {data['shared']!r:.60}") from error
+            number, messages, characters = data["shared"]
+            earlier, added = self._seen[number], [dict(message) for message in data["observation"]]
+            if characters:
+                added[0]["content"] = earlier[messages]["content"][:characters] + added[0]["content"]
+            whole = [*earlier[:messages], *added]
         self._seen.append(whole if isinstance(whole, list | tuple) else ())
         return {**data, "observation": whole} if whole is not None else data
 

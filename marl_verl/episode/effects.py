@@ -196,12 +196,7 @@ class Effects:
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
         self._enter()
-        function = function_name(fn)
-        try:
-            text = as_json(list(arguments))
-        except Exception as error:
-            message = f"the arguments of call {function} must be JSON values or dataclasses: {error}"
-            raise self._fail(message) from error
+        function, text = function_name(fn), as_json(list(arguments))
         asked = CallRecord(function, text, agent=agent)
         self._count_call(asked)
         number = self._calls.get((agent, function, text), 0)

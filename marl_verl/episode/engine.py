@@ -12,7 +12,6 @@ resolves every act as soon as it is reached, and its order of effects becomes th
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,8 +52,8 @@ class Run(Effects):
             WorkflowError: the workflow raised an exception or violated a rule of the API.
             ReplayMismatch: a `sealed` run departed from its journal.
         """
-        if self._closed or self._driver is not None:
-            raise RuntimeError(f"next() on a run that is {'closed' if self._closed else 'awaited elsewhere'}")
+        if self._closed:
+            raise RuntimeError("next() on a run that is closed")
         root = self._begin()
         while not self.finished:
             if self._fatal is not None:
@@ -73,8 +72,6 @@ class Run(Effects):
     async def run_until_blocked(self) -> tuple[Act, ...] | None:
         """Wait until the run cannot continue without an action; return every pending act, in the order in which a
         replay reaches them, or None once the workflow has finished. Raises as `next`."""
-        if self._driver is not None:
-            raise RuntimeError("run_until_blocked() on a run that is awaited elsewhere")
         quiet = 0
         while True:
             if (not self._waiting or self._over or self._begin().done()) and await self.next() is None:
@@ -153,6 +150,8 @@ class Run(Effects):
 
     async def _woken(self) -> None:
         """Wait for the next event: a move, the end of a call, an error, or the end of the workflow."""
+        if self._driver is not None:
+            raise RuntimeError("the run is awaited elsewhere")
         self._driver = asyncio.get_running_loop().create_future()
         try:
             await self._driver
@@ -160,11 +159,8 @@ class Run(Effects):
             self._driver = None
 
     async def _main(self) -> Any:
-        work = self.workflow._begin(self.task, Team(self, self.agents))
-        if not inspect.isawaitable(work):
-            raise self._fail("`run` must be an `async def`")
         try:
-            return await work
+            return await self.workflow._begin(self.task, Team(self, self.agents))
         except SystemExit as error:  # it would end the event loop, with all runs in it
             raise RuntimeError(f"SystemExit: {error}") from error
 

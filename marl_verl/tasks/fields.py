@@ -1,5 +1,6 @@
 """The fields of a row of a data set, read with errors that name file, row and field; and tags in an agent's text."""
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -63,13 +64,10 @@ class Fields:
 
     def _decoded(self, kind: type, wanted: str, *names: str) -> Any:
         value = self.value(*names)
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError) as error:
-                raise self.wrong(f"must be {wanted}, and its text is not JSON ({error})", value, *names) from error
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value) if isinstance(value, str) else value
         if not isinstance(value, kind):
-            raise self.wrong(f"must be {wanted}", value, *names)
+            raise self.wrong(f"must be {wanted}, or its JSON text", value, *names)
         return value
 
     def _name(self, *names: str) -> str:

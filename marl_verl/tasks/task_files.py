@@ -38,10 +38,7 @@ def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, 
     beginning with `label`: missing file, another suffix, not JSON or parquet, or a row that is not an object."""
     if not path.is_file():
         raise missing(label, path, path.parent.glob("*"))
-    for number, row in enumerate(_parquet(path, label) if path.suffix == ".parquet" else _json(path, label), start=1):
-        if not isinstance(row, dict):
-            raise MarlError(f"{label} '{path}', row {number} must be an object, got {row!r:.60}")
-        yield number, row
+    yield from enumerate(_parquet(path, label) if path.suffix == ".parquet" else _json(path, label), start=1)
 
 
 def _parquet(path: Path, label: str) -> Iterator[Any]:
@@ -56,19 +53,17 @@ def _parquet(path: Path, label: str) -> Iterator[Any]:
 
 
 def _json(path: Path, label: str) -> Iterator[Any]:
-    if path.suffix not in (".jsonl", ".json"):
-        raise MarlError(f"{label} '{path}' must end in .jsonl, .json or .parquet")
     number = 0
     try:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("["):
-            yield from json.loads(text)
+            yield from map(dict, json.loads(text))
             return
         for line in text.split("\n"):  # splitlines() also splits at U+2028 inside a text
             number += 1
             if line.strip():
-                yield json.loads(line)
-    except (ValueError, RecursionError) as error:  # not UTF-8, or not JSON
+                yield dict(json.loads(line))
+    except (TypeError, ValueError, RecursionError) as error:  # not UTF-8, or not JSON
         place = f", line {number} is not a JSON object" if number else " is not a JSON list, or not UTF-8 text"
         raise MarlError(f"{label} '{path}'{place}: {error}") from error
 
