@@ -17,7 +17,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.files import read_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import Source, export
@@ -110,7 +110,5 @@ def check(run: Path, checkpoint: Path, policies: Iterable[str]) -> None:
 def read(checkpoint: Path, policy: str) -> dict[str, Any]:
     """Step -> results of the snapshots that a checkpoint names, oldest first; step is a text."""
     path = checkpoint / FOLDER / f"{policy}.json"
-    try:
+    with user_error(f"checkpoint '{checkpoint}' is damaged: '{path}' cannot be read", KeyError, TypeError, ValueError):
         return dict(read_json(path)["snapshots"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise MarlError(f"checkpoint '{checkpoint}' is damaged: '{path}' cannot be read ({error})") from error

@@ -13,8 +13,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from marl_verl.errors import user_error
 from marl_verl.version import __version__
 from marl_verl_report import curves, overview, steps
@@ -86,24 +84,14 @@ def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> 
     )
 
 
-def differences(runs: Sequence[overview.Run]) -> list[list[str | None]]:
-    """The settings in which runs differ: their name, and the value in each run, None where a run lacks it."""
-    settings = [_flat(yaml.safe_load("".join(run["config"].values())) or {}) for run in runs]
-    names = dict.fromkeys(name for own in settings for name in own)
-    rows = [[name, *(own.get(name) for own in settings)] for name in names]
-    rows.append(["seed", *(str(run["seed"]) for run in runs)])
+def differences(runs: Sequence[overview.Run]) -> list[list[str]]:
+    """Of each section of the settings that differs: its name, and in each run the lines that not all runs have."""
+    rows = [["seed", *(str(run["seed"]) for run in runs)]]
+    for name in dict.fromkeys(name for run in runs for name in run["config"]):
+        lines = [run["config"].get(name, "").splitlines() for run in runs]
+        common = set.intersection(*map(set, lines))
+        rows.append([name, *("\n".join(line for line in own if line not in common) for own in lines)])
     return [row for row in rows if len({*row[1:]}) > 1]
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Dotted name -> value as text, of the settings below a section."""
-    settings: dict[str, str] = {}
-    for key, value in section.items():
-        if isinstance(value, Mapping) and value:
-            settings |= _flat(value, f"{prefix}{key}.")
-        else:
-            settings[f"{prefix}{key}"] = json.dumps(value, ensure_ascii=False, default=str)
-    return settings
 
 
 def pack(value: object) -> str:

@@ -48,8 +48,6 @@ class Cases(Options):
     def __post_init__(self) -> None:
         if bool(self.cases) == bool(self.stdin_cases):
             raise MarlError("there must be one case or more, either in 'cases' or in 'stdin_cases'")
-        if self.cases and not all(map(str.isidentifier, self.entry.split("."))):
-            raise MarlError(f"'entry' must be the name of a function or 'Class.method', got '{self.entry}'")
 
 
 def read_cases(path: Path) -> Cases:

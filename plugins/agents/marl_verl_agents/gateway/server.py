@@ -71,14 +71,15 @@ class Gateway:
 
     def __init__(self) -> None:
         self._episodes: dict[str, _Episode] = {}  # token -> episode
-        self._started: asyncio.Future[int] | None = None  # the port
+        self._port = 0
+        self._serving: asyncio.Future[None] | None = None
 
     @contextlib.asynccontextmanager
     async def episode(
         self, run: Effects, agents: tuple[str, ...], ignored: tuple[str, ...]
     ) -> AsyncIterator[Endpoints]:
         """URLs of an episode's agents, valid inside the block."""
-        port, token = await self._port(), secrets.token_urlsafe(24)
+        port, token = self._started(), secrets.token_urlsafe(24)
         transports = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}
         episode = self._episodes[token] = _Episode(transports)
         try:
@@ -88,39 +89,25 @@ class Gateway:
             for act in episode.acts:
                 act.cancel()
 
-    async def _port(self) -> int:
-        if self._started is None:
-            self._started = asyncio.get_running_loop().create_future()
+    def _started(self) -> int:
+        """The port of the server, which the first call starts: until it runs, connections wait at the socket."""
+        if self._serving is None or self._serving.done():
+            import uvicorn
+
+            class Server(uvicorn.Server):
+                """A server that leaves signals to the process."""
+
+                @contextlib.contextmanager
+                def capture_signals(self) -> Iterator[None]:
+                    yield
+
+            listening = socket.create_server((HOST, 0), backlog=BACKLOG)
+            self._port = listening.getsockname()[1]
+            options: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+            server = Server(uvicorn.Config(self, interface="asgi3", backlog=BACKLOG, **options))
             # not in the context of the run that comes first, whose tasks have places
-            serving = contextvars.Context().run(asyncio.ensure_future, self._serve(self._started))
-            serving.add_done_callback(self._ended)
-        return await asyncio.shield(self._started)
-
-    async def _serve(self, started: asyncio.Future[int]) -> None:
-        import uvicorn
-
-        class Server(uvicorn.Server):
-            """A server that leaves signals to the process."""
-
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield
-
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                started.set_result(listening.getsockname()[1])
-
-        options: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
-        with socket.socket() as listening:
-            listening.bind((HOST, 0))
-            await Server(uvicorn.Config(self, interface="asgi3", backlog=BACKLOG, **options)).serve([listening])
-
-    def _ended(self, serving: asyncio.Task[None]) -> None:
-        started, self._started = self._started, None
-        if started is None or started.done() or serving.cancelled():
-            return
-        why = serving.exception() or MarlError("the server of the gateway has ended")
-        started.set_exception(why)
+            self._serving = contextvars.Context().run(asyncio.ensure_future, server.serve([listening]))
+        return self._port
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         """Answer one request (ASGI)."""
