@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (24_250, 18_000),
     "raises per 1,000 lines of the core": (12.8, 12),
-    "lines of distributions": (19_070, 17_000),
-    "lines of tests": (33_210, 32_000),
+    "lines of distributions": (19_030, 17_000),
+    "lines of tests": (33_200, 32_000),
     "exported names": (109, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
