@@ -203,7 +203,8 @@ def _read(value: Any, hint: Any, old: Any, where: str, find: Find | None) -> Any
         if isinstance(option, type) and dataclasses.is_dataclass(option) and isinstance(value, Mapping):
             return _build(old if isinstance(old, option) else option, value, where, find)
     check_type(value, hint, where)
-    return value
+    plain = [option.__origin__ if get_origin(option) is Annotated else option for option in union]
+    return tuple(value) if isinstance(value, list) and any(get_origin(kind) is tuple for kind in plain) else value
 
 
 def _is_part(hint: Any) -> bool:

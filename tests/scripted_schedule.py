@@ -9,11 +9,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.rows import JsonRow
+from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.config.parts import algorithm_named
+from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.threads import in_thread
 from marl_verl.trainer.asynchronous import Asynchronous
@@ -133,9 +133,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     report = Report(uid, uid, error=error, successes=[True], attempts=SESSIONS)
     keys, tags = ([], []) if error else (keys, tags)
-    rows = [{name: each[name] for name in JsonRow.__struct_fields__ if name in each} for each in tags]
-    table = RowTable.from_rows(rows, ("team",)) if rows else None
-    return Done([report], Rows(keys[::-1], tags[::-1]), table)  # in another order than the table
+    return Done([report], Rows(keys[::-1], tags[::-1]), decode(list[TableRow], tags, "rows"))
 
 
 class Policies:
@@ -152,7 +150,7 @@ class Trainer:
     def __init__(self, learning: Sequence[str] = ("a", "b"), frozen: Sequence[str] = (), tasks: int = 4, **own: Any):
         section = {"mode": "async", "fill": 4, "batch": 2, "ahead": 1, "max_staleness": 3, **own}
         self.config = OmegaConf.create({"marl": {"schedule": section}, "data": {"train_batch_size": tasks}})
-        self.algorithm = algorithm_named("at-grpo-sessions", {}, "options")
+        self.algorithm, self.declared = algorithm_named("at-grpo-sessions", {}, "options"), ("team",)
         self.servers, self.store = Servers(learning), MemoryStore()
         self.policies = Policies([Runtime(name, self.servers) for name in learning], frozen)
         self.rollouts = SamplingWorkers(self.servers, [*learning, *frozen])

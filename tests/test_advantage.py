@@ -78,8 +78,8 @@ def test_rows_survive_the_table() -> None:
         row("q", 0, 0, 0, "a", team=1.0) | {"node": "n0", "policy": "p", "obs": "start", "slot": "0"},
         row("q", 1, 0, 0, "b", role=0.5) | {"parent": "n0", "policy": None, "obs": None, "slot": None},
     ]
-    rows[0] |= {"padding": False, "invalid": True}
-    rows[1] |= {"padding": True, "invalid": False}
+    rows[0] |= {"invalid": True}
+    rows[1] |= {"invalid": False}
     table = RowTable.from_rows(rows)
     assert table.to_rows() == rows
     assert RowTable.from_rows(json.loads(json.dumps(table.to_rows()))).to_rows() == rows
@@ -102,7 +102,7 @@ def changed(**values: Any) -> Rows:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (changed(rewards={"team": float("nan"), "role": 0.0}), ["'team'", "q0_1_0", "agent 'a'", "task 'q0'", "nan"]),
+        (changed(rewards={"team": float("nan"), "role": 0.0}), ["mixed reward", "q0_1_0", "agent 'a'", "nan"]),
         (changed(session=0), ["two rows", "q0_0_0"]),
         (changed(rewards={"team": 1e200, "role": 0.0}), ["scale", "q0_", "too large"]),
     ],

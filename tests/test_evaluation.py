@@ -117,7 +117,7 @@ class _Trainer:
         assert (step, validate) == (4, True)
         self.asked.append((tasks[0]["sampled"], len(tasks)))
         reports = [self.report(int(row["task"]), row["sampled"], row["keep"]) for row in tasks]
-        return [Done(reports, Rows([], []), None)]
+        return [Done(reports, Rows([], []), [])]
 
     def report(self, task: int, sampled: bool, keep: bool) -> Report:
         failed = [Failure(1, "timeout", "too slow")] if task == 1 else []

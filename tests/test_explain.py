@@ -22,7 +22,7 @@ from tests import batches
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "golden"
 GOLDEN = sorted(path for path in SHARED.glob("*.json") if "shapley" not in path.name)
-RECORD = ["key", "agent", "padding", "group", "members", "reward", "return", "baseline", "scale", "advantage"]
+RECORD = ["key", "agent", "group", "members", "reward", "return", "baseline", "scale", "advantage"]
 RECORD += ["transforms"]
 Document = dict[str, Any]
 Command = Callable[..., str]
@@ -111,21 +111,6 @@ def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
         explain({**document(*rows), "components": "team"})
 
 
-def test_padding_is_left_out_of_everything(printed: Command) -> None:
-    padding = {**row("q", 0, 0, team=float("nan")), "padding": True}
-    given = pair()
-    given["rows"].insert(0, padding)
-    records = json.loads(printed(given, "--json"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert records[1:] == explain(pair())
-    zeros = dict.fromkeys(("reward", "return", "baseline", "advantage"), 0.0)
-    shown = {"key": "q_0_0", "agent": "a", "padding": True, "group": None, "members": [], "scale": 1.0, **zeros}
-    assert records[0] == {**shown, "transforms": []}
-    assert printed(given).splitlines()[-3].endswith("padding")
-    assert "component: team" in printed(given, "--row", "q_0_0")  # the real row of that key
-    given["rows"][0]["uid"] = "filler"
-    assert "only fills a batch" in printed(given, "--row", "filler_0_0")
-
-
 def test_names_cannot_command_the_terminal(printed: Command) -> None:
     given = document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0))
     text = printed(given)
@@ -143,7 +128,7 @@ def test_a_mistaken_document(refused: Command) -> None:
     for given, message in (
         (pair(algorithm="grop"), "unknown algorithm 'grop': did you mean 'grpo'?"),
         (document(second, without(second, "agent")), "rows: Object missing required field `agent` - at `$[1]`"),
-        (document(tree), "row 'q_0_0' has parent 'n9', which is not a node of task 'q'"),
+        (document(tree, algorithm="mars2"), "row 'q_0_0' has parent 'n9', which is not a node of task 'q'"),
     ):
         Path("rows.json").write_text(json.dumps(given))
         assert f"'rows.json': {message}" in refused("explain", "rows.json")

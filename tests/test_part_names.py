@@ -12,7 +12,7 @@ from marl_verl import hookimpl, plugins
 from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray, LeaveOneOut, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import StepGroups
-from marl_verl.algo.credit.table import C3
+from marl_verl.algo.credit.table import C3, Efficiency
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
@@ -77,9 +77,12 @@ def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_path
         algorithm_named("grpo", {"advantage": {"returns": "marl_verl.algo.credit:C3"}}, "o")
 
 
+TWO = (Efficiency(), StepGroups(gamma=0.5))
+
+
 @pytest.mark.parametrize(
     ("value", "credit"),
-    [("c3", (C3(),)), (["c3", {"name": "step-groups", "gamma": 0.5}], (C3(), StepGroups(gamma=0.5))), ("none", ())],
+    [("c3", (C3(),)), (["efficiency", {"name": "step-groups", "gamma": 0.5}], TWO), ("none", ())],
 )
 def test_a_credit_or_a_list_of_them(value: Any, credit: tuple[Any, ...]) -> None:
     found = algorithm_named("grpo", {"credit": value}, "o")

@@ -12,7 +12,6 @@ from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.result import agent_statistics
 from marl_verl.algo.algorithms.gdpo import GDPO
 from marl_verl.algo.algorithms.remax import REMAX
 from marl_verl.algo.rewards.mix import Mix
@@ -107,14 +106,6 @@ def test_the_baseline_is_the_reward_of_a_greedy_episode_that_is_stored_and_not_t
     np.testing.assert_allclose(result.advantage, np.array(rewards) - table.column(GREEDY))
     again = algorithm.compute(RowTable.from_rows(algorithm.placed(table).to_rows()))  # as `explain` does
     np.testing.assert_array_equal(again.advantage, result.advantage)
-
-
-@pytest.mark.parametrize(("greedy", "flat"), [(1.0, 1.0), (0.5, 0.0)])
-def test_a_group_of_one_has_no_variance_only_if_it_equals_the_greedy_episode(greedy: float, flat: float) -> None:
-    one = {"uid": "q", "session": 0, "index": 0, "turn": 0, "agent": "a", "policy": "p", "rewards": {}, "length": 1}
-    table = RowTable.from_rows([{**one, "team_reward": 1.0, "columns": {GREEDY: greedy}}])
-    statistics = agent_statistics(table, REMAX.compute(table))["a"]
-    assert (statistics["zero_variance"], statistics["singles"]) == (flat, 0.0)
 
 
 def test_without_its_greedy_episode_a_task_has_no_rows() -> None:

@@ -73,8 +73,8 @@ def episode(says: Any = "4") -> Any:
 def test_the_return_decides_on_which_rows_the_team_reward_counts(method: Any, team: list[int]) -> None:
     rows = [row_of(turn) for turn in episode().turns]
     assert all("team" not in each["rewards"] and each["team_reward"] == 1.0 for each in rows)
-    table = RowTable.from_rows([*rows, {**rows[0], "index": 9, "turn": 9, "padding": True}])
-    assert method.placed(table).rewards["team"].tolist() == [*team, 0]
+    table = RowTable.from_rows(rows)
+    assert method.placed(table).rewards["team"].tolist() == team
     shuffled = method.placed(RowTable.from_rows(rows[::-1]))
     assert shuffled.rewards["team"].tolist() == team[::-1]
     assert RowTable.from_rows(shuffled.to_rows()).rewards["team"].tolist() == team[::-1]  # as a step is stored

@@ -125,18 +125,16 @@ PARTS = [
 @pytest.mark.parametrize("value", [None, 0, np.ones(2), np.ones((3, 1)), {}])
 def test_a_part_that_does_not_return_one_number_per_row(part: Any, value: Any) -> None:
     GIVEN["value"] = value
-    with pytest.raises(
-        MarlError, match=r"`Given\w+\.compute` of 'given-\w+' must return an array of [13] numbers, got "
-    ):
+    with pytest.raises(MarlError, match=r"`Given\w+\.compute` of 'given-\w+' must return an array of [13] numbers"):
         check_algorithm(part, ROWS)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", PARTS[3:], ids=("baseline", "scale"))
-def test_a_baseline_or_scale_that_is_not_finite_is_named(part: Advantage, value: float) -> None:
+def test_a_baseline_or_scale_must_be_finite(part: Advantage, value: float) -> None:
     """A scale of NaN would count as 1."""
     GIVEN["value"] = [value] * 3 if part is PARTS[3] else [value]
-    with pytest.raises(MarlError, match=rf"`Given\w+\.compute` of 'given-\w+' returned {value} as value 0"):
+    with pytest.raises(MarlError, match=r"the (scale|advantage) of row 'q_0_0' .* is (nan|-?inf)"):
         Algorithm(advantage=part).compute(RowTable.from_rows(ROWS))
 
 
@@ -150,13 +148,11 @@ def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (lambda: np.zeros(3), r"must return an AdvantageResult, got array\(.*AdvantageResult\(ret, "),
-        (lambda: result(scale=0.0), "returns scale 0 for row 'q_0_0'. Return 1 where nothing is scaled"),
+        (lambda: result(scale=0.0), "the advantage of row 'q_0_0' .* is nan"),
         (lambda: result(n=2), r"'ret' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
     ],
 )
 def test_an_estimator_that_returns_something_else(value: Callable[[], Any], message: str) -> None:
     GIVEN["value"] = value()
-    with pytest.raises(MarlError, match=r"`GivenEstimator\.compute` of 'given-estimator'") as error:
+    with pytest.raises(MarlError, match=message):
         check_algorithm(given(Estimator, "Estimator"), ROWS)
-    error.match(message)

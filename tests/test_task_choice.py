@@ -15,8 +15,10 @@ from marl_verl_testing.rows import algorithm
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
 from marl_verl.config.schedule import curriculum_of
+from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, TaskData
 from marl_verl.trainer.sampling import Sampling, Signal
@@ -87,7 +89,7 @@ class Trainer:
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
         Path(config.data.train_files).write_text("\n".join(lines))
         self.config, self.useful, self.failing, self.step = config, useful, failing, 0
-        self.algorithm, self.past = algorithm("grpo"), None
+        self.algorithm, self.declared, self.past = algorithm("grpo"), COMPONENTS, None
         self.memory = AdvantageMemory(self.algorithm)
         self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
         self.records = SimpleNamespace(journals=lambda step, reports: None)
@@ -109,8 +111,7 @@ class Trainer:
                 rows += [row(task["uid"], s, 0, float(s if number in self.useful else 1)) for s in range(EPISODES)]
         reports = [Report("", str(number), successes=[True] * (number not in self.failing)) for number in numbers]
         keys = [f"{row['uid']}_{row['session']}_0" for row in rows]
-        table = RowTable.from_rows(rows[::-1], COMPONENTS) if rows else None
-        return [Done(reports, Rows(keys[::-1], rows[::-1]), table)]
+        return [Done(reports, Rows(keys[::-1], rows[::-1]), decode(list[TableRow], rows[::-1], "rows"))]
 
     def use_snapshots(self, snapshots: Any) -> None:
         assert not snapshots

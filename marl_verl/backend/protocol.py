@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.algo.sampling import Failure
 
 
@@ -88,12 +88,12 @@ class Rows:
 class Done:
     """Finished tasks: their reports and rows. A validation has no rows.
 
-    The tensors of rows of trained policies are in the store. `table` has all rows; None without rows.
+    The tensors of rows of trained policies are in the store. `records` has the rows of the row table.
     """
 
     reports: list[Report]
     rows: Rows
-    table: RowTable | None
+    records: list[TableRow]
 
 
 class RowStore(Protocol):

@@ -90,7 +90,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
     for credit in algorithm.credit:
         if (why := credit.incompatibility(sampler.branches)) is not None:
             yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"
-        if credit.repeated and algorithm.advantage.sums_turns:
+        if credit.repeated and algorithm.advantage.returns.sums_turns:
             problem = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
             remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
             yield f"{problem}: {remedy}"

@@ -26,11 +26,8 @@ class Document(msgspec.Struct):
 
 
 def records(algorithm: Algorithm, table: RowTable, result: AdvantageResult) -> list[Record]:
-    """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale holds.
-
-    Padding has no group, no members, no transforms, and zeros.
-    """
-    keys = [table.key(row) for row in range(len(table))]
+    """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale."""
+    keys = table.keys()
     members = _keys_by_group(result.group, keys)
     also = {label: (ids, _keys_by_group(ids, keys)) for label, ids in result.also}
     numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
@@ -43,8 +40,7 @@ def records(algorithm: Algorithm, table: RowTable, result: AdvantageResult) -> l
         {
             "key": key,
             "agent": table.agent.value(row),
-            "padding": bool(table.padding[row]),
-            "group": {name: table.value(name, row) for name in group_by} if result.group[row] >= 0 else None,
+            "group": {name: table.value(name, row) for name in group_by},
             "members": members[int(result.group[row])],
             **({"also": {label: shared[int(ids[row])] for label, (ids, shared) in also.items()}} if also else {}),
             **({"columns": computed[row]} if computed[row] else {}),
@@ -73,8 +69,8 @@ def _transforms(algorithm: Algorithm, table: RowTable, result: AdvantageResult) 
 
 
 def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:
-    """Group -> the keys of its rows, in row order; padding (-1) has none."""
+    """Group -> the keys of its rows, in row order."""
     members: dict[int, list[str]] = {}
     for key, number in zip(keys, group.tolist(), strict=True):
         members.setdefault(number, []).append(key)
-    return {**members, -1: []}
+    return members

@@ -47,9 +47,8 @@ class ExplainedRows(list[Record]):
         parts = [*(("credit", credit) for credit in algorithm.credit), *parts]
         formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts]
         shared = f"rows of the same {', '.join(result.group_by)}" if result.group_by else "all rows of the batch"
-        groups = len(set(result.group[result.group >= 0].tolist()))
-        rows = count(sum(not record["padding"] for record in self), "row")
-        compared = f"compared: {shared}; {rows} in {count(groups, 'group')}"
+        groups = len(set(result.group.tolist()))
+        compared = f"compared: {shared}; {count(len(self), 'row')} in {count(groups, 'group')}"
         described = f"{self.document.algorithm}: {algorithm.describe()}"
         return [described, *table([["", "", ""], *formulas])[1:], compared]
 
@@ -63,19 +62,17 @@ class ExplainedRows(list[Record]):
         return "\n".join([*self.header, "", *(self._table() if row is None else self._derivation(self._at(row)))])
 
     def _at(self, key: str) -> int:
-        """The row with a key; padding only where no other row has it."""
-        matches = [at for at, record in enumerate(self) if record["key"] == key]
-        if not matches:
+        """The row with a key."""
+        keys = [record["key"] for record in self]
+        if key not in keys:
             with user_error(self.source):
-                raise unknown("row", key, [record["key"] for record in self])
-        return min(matches, key=lambda at: bool(self[at]["padding"]))
+                raise unknown("row", key, keys)
+        return keys.index(key)
 
     def _table(self) -> list[str]:
         lines = [[*COLUMNS, "group"]]
         for record in self:
-            group = "padding"
-            if record["group"] is not None:
-                group = f"{_group(record['group'])} ({count(len(record['members']), 'row')})"
+            group = f"{_group(record['group'])} ({count(len(record['members']), 'row')})"
             lines.append([*(cell(record[name]) for name in COLUMNS), group])
         return table(lines, right=COLUMNS[2:])
 
@@ -83,8 +80,6 @@ class ExplainedRows(list[Record]):
         """How the advantage of one row was computed, with numbers."""
         record, result = self[at], self.result
         lines = [f"row {cell(record['key'])} of agent {cell(record['agent'])}"]
-        if record["padding"]:
-            return [*lines, "  padding: it only fills a batch, enters no statistic, and has advantage 0"]
         steps = [(f"column: {name}", value) for name, value in record.get("columns", {}).items()]
         steps += [(transform["name"], transform["value"]) for transform in record["transforms"]]
         lines += table([["", "value"], *([f"  {name}", _values(value)] for name, value in steps)], ["value"])[1:]

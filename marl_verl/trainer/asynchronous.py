@@ -115,7 +115,8 @@ class Asynchronous(Schedule):
                     self._arrived.extend(trainer.rollouts.finished())
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
-                        finished.append(self._buffer(self._arrived.popleft()))
+                        finished.append(self._arrived.popleft())
+                        self._buffer(finished[-1])
                         reports += finished[-1].reports
                         self._dispatch.done(reports[-1].uid)
                         self._learn()  # start updates without waiting for the rest of the finished tasks
@@ -125,7 +126,7 @@ class Asynchronous(Schedule):
                 while any(learner.future for learner in self.learners.values()):
                     self.settle()
                     self._learn()
-        table = in_key_order(finished)[1]
+        table = trainer.algorithm.credited(in_key_order(finished, trainer.declared)[1])
         result = trainer.algorithm.compute(table)  # advantages do not depend on other tasks (`check_schedule`)
         metrics = trainer.stored(table, result)
         if (signal := trainer.sampling.signal(table, result)) is not None:
@@ -143,12 +144,11 @@ class Asynchronous(Schedule):
         for learner in self.learners.values():
             learner.begin(self.trainer.rollouts, self._dispatch.oldest(learner.name))
 
-    def _buffer(self, done: Done) -> Done:
+    def _buffer(self, done: Done) -> None:
         """Credit a finished task, compute its advantages, and add each row to the buffer of its policy."""
-        if not done.rows.keys:  # every attempt failed
-            return done
-        batch, rows = in_key_order([done])
-        table = self.trainer.algorithm.credited(rows)
+        if not done.records:  # every attempt failed
+            return
+        batch, table = in_key_order([done], self.trainer.declared)
         result = self.trainer.algorithm.compute(table)
         put_advantages(self.trainer.store, batch, result, self.learners)
         signal = self.trainer.sampling.signal(table, result)
@@ -160,7 +160,6 @@ class Asynchronous(Schedule):
                 learner.buffer.add([Waiting(key, tag, int(tag["version"]))])
             else:
                 self._spent.append(key)
-        return replace(done, table=table)
 
     def _used(self) -> list[str]:
         """Rows to remove from the store, each returned once: used in an update, too stale, or not trained on."""

@@ -46,6 +46,7 @@ class Trainer:
         self.policies, self.rollouts, self.store = backend.policies, backend.rollouts, backend.store
         self.run_dir = RunDir(Path(config.marl.run.folder))
         self.algorithm = algorithm_of(self.team)
+        self.declared = self.algorithm.components(self.team.agents)
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
         self.memory = AdvantageMemory(self.algorithm)
         run = marl_section(config)["run"]

@@ -61,7 +61,7 @@ def team_metrics(
         **side_metrics([outcome for report in reports for outcome in report.outcomes], "train/"),
         **means([row for report in reports for row in report.measures], "train/answer/"),
         **{f"train/extra_tokens/{purpose}": float(count) for purpose, count in extra.items()},
-        "train/tokens": float(table.length[~table.padding].sum()) + extra.total(),
+        "train/tokens": float(table.length.sum()) + extra.total(),
         **{f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())},
     }
     for agent, statistics in agent_statistics(table, result).items():

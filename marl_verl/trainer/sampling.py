@@ -9,7 +9,6 @@ import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.columns import group_mean
-from marl_verl.algo.advantage.rows import concat
 from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
 from marl_verl.config.schedule import filter_of, settings_of
 from marl_verl.errors import MarlError
@@ -128,7 +127,7 @@ class Sampling:
             part.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         trainer.policies.sleep()
-        return in_key_order(done)
+        return in_key_order(done, trainer.declared)
 
     def _sample(self, count: int) -> list[Done]:
         """Sample further tasks of the step and wait. With past versions, in a round for each snapshot."""
@@ -151,10 +150,10 @@ class Sampling:
 
     def _useful_tasks(self, done: list[Done]) -> int:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
-        if not any(share.rows.keys for share in done):
+        if not any(share.records for share in done):
             return 0
         trainer = self.trainer
-        table = trainer.memory.recall(trainer.algorithm.credited(in_key_order(done)[1]), keep=False)
+        table = trainer.memory.recall(trainer.algorithm.credited(in_key_order(done, trainer.declared)[1]), keep=False)
         signal = self.signal(table, trainer.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 
@@ -174,12 +173,17 @@ class Sampling:
         return values
 
 
-def in_key_order(done: Sequence[Done]) -> tuple[Rows, RowTable]:
-    """The rows of finished tasks, and their table, both in key order. MarlError without rows."""
-    tables = [share.table for share in done if share.table is not None]
-    if not tables:
+def in_key_order(done: Sequence[Done], declared: Collection[str]) -> tuple[Rows, RowTable]:
+    """The rows of finished tasks, and their table, both in key order. MarlError without rows.
+
+    Args:
+        declared: the reward components that the run sets (`Algorithm.components`).
+    """
+    records = [record for share in done for record in share.records]
+    if not records:
         raise MarlError("every attempt of the step failed: there are no rows to learn from")
-    table = concat(tables)
+    records.sort(key=lambda record: (record.uid, record.session, record.index))
+    table = RowTable.of_records(records, declared)
     tags = {key: tag for share in done for key, tag in zip(share.rows.keys, share.rows.tags, strict=True)}
     keys = table.keys()
     return Rows(keys, [tags[key] for key in keys]), table

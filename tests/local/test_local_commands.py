@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 def test_explain(run: Finished, command: Callable[..., str]) -> None:
     records = json.loads(command("explain", run.folder, "--step", "2", "--json"))
-    keys = {f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 2) if not row["padding"]}
+    keys = {f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 2)}
     assert {record["key"] for record in records} == keys
     assert f"row {min(keys)}" in command("explain", run.folder, "--step", "2", "--row", min(keys))
 

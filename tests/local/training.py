@@ -47,7 +47,7 @@ def check(run: Finished, still: Collection[str] = ()) -> list[dict[str, Any]]:
     assert {name for name in run.summary["policies"] if not change(run.folder, name)} == set(still)
     plugins.use_files(one_file.files_of_run(run.folder))
     assert marl_verl.explain(run.folder, step=1).difference is None
-    return [row for line in lines for row in rows(run.folder, line["step"]) if not row["padding"]]
+    return [row for line in lines for row in rows(run.folder, line["step"])]
 
 
 def episodes(run: Finished, step: int) -> list[dict[str, Any]]:

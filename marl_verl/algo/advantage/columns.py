@@ -1,15 +1,13 @@
 """Columns of a row table: names as integers, group ids, and group means."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_verl.errors import MarlError, shown
+from marl_verl.errors import MarlError, shown, user_error
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -32,19 +30,10 @@ class Labels:
 
     @classmethod
     def of(cls, values: Sequence[str | None], others: Sequence[str | None] = ()) -> "Labels":
-        """Codes for `values`. Pass the values of a related column as `others` so that both share `names`."""
+        """Codes for `values`. Columns of the same names have those of all as `others`."""
         names = tuple(sorted({*values, *others} - {None}))  # type: ignore[type-var]
         code: dict[str | None, int] = {name: i for i, name in enumerate(names)} | {None: -1}
         return cls(np.fromiter(map(code.__getitem__, values), np.int64, len(values)), names)  # type: ignore[arg-type]
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Labels]") -> "Labels":
-        """The columns one after another."""
-        # sorted runs: sorting them takes much less than for names in any order
-        names = tuple(sorted(dict.fromkeys(chain.from_iterable(part.names for part in parts))))
-        code = {name: i for i, name in enumerate(names)}
-        codes = [np.array([*map(code.__getitem__, part.names), -1])[part.codes] for part in parts]  # [-1] is the last
-        return cls(np.concatenate(codes), names)
 
     def value(self, row: int) -> str | None:
         """The name in a row."""
@@ -57,50 +46,26 @@ def numbers_or(absent: float, values: Sequence[float | None]) -> FloatArray:
     return np.array([absent if value is None else value for value in values], dtype=np.float64)
 
 
-def rewards_of(rewards: Sequence[Mapping[str, float]]) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
-    """(component -> values, 0 where a row lacks it; component -> whether the row has it), [n] each."""
-    names = sorted({name for names in set(map(tuple, rewards)) for name in names})
-    columns = {name: [components.get(name) for components in rewards] for name in names}
-    present = {name: np.array([value is not None for value in column]) for name, column in columns.items()}
-    return {name: numbers_or(0.0, column) for name, column in columns.items()}, present
+def by_name(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Name -> its value in each of n mappings, None where one lacks it; names are sorted."""
+    names = sorted({name for names in set(map(tuple, mappings)) for name in names})
+    return {name: [mapping.get(name) for mapping in mappings] for name in names}
 
 
-def computed_columns(columns: Sequence[Mapping[str, Any]]) -> tuple[dict[str, FloatArray], dict[str, TokenArray]]:
-    """(column -> numbers [n], column -> numbers per token [n]) of the rows' `columns`; NaN where a row lacks one."""
-    per_row: dict[str, FloatArray] = {}
-    per_token: dict[str, TokenArray] = {}
-    for name in sorted({name for names in set(map(tuple, columns)) for name in names}):
-        values = [computed.get(name) for computed in columns]
-        if any(isinstance(value, Sequence) for value in values):
-            per_token[name] = token_arrays([[math.nan] if value is None else value for value in values], name)
-        else:
-            per_row[name] = numbers_or(math.nan, values)
-    return per_row, per_token
-
-
-def numbers_of(values: Any, n: int, label: str, finite: bool = False) -> FloatArray:
+def numbers_of(values: Any, n: int, label: str) -> FloatArray:
     """[n] the numbers that the part `label` computed. MarlError for anything else, which NumPy might broadcast."""
-    try:
+    with user_error(f"{label} must return an array of {n} numbers", TypeError, ValueError):
         numbers = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise MarlError(f"{label} must return an array of {n} numbers, got {shown(values)}") from error
     if numbers.shape != (n,):
         raise MarlError(f"{label} must return an array of {n} numbers, got shape {numbers.shape}: {shown(values)}")
-    if finite and (place := first_true(~np.isfinite(numbers))) is not None:
-        raise MarlError(f"{label} returned {numbers[place]} as value {place} of {n}. Return finite numbers.")
     return numbers
 
 
-def token_arrays(values: Sequence[Any], label: str) -> TokenArray:
-    """[n] the sequences of numbers as arrays. MarlError with the first row that has no sequence of numbers."""
+def token_arrays(values: Sequence[Any]) -> TokenArray:
+    """[n] sequences of numbers as arrays; empty for None."""
     arrays = np.empty(len(values), dtype=np.object_)
-    for row, value in enumerate(values):
-        try:
-            arrays[row] = np.asarray(value, dtype=np.float64)
-        except (TypeError, ValueError):
-            arrays[row] = np.array(math.nan)
-        if arrays[row].ndim != 1:
-            raise MarlError(f"row {row}: {label} must be a list of numbers, one per token, got {shown(value)}")
+    for row, numbers in enumerate(values):
+        arrays[row] = np.array([] if numbers is None else numbers, dtype=np.float64, ndmin=1)
     return arrays
 
 

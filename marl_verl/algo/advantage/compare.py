@@ -12,9 +12,6 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
 from marl_verl.options import Part
 
-MODERATE = 1e100
-"""Returns below it are not the reason where a baseline or a scale is not finite."""
-
 
 class Baseline(Part):
     """b in A = R - b."""
@@ -117,27 +114,23 @@ def compare(
         spread: ids [S] of other groups for sigma, which is then the spread of value - b in these groups.
     """
 
-    moderate = bool((np.abs(value) < MODERATE).all())
-
     def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
-        b = numbers_of(baseline.compute(value, group), len(value), baseline.described, moderate)
+        b = numbers_of(baseline.compute(value, group), len(value), baseline.described)
         if std is None:
             return b, np.ones(len(value))
-        deviation = value - b
-        among = group if spread is None else spread
-        of = value if spread is None else deviation
-        sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described, moderate)[among]
+        of, among = (value, group) if spread is None else (value - b, spread)
+        sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described)[among]
         # with sigma 0 a deviation is kept as it is, instead of being divided by eps
-        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
+        scale = np.where((sigma == 0) & (value != b), 1.0, sigma) + eps
         return b, np.where(scale <= 0, 1.0, scale)
 
     b, scale = within(group)
     if baseline.name == "none" and std is None:
         return b, scale  # nothing is compared, so that groups of one need no special treatment
-    alone = np.bincount(group)[group] == 1
     if singleton == "batch":
-        own_b, own_scale = within(np.zeros(len(value), dtype=np.int64))
+        b_alone, scale_alone = within(np.zeros(len(value), dtype=np.int64))
     else:
-        own_b = value if singleton == "zero" else np.zeros(len(value))
-        own_scale = np.full(len(value), 1.0 if std is None else 1.0 + eps)
-    return np.where(alone, own_b, b), np.where(alone, own_scale, scale)
+        b_alone = value if singleton == "zero" else np.zeros(len(value))
+        scale_alone = np.full(len(value), 1.0 if std is None else 1.0 + eps)
+    alone = np.bincount(group)[group] == 1
+    return np.where(alone, b_alone, b), np.where(alone, scale_alone, scale)

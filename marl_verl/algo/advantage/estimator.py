@@ -8,14 +8,14 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Gt
 
-from marl_verl.algo.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
+from marl_verl.algo.advantage.columns import FloatArray, group_mean
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.groups import TASK, Group, group_ids, sample_ids, session_weights
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.errors import MarlError
-from marl_verl.options import Part, Small
+from marl_verl.options import Part, Positive, Small
 
 Memory = Mapping[str, float]
 """What an estimator keeps of earlier steps: names and numbers, stored in checkpoints."""
@@ -39,18 +39,14 @@ class Rows:
 
 
 class Estimator(Part):
-    """Base of advantage estimators. A frozen dataclass, whose fields are its options."""
+    """Base of advantage estimators. A frozen dataclass, whose fields are its options.
+
+    Attributes:
+        returns: computes the return R from rewards; see `GroupEstimator`.
+    """
 
     kind: ClassVar[str] = "advantage"
-
-    @property
-    def sums_turns(self) -> bool:
-        """See `Returns.sums_turns`."""
-        return False
-
-    def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] bool, the rows that get the team reward of their episode. `table` has no padding."""
-        return np.ones(len(table), dtype=np.bool_)
+    returns: Returns = Immediate()
 
     def consumed(self) -> tuple[str, ...]:
         """Reward components that the estimator reads itself; they are excluded from the sum of all components."""
@@ -84,29 +80,13 @@ class Estimator(Part):
 
     @abstractmethod
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """Compute one advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        """Compute one advantage per row. `table` is sorted by key; `reward` [n] is finite."""
 
 
 class GroupEstimator(Estimator):
-    """Base of estimators that compare returns within groups of rows.
+    """Base of estimators that compare returns within groups of rows; `group`: the columns that define a group."""
 
-    Attributes:
-        returns: computes the return R from rewards.
-        group: the columns that define a group.
-    """
-
-    returns: Returns
     group: tuple[str, ...]
-
-    @property
-    def sums_turns(self) -> bool:
-        return self.returns.sums_turns
-
-    def team_rows(self, table: RowTable) -> BoolArray:
-        return self.returns.team_rows(table)
-
-    def consumed(self) -> tuple[str, ...]:
-        return self.returns.consumed()
 
     def incompatibility(self, rows: Rows) -> str | None:
         name, sums = f"returns '{self.returns.name}'", self.returns.sums_turns
@@ -122,9 +102,8 @@ class GroupEstimator(Estimator):
             return f"{name} sums a path, and each of these turns has the full value of its state: use immediate"
         if rows.incremental and not sums:
             return f"{name} uses single turns, and each of these has only its increment to the path: use tree_mean"
-        column = next((column for column in self.group if column in ("node", "parent")), None)
-        if not rows.tree and column:
-            return f"group column '{column}' needs a tree, and these turns have no parents: use 'turn' or 'agent'"
+        if not rows.tree and (column := {"node", "parent"} & set(self.group)):
+            return f"group column '{column.pop()}' needs a tree, and these turns have no parents: use 'turn' or 'agent'"
         return None
 
 
@@ -140,13 +119,9 @@ class Overlong:
         factor: the largest penalty.
     """
 
-    L: int
-    C: int
+    L: Positive
+    C: Positive
     factor: Annotated[float, Gt(0)] = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.C <= self.L:
-            raise MarlError(f"'overlong' needs 0 < C <= L, got L={self.L}, C={self.C}")
 
     def compute(self, table: RowTable) -> FloatArray:
         """The penalty of each row [n], between -factor and 0."""
@@ -188,11 +163,8 @@ class Advantage(GroupEstimator):
     session_weight: Literal["tokens", "rows"] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group", tuple(self.group))  # config has lists
-        if self.scale_group is not None:
-            object.__setattr__(self, "scale_group", tuple(self.scale_group))
-            if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
-                raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
+        if self.sample != "row" and not {*(self.scale_group or ())} <= {*self.group, "uid", "session"}:
+            raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 
     def wants_critic(self) -> Scope | None:
         return self.returns.wants_critic()
@@ -204,8 +176,7 @@ class Advantage(GroupEstimator):
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError (with the nearest name) for a group column that the table lacks."""
-        label = self.returns.described
-        stages = [(name, numbers_of(values, len(table), label)) for name, values in self.returns.stages(table, reward)]
+        stages = self.returns.stages(table, reward)
         ret = stages[-1][1]
         target = self.returns.target(table, ret)
         if self.overlong is not None:
@@ -213,14 +184,13 @@ class Advantage(GroupEstimator):
             stages.append(("overlong", ret))
         group = group_ids(table, self.group)
         sample = sample_ids(table, group, self.sample)
-        value, first = ret, np.arange(len(table))
+        first = np.unique(sample, return_index=True)[1]
+        value = ret if self.sample == "row" else group_mean(ret, sample)
         if self.sample != "row":
-            _, first = np.unique(sample, return_index=True)
-            value = group_mean(ret, sample)
             stages.append((f"sample: {self.sample}", value[sample]))
         spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
         std = self.std if self.norm_by_std else None
         b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
-        ret, baseline, scale = value[sample], b[sample], scale[sample]
-        result = AdvantageResult(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)
+        columns = value[sample], reward, b[sample], scale[sample]
+        result = AdvantageResult(*columns, group, sample, self.group, stages, target=target)
         return result if not self.session_weight else result.weighted(session_weights(table, self.session_weight))

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine
+from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine, numbers_of
 from marl_verl.algo.advantage.groups import check_shared
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import Tree, deepest_first
@@ -29,10 +29,6 @@ class Returns(Part):
     sums_turns: ClassVar[bool] = False
     of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
 
-    def consumed(self) -> tuple[str, ...]:
-        """Reward components that the returns read themselves; they are excluded from the sum of all components."""
-        return ()
-
     def wants_critic(self) -> Scope | None:
         """The critic whose values the returns take from the table, or None."""
         return None
@@ -43,11 +39,11 @@ class Returns(Part):
 
     @abstractmethod
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """Compute the return of each row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        """Compute the return of each row, [n]. `table` is sorted by key; `reward` [n] is finite."""
 
     def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
         """Intermediate values for `explain`: (name of the step, [n] values after it); the last one is the return."""
-        return [(f"returns: {self.name}", self.compute(table, reward))]
+        return [(f"returns: {self.name}", numbers_of(self.compute(table, reward), len(table), self.described))]
 
     def target(self, table: RowTable, ret: FloatArray) -> FloatArray | None:
         """[n] the value targets of the critic, given the return; None without a critic."""
@@ -140,14 +136,11 @@ class GAE(_SessionSum):
     last turn is 0; the critic is trained towards the target A_t + V_t.
 
     Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16), with a turn as the action and t counting the
-    agent's own turns in the session, by index. V(o), column `value` of the rows, is a critic's (marl.critic) value of
-    the observation before the action, one per turn. With lam = 1, A_t is the discounted return minus V(o_t); with
-    lam = 0 it is the TD error delta_t. An agent with a frozen policy has no values and A = 0.
-
-    V_{t+1} is the value of the agent's own next turn, also for a critic of the joint observation (MAPPO, arXiv
-    2103.01955): rewards are on the rows of the agent that earned them, so that the return of a turn consists of the
-    same agent's later rewards. Turns of an agent in several concurrent lanes are ordered by index, as in `Discounted`:
-    the team reward counts on the last of all its turns.
+    agent's own turns in the session, by index: also those in concurrent lanes, and with a critic of the joint
+    observation (MAPPO, arXiv 2103.01955), since rewards are on the rows of the agent that earned them. V(o), column
+    `value` of the rows, is a critic's (marl.critic) value of the observation before the action. With lam = 1, A_t is
+    the discounted return minus V(o_t); with lam = 0 it is the TD error delta_t. An agent with a frozen policy has no
+    values and A = 0.
 
     Attributes:
         gamma: discount per turn.
@@ -163,11 +156,11 @@ class GAE(_SessionSum):
         return self.critic
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """A of every row, [n]. MarlError if no row has a value, or an agent has values on some rows only."""
         return self.stages(table, reward)[-1][1]
 
     def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
-        """V, the TD error delta, the target and A, each [n]. MarlError as in `compute`."""
+        """V, the TD error delta, the target and A, each [n]. MarlError if no row has a value, or an agent has values on
+        some rows only."""
         there = _valued(table)
         value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
         order, turns = _own_turns(table)
@@ -180,8 +173,7 @@ class GAE(_SessionSum):
 
     def target(self, table: RowTable, ret: FloatArray) -> FloatArray:
         """[n] A + V; 0 where there is no value."""
-        value: FloatArray = np.where(_valued(table), table.values, 0.0)
-        return ret + value
+        return ret + np.nan_to_num(table.values)
 
 
 def _latest(time: IntArray, group: IntArray) -> BoolArray:
@@ -238,9 +230,7 @@ def _valued(table: RowTable) -> BoolArray:
     there: BoolArray = ~np.isnan(table.values)
     if not there.any():
         raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
-    if (row := table.lacking(there)) is not None:
-        others = f"which other rows of agent '{table.role.value(row)}' have"
-        raise MarlError(f"row '{table.key(row)}' lacks 'value', {others}. Returns 'gae' needs one for all of them.")
+    table.check_roles(there, "'value'")
     return there
 
 

@@ -1,45 +1,42 @@
 """An algorithm is composed of five parts: sampler, reward mix, credit, advantage estimator and policy loss."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
+import yaml
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, first_true, numbers_of
+from marl_verl.algo.advantage.columns import FloatArray, first_true, numbers_of
 from marl_verl.algo.advantage.estimator import Advantage, Estimator, Memory
 from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
-from marl_verl.algo.rewards.mix import Mix, RewardMix, check_finite
+from marl_verl.algo.rewards.mix import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.errors import MarlError, shown
-from marl_verl.options import Find, Part, changed, check_options, config_of
+from marl_verl.options import Find, Part, changed, check_options, check_type, config_of
 from marl_verl.team import AgentConfig
+
+QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+"""NumPy does not warn: `_finite` raises with the row."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric(Part):
-    """Base of metrics; override one or both methods.
-
-    The values are written to metrics.jsonl under the names that the methods return.
-    """
+    """Base of metrics, name -> value in metrics.jsonl; override one or both methods."""
 
     kind: ClassVar[str] = "metric"
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
-        """Metrics of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
-
-        Called in the driver process, after the advantages of a step are computed.
-        """
+        """Metrics of a step, from all of its rows and their advantages. Called in the driver process."""
         return {}
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Metrics of one task, from its sample (including texts); a step reports their mean over its tasks.
-
-        Called in the rollout worker's process. A task without a name does not enter the mean of that name.
-        """
+        """Metrics of one task, from its sample (including texts), computed in the rollout worker. A step reports their
+        mean over the tasks that have the name."""
         return {}
 
 
@@ -71,22 +68,13 @@ class Algorithm:
     columns: tuple[ColumnFunction, ...] = ()
 
     def __post_init__(self) -> None:
-        kinds = {"sampler": str, "rewards": RewardMix, "advantage": Estimator, "loss": str}
-        values: list[Any] = [(name, getattr(self, name), kind) for name, kind in kinds.items()]
-        for name, kind in {"credit": Credit, "metrics": Metric, "columns": Callable}.items():
-            listed = getattr(self, name)
-            values += [(name, item, kind) for item in listed] if isinstance(listed, tuple) else [(name, listed, tuple)]
-        for name, value, kind in values:
-            if not isinstance(value, kind):
-                raise MarlError(f"'{name}' of an algorithm must be a {kind.__name__}, got {shown(value)}")
-            if name == "columns" and "<" in getattr(value, "__qualname__", ""):  # a run stores its path
-                raise MarlError(f"'columns' of an algorithm must be functions of a module, got {shown(value)}")
+        for name, hint in get_type_hints(Algorithm).items():
+            check_type(getattr(self, name), hint, name)
         for part in self.parts():
             check_options(part)
-        components = [credit.component for credit in self.replay_credits]
-        for component in components:
-            if components.count(component) > 1:
-                raise MarlError(f"two credits set component '{component}': set another `component` of one of them")
+        components = [credit.component for credit in self.credit if isinstance(credit, TableCredit | ReplayCredit)]
+        if twice := [component for component in components if components.count(component) > 1]:
+            raise MarlError(f"two credits set component '{twice[0]}': set another `component` of one of them")
 
     def options(self) -> dict[str, Any]:
         """Every option with its value, as JSON values that `with_options` reads."""
@@ -102,8 +90,8 @@ class Algorithm:
             waiting += [value for value in values if isinstance(value, Part)]
 
     def describe(self) -> str:
-        """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
-        return ", ".join(sorted(_words(self), key=lambda words: not words.startswith("group (")))
+        """The options in one line for the log, as in a recipe."""
+        return yaml.safe_dump(self.options(), default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
@@ -121,26 +109,27 @@ class Algorithm:
         kept = {name for name in ("sampler", "loss") if (options or {}).get(name, "") is None}
         return changed(self, {name: value for name, value in (options or {}).items() if name not in kept}, where, find)
 
+    @QUIET
     def compute(self, table: RowTable) -> AdvantageResult:
         """Compute the advantage of every row: credit, mix the components, estimate advantages.
 
-        Padding rows get 0 and enter no statistic, nor do rows of untrained agents (`RowTable.untrained`). Permuting the
-        rows permutes the result bit for bit.
+        Rows of untrained agents (`RowTable.untrained`) enter no statistic. Permuting the rows permutes the result bit
+        for bit.
 
         Raises:
-            MarlError: no row besides padding; a NaN or infinite reward (with component, row and task); a missing
-                component or group column; a parent that is not a node; rewards too large for float64 statistics.
+            MarlError: a missing component or group column; a parent that is not a node; a number that is not finite,
+                because a reward is not, or rewards are too large for float64 statistics.
         """
-        rows, real, reward = self._mixed(table)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # raised below, with the row
-            compared = real.compared
-            trained = real.take(compared)
-            result = self.advantage.compute(trained, reward[compared])
-            result = _checked(result, trained, self.advantage.described).beside(compared, reward)
-            _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
-            _finite(result.advantage, real, "advantage")
-        return result.scatter(rows, len(table))
+        order = table.order()
+        rows, reward = self._mixed(table.take(order))
+        compared = rows.compared
+        trained = rows.take(compared)
+        result = _checked(self.advantage.compute(trained, reward[compared]), trained, self.advantage.described)
+        of_rows = np.empty(len(table))
+        of_rows[order] = reward
+        return result.spread(order[compared], of_rows)
 
+    @QUIET
     def recall(self, table: RowTable, memory: Memory) -> tuple[RowTable, Memory]:
         """The table with the columns that the advantage computes from earlier steps, and the memory after this step.
 
@@ -148,30 +137,22 @@ class Algorithm:
         """
         if not self.advantage.remembers:
             return table, memory
-        rows, real, reward = self._mixed(table)
-        compared = real.compared
-        columns, after = self.advantage.recall(real.take(compared), reward[compared], memory)
-        computed = {name: np.full(len(table), np.nan) for name in columns}
+        order = table.order()
+        rows, reward = self._mixed(table.take(order))
+        compared = rows.compared
+        columns, after = self.advantage.recall(rows.take(compared), reward[compared], memory)
+        numbers = {**table.numbers, **{name: np.full(len(table), np.nan) for name in columns}}
         for name, values in columns.items():
-            computed[name][rows[compared]] = numbers_of(
-                values, len(compared), f"column '{name}' of '{self.advantage.name}'"
-            )
-        return table.with_columns(computed), after
+            numbers[name][order[compared]] = values
+        return dataclasses.replace(table, numbers=numbers), after
 
-    def _mixed(self, table: RowTable) -> tuple[IntArray, RowTable, FloatArray]:
-        """The rows that are not padding, in order; their table with the credit; and their mixed reward."""
-        rows = table.order()
-        if not len(rows):
-            raise MarlError("there are no rows besides padding. An advantage needs at least one.")
-        real = table.take(rows)
-        check_finite(real)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # raised below, with the row
-            real = self.credited(real).setting_aside(self.advantage.consumed())
-            if (real.parent.codes >= 0).any():
-                _ = real.tree  # raises for a parent that is not a node, even if no part uses the tree
-            reward = numbers_of(self.rewards.compute(real), len(real), self.rewards.described)
-        _finite(reward, real, "mixed reward")
-        return rows, real, reward
+    def _mixed(self, table: RowTable) -> tuple[RowTable, FloatArray]:
+        """The table, which is sorted by key, with the credits; and the mixed reward of its rows."""
+        consumed = frozenset(self.advantage.consumed()).union(*(credit.consumed() for credit in self.credit))
+        table = dataclasses.replace(self.credited(table), own=consumed)
+        reward = numbers_of(self.rewards.compute(table), len(table), self.rewards.described)
+        _finite(reward, table, "mixed reward")
+        return table, reward
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that a run sets while sampling."""
@@ -183,87 +164,60 @@ class Algorithm:
         """The credits that replay episodes in the rollout worker, in order."""
         return tuple(credit for credit in self.credit if isinstance(credit, ReplayCredit))
 
+    @QUIET
     def credited(self, table: RowTable) -> RowTable:
-        """The `placed` table with the component of a credit that is computed from rows; itself if it has it already.
-        `table` has no padding and is sorted by key. Training makes it once, for advantages and metrics."""
-        if table.credited:
-            return table
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `compute` raises, with the row
-            table = self.placed(table)
-            for credit in self.credit:
-                table = credit.apply(table)
-        return dataclasses.replace(table, credited=True)
+        """The `placed` table, which is sorted by key, with the components of the credits that are computed from rows.
+        It is the same if the table has them already."""
+        table = self.placed(table)
+        for credit in self.credit:
+            if isinstance(credit, TableCredit):
+                values = numbers_of(credit.compute(table), len(table), credit.described)
+                table = table.with_component(credit.component, values)
+        return table
 
     def placed(self, table: RowTable) -> RowTable:
-        """The table with the team reward of each episode as component "team" of its rows `Estimator.team_rows`, and 0
-        on its other rows."""
+        """The table with the team reward of each episode as component "team" of its rows `Returns.team_rows`, and 0 on
+        its other rows."""
         if np.isnan(table.team_reward).all():
             return table
-        real = np.flatnonzero(~table.padding)
-        compared = real[table.take(real).compared]
+        compared = table.compared
         counts = np.zeros(len(table), dtype=np.bool_)
-        for rows in (compared, np.setdiff1d(real, compared)):  # turns of untrained agents are not those of the others
+        for rows in (compared, np.setdiff1d(np.arange(len(table)), compared)):  # untrained agents are by themselves
             if len(rows):
-                counts[rows] = self.advantage.team_rows(table.take(rows))
+                counts[rows] = self.advantage.returns.team_rows(table.take(rows))
         return table.with_team(counts)
-
-
-def _words(part: Any) -> Iterator[str]:
-    """Each option with its value, those of a nested part behind its name."""
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        nested = [value] if isinstance(value, Part) else value if isinstance(value, tuple) else []
-        for inner in nested:
-            if isinstance(inner, Part):
-                yield f"{field.name} {inner.name}"
-                yield from _words(inner)
-        if value not in (None, ()) and not (nested and isinstance(nested[0], Part)):
-            plain = config_of(value)
-            yield f"{field.name} {'(' + ', '.join(map(str, plain)) + ')' if isinstance(plain, list) else plain}"
 
 
 def step_document(
     name: str, algorithm: Algorithm, table: RowTable, result: AdvantageResult, step: int
 ) -> dict[str, Any]:
     """The document of a step that a run stores and `marl-verl explain` reads; `explain` recomputes `result` from it."""
-    computed = {credit.component for credit in algorithm.credit if isinstance(credit, TableCredit)}
     return {
         "algorithm": name,
         "options": algorithm.options(),
         "step": step,
         "components": sorted(table.declared),
-        "rows": algorithm.placed(table).without(computed).to_rows(),
+        "rows": algorithm.placed(table).to_rows(),
         "advantage": result.advantage.tolist(),
         **({} if result.tokens is None else {"tokens": [values.tolist() for values in result.tokens]}),
     }
 
 
-def _checked(result: Any, table: RowTable, what: str) -> AdvantageResult:
-    """The result of an estimator, with one number per row and no scale of 0. MarlError for anything else."""
-    if not isinstance(result, AdvantageResult):
-        example = "return AdvantageResult(ret, reward, baseline, scale, group, sample, group_by)"
-        raise MarlError(f"{what} must return an AdvantageResult, got {shown(result)}. Write `{example}`.")
-    for name in ("ret", "reward", "baseline", "scale", "group", "sample"):
-        numbers_of(getattr(result, name), len(table), f"'{name}' of {what}")
-    if result.weight is not None:
-        weight = numbers_of(result.weight, len(table), f"'weight' of {what}")
-        if (row := first_true(~(np.isfinite(weight) & (weight >= 0)))) is not None:
-            raise MarlError(
-                f"{what} returns weight {weight[row]} for row '{table.key(row)}'. A weight is finite and at least 0."
-            )
-    if result.tokens is not None:
-        if len(result.tokens) != len(table):
-            raise MarlError(f"{what} returns advantages of tokens for {len(result.tokens)} rows of {len(table)}")
-        for row, (values, length) in enumerate(zip(result.tokens, table.length, strict=True)):
-            if len(values) != length or not np.isfinite(values).all():
-                got = f"{shown(values.tolist())} for the {length} tokens of row '{table.key(row)}'"
-                raise MarlError(f"{what} returns {got}. Return one finite number per response token.")
-    if (row := first_true(result.scale == 0)) is not None:
-        raise MarlError(f"{what} returns scale 0 for row '{table.key(row)}'. Return 1 where nothing is scaled.")
+def _checked(result: AdvantageResult, table: RowTable, label: str) -> AdvantageResult:
+    """The result of an estimator. MarlError unless it has a finite number for each row, and for each token if any."""
+    numbers = {name: getattr(result, name) for name in ("ret", "reward", "baseline", "scale", "group", "sample")}
+    for name, values in (numbers | ({} if result.weight is None else {"weight": result.weight})).items():
+        numbers_of(values, len(table), f"'{name}' of {label}")
+    _finite(result.scale, table, "scale")  # an infinite scale would silently make the advantage 0
+    _finite(result.advantage, table, "advantage")
+    for row, values in enumerate(() if result.tokens is None else result.tokens):
+        if len(values) != table.length[row] or not np.isfinite(values).all():
+            tokens = f"the {table.length[row]} tokens of row '{table.key(row)}'"
+            raise MarlError(f"{label} returns {shown(values.tolist())} for {tokens}: return a finite number for each")
     return result
 
 
-def _finite(values: FloatArray, table: RowTable, what: str) -> None:
+def _finite(values: FloatArray, table: RowTable, label: str) -> None:
     if (row := first_true(~np.isfinite(values))) is not None:
-        message = f"the {what} of row '{table.key(row)}' is {values[row]}"
-        raise MarlError(f"{message}. The rewards are too large or too far apart for float64.")
+        where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}')"
+        raise MarlError(f"the {label} of {where} is {values[row]}: a reward is not finite, or too large for float64")

@@ -35,19 +35,15 @@ class Decoupled(Estimator):
     """
 
     name: ClassVar[str] = "decoupled"
-    keys: list[str] | tuple[str, ...] = ("team",)
-    key_weights: list[float] | tuple[float, ...] | None = None
+    keys: tuple[str, ...] = ("team",)
+    key_weights: tuple[float, ...] | None = None
     group: Group = TASK
     norm_by_std: bool = True
     eps: Small = 1e-6
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", tuple(self.keys))
-        object.__setattr__(self, "group", tuple(self.group))
-        if not self.keys:
-            raise MarlError("'keys' is empty: name the reward components to normalise")
-        if self.key_weights is not None and len(self.key_weights) != len(self.keys):
-            raise MarlError(f"'key_weights' has {len(self.key_weights)} numbers for {len(self.keys)} 'keys'")
+        if not self.keys or (self.key_weights is not None and len(self.key_weights) != len(self.keys)):
+            raise MarlError(f"'keys' {self.keys} need a number each in 'key_weights', got {self.key_weights}")
 
     def score_parts(self) -> tuple[str, ...]:
         return tuple(key for key in self.keys if key not in TAKEN)
@@ -61,9 +57,8 @@ class Decoupled(Estimator):
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError for rows without one of the components."""
         group, total, stages = group_ids(table, self.group), np.zeros(len(table)), []
-        weights = self.key_weights if self.key_weights is not None else np.ones(len(self.keys))
         std = Unbiased() if self.norm_by_std else None
-        for key, weight in zip(self.keys, weights, strict=True):
+        for key, weight in zip(self.keys, self.key_weights or np.ones(len(self.keys)), strict=True):
             value = table.component(key)
             baseline, scale = compare(value, group, Mean(), std, self.eps, "raw")
             stages.append((f"advantage of {key}", (value - baseline) / scale))

@@ -49,9 +49,6 @@ class GroupInGroup(Estimator):
     episode_singleton: Literal["zero", "raw"] = "raw"
     step_singleton: Literal["zero", "raw"] = "zero"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "group", tuple(self.group))
-
     def incompatibility(self, rows: Rows) -> str | None:
         return "it compares sessions, and a tree is a single session" if rows.tree else None
 

@@ -1,6 +1,6 @@
 """ReMax: compares each episode with a greedy one of the same task."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +30,7 @@ class Greedy(Estimator):
         """See `Estimator.compute`. MarlError for rows without column `greedy`."""
         baseline, rows = table.column("greedy"), np.arange(len(table))
         scale, group = np.ones(len(table)), group_ids(table, TASK)
-        return replace(AdvantageResult(reward, reward, baseline, scale, group, rows, TASK), outside=True)
+        return AdvantageResult(reward, reward, baseline, scale, group, rows, TASK)
 
 
 REMAX = Algorithm(sampler="greedy-baseline", advantage=Greedy())

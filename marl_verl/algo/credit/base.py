@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.algo.advantage.columns import FloatArray, numbers_of
+from marl_verl.algo.advantage.columns import FloatArray
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
 from marl_verl.algo.sampling.base import ColumnFunction
@@ -36,10 +36,6 @@ class Credit(Part):
         """Components that the credit replaces; they are excluded from the sum of all components."""
         return ()
 
-    def apply(self, table: RowTable) -> RowTable:
-        """The table with the credit as a component; the same table if the rows already have it."""
-        return table
-
 
 class TableCredit(Credit):
     """Adds reward component `component` to every row before components are mixed. A frozen dataclass."""
@@ -48,12 +44,7 @@ class TableCredit(Credit):
 
     @abstractmethod
     def compute(self, table: RowTable) -> FloatArray:
-        """The credit of each row, [n]. `table` has no padding and is sorted by key."""
-
-    def apply(self, table: RowTable) -> RowTable:
-        """The table with the credit. MarlError if rows already have a component of that name."""
-        credit = numbers_of(self.compute(table), len(table), self.described)
-        return table.with_component(self.component, credit).setting_aside(self.consumed())
+        """The credit of each row, [n]. `table` is sorted by key."""
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,8 @@ class C3(TableCredit):
     def compute(self, table: RowTable) -> FloatArray:
         """See `TableCredit.compute`. MarlError for a row without the component, or as in `Tree.of`."""
         reward, tree = table.component(self.of), table.tree
-        total, leaves = np.zeros(tree.count), np.zeros(tree.count)
-        inner = np.zeros(tree.count, dtype=np.bool_)
-        inner[tree.parent[tree.parent >= 0]] = True
-        total[~inner], leaves[~inner] = tree.node_mean(reward)[~inner], 1.0
+        inner = np.isin(np.arange(tree.count), tree.parent)
+        total, leaves = np.where(inner, 0.0, tree.node_mean(reward)), np.where(inner, 0.0, 1.0)
         _, one = np.unique(tree.node, return_index=True)  # one row of each node, for its parent
         above = tree.parent[tree.row[one]]
         for nodes in deepest_first(tree.depth):
@@ -82,9 +80,6 @@ class StepGroups(TableCredit):
     eps: Small = 1e-6
     singleton: Literal["zero", "raw"] = "zero"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "group", tuple(self.group))
-
     def incompatibility(self, branches: bool) -> str | None:
         return "it sums the turns of a session, and turns of a tree have siblings" if branches else None
 
@@ -107,8 +102,7 @@ def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
 
 def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     """[n] ids of rows that share group and observation. MarlError if a row has no observation."""
-    lacking = table.codes("obs") < 0 if "obs" in table.extra else np.ones(len(table), dtype=np.bool_)
-    if (row := first_true(lacking)) is not None:
+    if (row := first_true(table.obs.codes < 0)) is not None:
         raise MarlError(f"row '{table.key(row)}' has no 'obs', the id of its observation, which step groups need")
     return group_ids(table, (*group, "obs"))
 

@@ -44,18 +44,14 @@ class Mix(RewardMix):
     `Mix(team=1.0, role=0.5)` names its components; `Mix()` sums all components of a row with weight 1.
 
     Attributes:
-        weights: component -> weight, or None for the sum of all components. A named component must exist, see
-            `weighted`.
+        weights: component -> weight; None: the sum of all components, see `total` and `weighted`.
     """
 
     name: ClassVar[str] = "weights"
     weights: Mapping[str, float] | None = None
 
     def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
-        check_type(weights, Mapping | None, "weights")
-        chosen = {**weights, **components} if weights is not None else components or None
-        if chosen == {}:
-            raise MarlError("'weights' is empty: name a component, or omit it to sum all components")
+        chosen = {**(weights or {}), **components} or None
         for name, weight in (chosen or {}).items():
             check_type(weight, float, f"weights.{name}")
         object.__setattr__(self, "weights", chosen)
@@ -70,15 +66,10 @@ class Mix(RewardMix):
 
 def total(table: RowTable) -> FloatArray:
     """r = sum_c r_c over the components of a row, without those that another part consumes. MarlError if none."""
-    has_any = np.zeros(len(table), dtype=np.bool_)
-    reward = np.zeros(len(table))
-    for name, values in sorted(table.rewards.items()):
-        if name not in table.own:
-            reward += values
-            has_any |= table.present[name]
-    if (row := first_true(~has_any)) is not None:
+    names = sorted(table.rewards.keys() - table.own)
+    if (row := first_true(~np.any([table.present[name] for name in names], axis=0))) is not None:
         raise MarlError(f"row '{table.key(row)}' has no reward component")
-    return reward
+    return sum((table.rewards[name] for name in names), np.zeros(len(table)))
 
 
 def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
@@ -93,22 +84,9 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
     """
     reward = np.zeros(len(table))
     for name, weight in sorted(weights.items()):
-        present = table.having(name)
-        if not present.any():
-            continue
-        if (row := table.lacking(present)) is not None:
-            agent = table.role.value(row)
-            raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
-        reward += weight * table.rewards[name]
+        table.check_roles(table.having(name), f"reward '{name}'")
+        reward += weight * table.rewards.get(name, 0.0)
     return reward
-
-
-def check_finite(table: RowTable) -> None:
-    """Raise MarlError with component, row and task if a reward is NaN or infinite."""
-    for name, values in table.rewards.items():
-        if (row := first_true(~np.isfinite(values))) is not None:
-            where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
-            raise MarlError(f"reward '{name}' of {where} is {values[row]}")
 
 
 @quick

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.rows import concat
+from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.algo.credit.base import with_credit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.base import add_columns, sample_lines
@@ -40,11 +39,11 @@ LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
 
 
 class Sampled(NamedTuple):
-    """A task's report, its rows, none of a validation, and their table."""
+    """A task's report and its rows, none of a validation: for the store, and of the row table."""
 
     report: Report
     rows: Sequence[Row] = ()
-    table: RowTable | None = None
+    records: Sequence[TableRow] = ()
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
@@ -102,7 +101,7 @@ class RolloutWorker:
         trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
         self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
         self.samplers, self.columns = samplers_of(algorithm, marl), columns_of(algorithm)
-        self.components, self.joint = algorithm.components(team.agents), JointEncoder.of(config, team.agents)
+        self.joint = JointEncoder.of(config, team.agents)
         # the asynchronous schedule holds requests while a policy's weights change
         self.gates = {name: Gate() for name in trained} if marl["schedule"]["mode"] == "async" else {}
         rollout = config.actor_rollout_ref.rollout
@@ -134,9 +133,8 @@ class RolloutWorker:
         if learnt := {row.key: row.fields for row in rows if row.fields is not None}:
             names = next(iter(learnt.values()))
             self.store.put(list(learnt), {name: [fields[name] for fields in learnt.values()] for name in names})
-        tables = [task.table for task in tasks if task.table is not None]
-        table = concat(tables) if tables else None
-        return Done([task.report for task in tasks], Rows([row.key for row in rows], [row.tag for row in rows]), table)
+        written = Rows([row.key for row in rows], [row.tag for row in rows])
+        return Done([task.report for task in tasks], written, [record for task in tasks for record in task.records])
 
     async def _play(self, row: TaskRow, step: int, validate: bool, report: Report) -> Sampled:
         task, uid, states = Task(**json.loads(row["task"])), report.uid, row.get("states", {})
@@ -168,8 +166,7 @@ class RolloutWorker:
         rows = turn_rows(sample.turns, step, self.parts.trained)
         if self.joint is not None:
             add_joint_observations(rows, sample.episodes, self.joint)
-        table = RowTable.of(sample.turns, self.components, self.parts.trained) if sample.turns else None
-        return Sampled(report, rows, table)
+        return Sampled(report, rows, [TableRow.of(turn, self.parts.trained) for turn in sample.turns])
 
     async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens

@@ -92,11 +92,10 @@ def test_it_is_the_second_moment_of_global_advantages_and_not_of_dr_mas() -> Non
         assert own[name] == pytest.approx(3 / 4, rel=1e-3)
 
 
-def test_padding_and_a_task_without_spread_count_nowhere() -> None:
+def test_a_task_without_spread_counts_nowhere() -> None:
     rows = table([0.1, 0.0], [5.0, -5.0])
     idle = table([1.0, 1.0], [1.0, 1.0], uid="idle")
-    fill = {**rows[0], "index": 9, "padding": True, "rewards": {"team": 99.0}}
-    wanted, given = RowTable.from_rows(rows), RowTable.from_rows([*rows, *idle, fill])
+    wanted, given = RowTable.from_rows(rows), RowTable.from_rows([*rows, *idle])
     for metric in (Amplification(), SecondMoment()):
         assert metric.of_rows(given, DR_MAS.compute(given)) == pytest.approx(
             metric.of_rows(wanted, DR_MAS.compute(wanted))

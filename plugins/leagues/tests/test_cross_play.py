@@ -104,7 +104,7 @@ class _Trainer:
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
         rewards = [{"one": {"team": outcome["red"]}}]
-        return [Done([Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks], Rows([], []), None)]
+        return [Done([Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks], Rows([], []), [])]
 
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

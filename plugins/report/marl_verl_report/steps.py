@@ -33,7 +33,7 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
     """
     file = read_episodes(stored(folder)[kind][step])
     explained, problem = _explained(folder, step) if kind == "train" else (None, None)
-    rows = {} if explained is None else {row["key"]: row for row in explained if not row["padding"]}
+    rows = {} if explained is None else {row["key"]: row for row in explained}
     groups = _Groups(rows)
     tasks: dict[str, list[Episode]] = {}
     for episode in file.episodes.values():

@@ -57,7 +57,7 @@ def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.Capt
         f"marl-verl replay {folder}",
     ]
     assert "name: grpo" in run["config"]["algorithm"]
-    assert run["algorithm"].startswith("grpo: group (uid), sampler independent")
+    assert run["algorithm"].startswith("grpo: {sampler: independent, rewards: ")
 
 
 def test_the_advantages_are_those_of_training(folder: Path) -> None:

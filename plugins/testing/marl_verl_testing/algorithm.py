@@ -30,14 +30,13 @@ def check_algorithm(
 ) -> AdvantageResult:
     """Assert the required properties of an algorithm's advantages on these rows; call it from a test.
 
-    It computes the advantages, and again with the rows in `orders` other orders, with padding rows inserted, and with
-    rewards changed where they must not matter. It asserts that
+    It computes the advantages, and again with the rows in `orders` other orders, and with rewards changed where they
+    must not matter. It asserts that
 
         every number is finite (including stages and a critic's target), and every scale above 0
         A = (ret - baseline) / scale, times the row's weight if there is one, bit for bit
         groups match `group_by`: two rows share a group if and only if they agree in these columns
         permuting the rows permutes all numbers, bit for bit
-        padding rows change nothing, and have 0 everywhere, scale 1 and no group
         the numbers do not depend on the hash seed, which changes the order of sets
         a row depends on no row outside its `reach`, neither on its rewards nor on its presence (rows of a tree are
             removed by whole tasks only)
@@ -48,7 +47,7 @@ def check_algorithm(
 
     Args:
         algorithm: an estimator is used with the sum of all reward components.
-        rows: as for `RowTable.from_rows`, without padding.
+        rows: as for `RowTable.from_rows`.
         reach: the rows on which the advantage of a row may depend: its group; its task, for returns that sum the turns
             of a session across groups; "batch": all rows, nothing is asserted.
 
@@ -63,7 +62,6 @@ def check_algorithm(
         check.groups()
         for _ in range(orders):
             check.permuted()
-            check.padded()
         if reach != "batch":
             check.outside(reach)
         compute = partial(_lines, algorithm, check.rows)
@@ -122,27 +120,6 @@ class _Check:
         order = self.random.sample(range(len(self.rows)), len(self.rows))
         again = self.again([self.rows[row] for row in order])
         self.same(again, np.argsort(order), np.arange(len(self.rows)), "with the rows in another order")
-
-    def padded(self) -> None:
-        count = self.random.randint(1, 4)
-        real = np.ones(len(self.rows) + count, dtype=np.bool_)
-        real[self.random.sample(range(len(real)), count)] = False
-        left = iter(self.rows)
-        again = self.again([next(left) if row else self.junk() for row in real])
-        self.same(again, np.flatnonzero(real), np.arange(len(self.rows)), "with padding rows")
-        for name, values in _numbers(again).items():
-            values = values[~real]
-            wanted = 1.0 if name in ("scale", "weight") else 0.0
-            must((values == wanted).all(), f"a padding row has `{name}` {values[values != wanted]}, not {wanted}")
-        must((again.group[~real] == -1).all(), "a padding row is in a group; its group id must be -1")
-
-    def junk(self) -> dict[str, Any]:
-        """A padding row; half of them have names that no other row has."""
-        row = {**_rewarded(self.random.choice(self.rows), float("nan")), "padding": True}
-        row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # must be finite
-        if self.random.random() < 0.5:
-            row |= {"uid": "padding", "agent": "padding", "node": "padding", "parent": "padding"}
-        return row
 
     def outside(self, reach: Reach) -> None:
         tree = any(row.get("parent") is not None for row in self.rows)
