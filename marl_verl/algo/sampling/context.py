@@ -192,10 +192,10 @@ def finite(returned: Any, label: str, name: Any) -> float:
     """A score as a number. MarlError, which begins with `label` and names the function, if it is none or not finite."""
     try:
         value = float(returned)
-    except (TypeError, ValueError) as error:
-        raise MarlError(f"{label} must be a number, {name} returned {returned!r:.80}") from error
+    except (TypeError, ValueError):
+        value = math.nan
     if not math.isfinite(value):
-        raise MarlError(f"{label} must be finite, {name} returned {value}")
+        raise MarlError(f"{label} must be a finite number, {name} returned {returned!r:.80}")
     return value
 
 

@@ -69,12 +69,10 @@ async def transition(
 
     Such an agent is a part of the environment: its acts lead from a node to the next state. They have no candidates and
     are no rows. A joint move's are sampled after those of its explored agents, so once for each of their joint actions.
+    As all functions here, it raises AttemptFailed or WorkflowError if no action can be sampled, or no state be reached.
 
     Args:
         node: the node that the transition belongs to; part of the requests' seeds.
-
-    Raises:
-        AttemptFailed, WorkflowError: no action could be sampled, or the workflow failed.
     """
     turns: list[Turn] = []
     while acts := others(await run.run_until_blocked() or (), explored):
@@ -92,19 +90,13 @@ def waiting_for(run: Run, explored: Collection[str]) -> tuple[Act, ...]:
 
 
 async def root(context: SamplingContext, session: int, also: Collection[str] = ()) -> State:
-    """The state before any act of an explored agent; `also`: agents that are explored besides those of the context.
-
-    Raises:
-        AttemptFailed, WorkflowError: the workflow fails or ends without an act; no action could be sampled.
-    """
+    """The state before any act of an explored agent; `also`: agents that are explored besides those of the context."""
     explored = context.explored | frozenset(also)
     async with context.start(session) as run:
         turns = tuple(await transition(context, run, session, None, explored))
-        acts = waiting_for(run, explored)
-        episode = None
         if run.finished:  # no explored agent acts
-            episode = await scored(context, context.state(run, session, turns, run.answer))
-        return State(run.journal, acts, explored, episode=episode, turns=turns, proposals=len(run.proposals))
+            return await _state(context, run, session, explored, turns, run.answer)
+        return State(run.journal, waiting_for(run, explored), explored, turns=turns, proposals=len(run.proposals))
 
 
 async def expand(
@@ -128,9 +120,6 @@ async def expand(
         index: index of its row.
         parent: name of the state's node.
         agent: the agent that acts, if not the one that the workflow called.
-
-    Raises:
-        AttemptFailed, WorkflowError: no action could be sampled, or the next state not be reached or scored.
     """
     action = await ask(context, act, session, name, agent)
     journal = state.journal.extended(act, action)
@@ -141,40 +130,31 @@ async def expand(
         known = partial_value in ("proposal", "latest") and len(run.proposals) > state.proposals
         moved = [] if known else await transition(context, run, session, name, state.explored)
         answer, tokens, seen = await _outcome(context, run, session, name, partial_value, state.proposals)
-        own = (turn, *moved)
-        turns = (*state.turns, *own)
-        episode = await scored(context, context.state(run, session, turns, answer))
-        value = await scored(context, _rewarded(context, turn, episode, seen))
-        acts, pending = waiting_for(run, state.explored), bool(others(run.waiting, state.explored))
-        proposals = len(run.proposals)
-        return State(
-            episode.journal, acts, state.explored, pending, episode, turns, own, proposals, value, value_tokens=tokens
-        )
+        turns = (*state.turns, turn, *moved)
+        grown = await _state(context, run, session, state.explored, turns, answer)
+        assert grown.episode is not None
+        value = await scored(context, _rewarded(context, turn, grown.episode, seen))
+        return replace(grown, own=(turn, *moved), value=value, value_tokens=tokens)
 
 
 async def settled(context: SamplingContext, state: State, session: int) -> State:
-    """The state after the acts of agents that are not explored, if such acts come next; its value stays.
-
-    Raises:
-        AttemptFailed, WorkflowError: no action could be sampled, or the next state not be reached or scored.
-    """
+    """The state after the acts of agents that are not explored, if such acts come next; its value stays."""
     if not state.pending:
         return state
     async with context.start(session, state.journal) as run:
         moved = await transition(context, run, session, state.turn.node, state.explored)
-        turns, own, proposals = (*state.turns, *moved), (*state.own, *moved), len(run.proposals)
-        answer = run.answer if run.finished else run.proposals[-1] if proposals else None
-        episode = await scored(context, context.state(run, session, turns, answer))
-        return replace(
-            state,
-            journal=episode.journal,
-            acts=waiting_for(run, state.explored),
-            pending=False,
-            episode=episode,
-            turns=turns,
-            own=own,
-            proposals=proposals,
-        )
+        answer = run.answer if run.finished else run.proposals[-1] if run.proposals else None
+        after = await _state(context, run, session, state.explored, (*state.turns, *moved), answer)
+        return replace(after, own=(*state.own, *moved), value=state.value, value_tokens=state.value_tokens)
+
+
+async def _state(
+    context: SamplingContext, run: Run, session: int, explored: frozenset[str], turns: tuple[Turn, ...], answer: Any
+) -> State:
+    """The state of a run after these turns, with `answer` scored."""
+    episode = await scored(context, context.state(run, session, turns, answer))
+    acts, pending = waiting_for(run, explored), bool(others(run.waiting, explored))
+    return State(episode.journal, acts, explored, pending, episode, turns, proposals=len(run.proposals))
 
 
 async def _rewarded(context: SamplingContext, turn: Turn, episode: Episode, run: Run) -> float:
@@ -207,16 +187,14 @@ async def _outcome(
 
 
 def check_restarted(context: SamplingContext, run: Run, journal: Journal) -> None:
-    """Raise ReplayMismatch unless a blocked run has reached every act of the journal that it was started from.
-
-    A workflow that behaves differently on replay would request the same acts again and again.
-    """
+    """Raise ReplayMismatch unless a blocked run has reached every act of the journal that it was started from: a
+    workflow that behaves differently on replay would request the same acts again and again."""
     reached = {act.key for act, _ in run.turns}
-    standing = {act.key: act for act in run.waiting}
+    waiting = {act.key: act for act in run.waiting}
     for record in journal.acts():
         if record.act.key not in reached:
-            now = standing.get(record.act.key)
-            how = "is not reached" if now is None else f"is shown another observation: {changed(record.act, now)}"
+            act = waiting.get(record.act.key)
+            how = "is not reached" if act is None else f"is shown another observation: {changed(record.act, act)}"
             raise ReplayMismatch(f"{context.label}: restarted from its journal, {record.act} {how}")
 
 

@@ -6,7 +6,7 @@ An error in an attempt becomes a `Failure` with its reason and does not affect o
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 from marl_verl.algo.sampling.base import Candidate, Failure, Sample
 from marl_verl.algo.sampling.context import SamplingContext
@@ -139,16 +139,8 @@ async def _classified(context: SamplingContext, work: Awaitable[T], reason: Reas
 async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     """Return the results of concurrent work, in order. After all of it has ended, raise the first error in that order,
     which need not be the first in time."""
-    tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
-    try:
-        if tasks:
-            await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)  # `gather` would return while they still clean up
-        raise
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it: only the first is raised
-    return [task.result() for task in tasks]
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[T], results)

@@ -6,8 +6,10 @@ The process starts with the first call, keeps its functions, and ends at a limit
 wait, another one starts each `PATIENCE` seconds.
 """
 
+import asyncio
 import atexit
 import contextlib
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -20,8 +22,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,6 +37,7 @@ PATIENCE = 0.25
 _START_SECONDS = 300.0  # importing what a function needs, on a busy machine
 MEMORY = 4 << 30
 """Bytes of a process."""
+Key = tuple[int, int]
 
 
 async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], seconds: float | None) -> list[Any]:
@@ -49,109 +51,113 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
         TimeoutError: the limit is reached. The function is ended.
         Exception: raised by `fn`.
     """
-    if seconds is None or is_async(fn) or is_quick(fn) or _key(fn) in _POOL.awaitable:
-        return [await perform(fn, arguments, seconds) for arguments in calls]
-    try:
-        request = _POOL.function(fn), cloudpickle.dumps(list(calls)), len(calls)
-    except Exception as error:  # noqa: BLE001 - pickling runs code of users
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        why = f"its function or arguments cannot be pickled ({format_error(error)})"
-        warnings.warn(MarlWarning(f"a time limit cannot end {name}: {why}"), stacklevel=2)
-        return [await perform(fn, arguments, seconds) for arguments in calls]
-    try:
-        results: list[Any] | None = await in_thread(_POOL.call, (*request, seconds))
-    except _Breakpoint:
-        return [await perform(fn, arguments) for arguments in calls]
-    if results is None:  # it returns awaitables, which belong to this event loop
-        _POOL.awaitable.add(_key(fn))
-        return [await perform(fn, arguments, seconds) for arguments in calls]
-    return results
+    if seconds is not None and not is_async(fn) and not is_quick(fn):
+        try:
+            request = *_POOL.pickled(fn), cloudpickle.dumps(list(calls)), len(calls), seconds
+        except Exception as error:  # noqa: BLE001 - pickling runs code of users
+            name = getattr(fn, "__qualname__", type(fn).__qualname__)
+            why = f"its function or arguments cannot be pickled ({format_error(error)})"
+            warnings.warn(MarlWarning(f"a time limit cannot end {name}: {why}"), stacklevel=2)
+        else:
+            try:
+                results: list[Any] = await in_thread(_POOL.call, request)
+                return results
+            except _Breakpoint:
+                seconds = None
+    return [await perform(fn, arguments, seconds) for arguments in calls]
 
 
 class _Breakpoint(BaseException):
     """Raised by `breakpoint()` in a worker process; not an Exception, so that most code does not catch it."""
 
 
-@dataclass(frozen=True)
-class _Function:
-    """A function, as pickled once; it is kept, so that `key` stays unique."""
-
-    key: tuple[int, int]
-    fn: Callable[..., Any]
-    pickled: bytes
-
-
-def _key(fn: Callable[..., Any]) -> tuple[int, int]:
-    """A function, or the method of an object: methods are new objects with each access."""
-    return id(getattr(fn, "__self__", fn)), id(getattr(fn, "__func__", fn))
-
-
 class _Pool:
     """The worker processes of this process; callable from any thread."""
 
     def __init__(self) -> None:
-        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()  # None: a process may be started
-        self._lock, self._processes = threading.Lock(), 0
-        self._begun = 0.0  # when the latest process was started
-        self.awaitable: set[tuple[int, int]] = set()  # functions that are not async, but return awaitables
-        self._workers: set[_Worker] = set()
-        self._functions: dict[tuple[int, int], _Function] = {}
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        self._lock, self._begun = threading.Lock(), 0.0  # when the latest worker was added
+        self._functions: dict[Key, tuple[Callable[..., Any], bytes]] = {}  # kept, so that keys stay unique
         atexit.register(self.stop)
 
-    def function(self, fn: Callable[..., Any]) -> _Function:
-        """A function or method with its pickle, made with its first call."""
-        key = _key(fn)
+    def pickled(self, fn: Callable[..., Any]) -> tuple[Key, bytes]:
+        """The key of a function or method, and its pickle, made with its first call."""
+        # methods are new objects with each access
+        key = id(getattr(fn, "__self__", fn)), id(getattr(fn, "__func__", fn))
         if key not in self._functions:
-            self._functions[key] = _Function(key, fn, cloudpickle.dumps(fn))
-        return self._functions[key]
+            self._functions[key] = fn, cloudpickle.dumps(fn)
+        return key, self._functions[key][1]
 
-    def call(self, function: _Function, calls: bytes, count: int, seconds: float) -> list[Any] | None:
-        """The results of pickled calls; None if the function returns awaitables. A process ends with its limit."""
+    def call(self, *request: Any) -> list[Any]:
+        """The results of `_Worker.call`, by an idle worker."""
         worker = self._take()
         try:
-            worker = worker or _Worker()
-            self._workers.add(worker)
-            results = worker.call(function, calls, count, seconds)
-        except BaseException:
-            if worker is not None:
-                self._workers.discard(worker)
-                worker.stop()
-            self._idle.put(None)
-            raise
-        self._idle.put(worker)
-        return _values(results)
+            return worker.call(*request)
+        finally:
+            self._idle.put(worker)
 
     def stop(self) -> None:
-        for worker in list(self._workers):
+        for worker in self._workers:
             worker.stop()
 
-    def _take(self) -> "_Worker | None":
-        """An idle worker, or None where a process is to be started: one each `PATIENCE` seconds while calls wait."""
+    def _take(self) -> "_Worker":
+        """An idle worker; one is added each `PATIENCE` seconds while calls wait."""
         while True:
             try:
-                return self._idle.get(timeout=PATIENCE if self._processes else 0)
+                return self._idle.get(timeout=PATIENCE if self._workers else 0)
             except queue.Empty:
                 with self._lock:
-                    if self._processes < PROCESSES and time.monotonic() - self._begun > PATIENCE:
-                        self._processes, self._begun = self._processes + 1, time.monotonic()
-                        return None
-
-
-def _values(results: Sequence[tuple[str, Any]]) -> list[Any] | None:
-    for kind, value in results:
-        if kind == "raised":
-            raise value
-        if kind == "breakpoint":
-            raise _Breakpoint
-        if kind == "awaitable":
-            return None
-    return [value for _, value in results]
+                    if len(self._workers) < PROCESSES and time.monotonic() - self._begun > PATIENCE:
+                        self._begun = time.monotonic()
+                        self._workers.append(_Worker())
+                        return self._workers[-1]
 
 
 class _Worker:
-    """One process that runs `serve`."""
+    """A process that runs `serve`. It starts with a call, also with the next one after it has ended."""
 
     def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def call(self, key: Key, function: bytes, calls: bytes, count: int, seconds: float) -> list[Any]:
+        """The results of pickled calls. The process ends with a limit.
+
+        Raises:
+            TimeoutError, RuntimeError: a call took longer than `seconds`; the process ended.
+            BaseException: raised by the first call that raised.
+        """
+        try:
+            if self._process is None:
+                self._start()
+            self._pipe.send_bytes(pickle.dumps((key, None if key in self._known else function, calls, seconds)))
+            replies = [self._read(_START_SECONDS)]  # everything is loaded
+            self._known |= {key} if not replies[0][0] else set()
+            while len(replies) <= count and not replies[-1][0]:
+                replies.append(self._read(seconds))
+        except (EOFError, ConnectionError) as error:
+            code = self._process.wait() if self._process else 0
+            self.stop()
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise RuntimeError(f"its process ended with {how}") from error
+        except BaseException:
+            self.stop()
+            raise
+        raised, value = replies[-1]
+        if raised:
+            raise value
+        return [value for _, value in replies[1:]]
+
+    def stop(self) -> None:
+        """End the process and those that its function has started, which hold its pipes."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+            self._pipe.close()
+
+    def _start(self) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         code = f"from marl_verl.algo.sampling.scoring import serve; serve({theirs.fileno()})"
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
@@ -164,53 +170,14 @@ class _Worker:
                 env=env,
                 process_group=0,
             )
-        self._functions: set[tuple[int, int]] = set()
-        try:
-            self._read(_START_SECONDS)
-        except BaseException:
-            self.stop()
-            raise
+        self._known: set[Key] = set()  # functions that the process has
 
-    def call(self, function: _Function, calls: bytes, count: int, seconds: float) -> list[tuple[str, Any]]:
-        """(kind, value) of each call, up to the first that raised. TimeoutError; RuntimeError: the process ended."""
-        pickled = None if function.key in self._functions else function.pickled
-        self._send(pickle.dumps((function.key, pickled, seconds)))
-        self._send(calls)
-        self._read(_START_SECONDS)  # everything is loaded
-        self._functions.add(function.key)
-        results: list[tuple[str, Any]] = []
-        while len(results) < count and not (results and results[-1][0] != "value"):
-            results.append(self._read(seconds))
-        return results
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self._pipe.send_bytes(data)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self._ended() from error
-
-    def stop(self) -> None:
-        """End the process and those that its function has started, which hold its pipes."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._pipe.close()
-
-    def _read(self, seconds: float) -> tuple[str, Any]:
+    def _read(self, seconds: float) -> tuple[bool, Any]:
+        """(whether it was raised, value) of a reply."""
         if not self._pipe.poll(seconds):
             raise TimeoutError(f"it took longer than {seconds:g} s")
-        try:
-            kind, value = pickle.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise self._ended() from error
-        if kind == "failed":
-            message = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB: {value}"
-            raise RuntimeError(f"{message}. Declare it `quick` to run it in the rollout worker.")
-        return kind, value
-
-    def _ended(self) -> RuntimeError:
-        code = self._process.wait()
-        return RuntimeError(f"its process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}")
+        reply: tuple[bool, Any] = pickle.loads(self._pipe.recv_bytes())
+        return reply
 
 
 def serve(descriptor: int) -> None:
@@ -221,55 +188,53 @@ def serve(descriptor: int) -> None:
         sys.breakpointhook = _stop
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    pipe.send_bytes(pickle.dumps(("ready", None)))
-    functions: dict[tuple[int, int], Callable[..., Any]] = {}
+    functions: dict[Key, Callable[..., Any]] = {}
     with contextlib.suppress(EOFError, OSError):  # the pipe has ended
         while True:
-            (key, pickled, seconds), body = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
-            try:
-                if pickled is not None:
-                    functions[key] = pickle.loads(pickled)
-                calls = pickle.loads(body)
-            except Exception as error:  # noqa: BLE001 - code of users
-                pipe.send_bytes(pickle.dumps(("failed", format_error(error))))
-                continue
-            pipe.send_bytes(pickle.dumps(("loaded", None)))
-            for arguments in calls:
-                signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
-                kind, reply = _reply(functions[key], arguments)
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            for reply in _replies(functions, *pickle.loads(pipe.recv_bytes())):
                 pipe.send_bytes(reply)
-                if kind != "value":
-                    break
 
 
-def _reply(fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, bytes]:
-    """(kind, pickled reply) of one call."""
+def _replies(
+    functions: dict[Key, Callable[..., Any]], key: Key, function: bytes | None, calls: bytes, seconds: float
+) -> Iterator[bytes]:
+    """A reply when everything is loaded, then one for each call, up to the first that raises."""
     try:
-        value = fn(*arguments)
-        if hasattr(value, "__await__"):
-            getattr(value, "close", lambda: None)()
-            return "awaitable", pickle.dumps(("awaitable", None))
-        return "value", cloudpickle.dumps(("value", value))
-    except _Breakpoint:
-        return "breakpoint", pickle.dumps(("breakpoint", None))
-    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-        error.add_note(f"in a process of its own:\n{''.join(traceback.format_exception(error)[1:])}")
-        return "raised", _pickled(error)
+        if function is not None:
+            functions[key] = pickle.loads(function)
+        arguments_of_calls = pickle.loads(calls)
+    except Exception as error:  # noqa: BLE001 - code of users
+        message = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB"
+        remedy = "Declare it `quick` to run it in the rollout worker."
+        yield _raised(RuntimeError(f"{message}: {format_error(error)}. {remedy}"))
+        return
+    yield pickle.dumps((False, None))
+    for arguments in arguments_of_calls:
+        signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
+        try:
+            value = functions[key](*arguments)
+            reply = cloudpickle.dumps((False, asyncio.run(value) if inspect.iscoroutine(value) else value))
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            error.add_note(f"in a process of its own:\n{''.join(traceback.format_exception(error)[1:])}")
+            yield _raised(error)
+            return
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        yield reply
 
 
 def _stop(*_: Any, **__: Any) -> None:
     raise _Breakpoint
 
 
-def _pickled(error: BaseException) -> bytes:
-    """An exception; as a RuntimeError if it cannot be pickled, or would end or confuse an event loop."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+def _raised(error: BaseException) -> bytes:
+    """A reply with an exception; as a RuntimeError if it cannot be pickled, or would end or confuse an event loop."""
+    if isinstance(error, Exception | _Breakpoint) and not isinstance(error, StopIteration):
         with contextlib.suppress(Exception):  # code of users
-            reply: bytes = cloudpickle.dumps(("raised", error))
+            reply: bytes = cloudpickle.dumps((True, error))
             pickle.loads(reply)
             return reply
-    return pickle.dumps(("raised", RuntimeError(format_error(error))))
+    return pickle.dumps((True, RuntimeError(format_error(error))))
 
 
 _POOL = _Pool()
