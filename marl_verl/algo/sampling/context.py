@@ -51,9 +51,8 @@ class TaskContext:
 class SamplingContext:
     """What the rollout worker passes to a sampler for one task instance, `uid`.
 
-    An independent sampler needs only `start`, `act` and `finish`. One that branches creates its own turns (`turn`),
-    scores intermediate states (`state`), rewards turns (`reward`) and compares them (`value`). A replay for a credit
-    needs only `score`. Subclasses have `act` and `seed`.
+    An independent sampler needs only `start`, `act` and `finish`; one that branches creates its own turns (`turn`),
+    scores states (`state`), rewards turns (`reward`) and compares them (`value`). Subclasses have `act` and `seed`.
 
     Attributes:
         agents: names, in the order of the config.
@@ -174,18 +173,15 @@ class SamplingContext:
 
     async def score(self, answer: Any) -> float:
         """The task's score of an answer."""
-        return await number(self.task_context.tasks.score, (self.task, answer), "the score", self.limits.call_seconds)
+        return await self._score(self.task_context.tasks.score, answer, "the score")
 
     async def public_score(self, answer: Any) -> float:
         """The score of an answer without the solution: `TaskSet.public_score`."""
-        fn = self.task_context.tasks.public_score
-        return await number(fn, (self.task, answer), "the public score", self.limits.call_seconds)
+        return await self._score(self.task_context.tasks.public_score, answer, "the public score")
 
-
-async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], label: str, seconds: float | None) -> float:
-    """The result of a user's function within `seconds`. MarlError, which begins with `label`, for no finite number."""
-    (value,) = await scored(fn, [arguments], seconds)
-    return finite(value, label, getattr(fn, "__qualname__", fn))
+    async def _score(self, fn: Callable[..., Any], answer: Any, label: str) -> float:
+        (value,) = await scored(fn, [(self.task, answer)], self.limits.call_seconds)
+        return finite(value, label, fn.__qualname__)
 
 
 def finite(returned: Any, label: str, name: Any) -> float:
@@ -227,8 +223,8 @@ def score_parts(score: Any, names: Iterable[str]) -> dict[str, float]:
     parts = score.parts if isinstance(score, DetailedScore) else {}
     for name in names:
         if name not in parts:
-            why = nearest(name, parts) if parts else f"it is {shown(score)}, not a mapping with 'score' and '{name}'"
-            raise MarlError(f"the score has no number '{name}': {why}")
+            why = nearest(name, parts) if parts else f"it is {shown(score)}"
+            raise MarlError(f"the score has no part '{name}', which 'keys' of the advantage names: {why}")
     return {name: finite(parts[name], f"part '{name}' of the score", "the score function") for name in names}
 
 

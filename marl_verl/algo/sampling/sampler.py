@@ -97,8 +97,7 @@ class AttemptFailed(Exception):
 async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) -> T | Failure:
     """Return the result of `work`, or a `Failure` for an error of workflow, policy or scoring, or a timeout.
 
-    `work` must use `ask` for policy requests and `scored` for scoring, which classify errors. Other errors are bugs of
-    the sampler and propagate.
+    `work` uses `ask` and `scored`, which classify errors. Other errors are bugs of the sampler and propagate.
     """
     seconds = context.limits.episode_seconds
     try:
