@@ -1,6 +1,5 @@
 """`check_algorithm`: every shipped algorithm passes on random rows, and each violation is reported."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ ROWS = [
 # What is not kept
 
 
-@dataclass(frozen=True)
 class Broken(Estimator):
     """A = r - mean of the task, and a mistake."""
 
@@ -43,7 +41,6 @@ class Broken(Estimator):
         return AdvantageResult(**parts)
 
 
-@dataclass(frozen=True)
 class FirstOfSession(Returns):
     """R = reward of the session's first turn: another group's reward if groups are turns."""
 

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from marl_verl.errors import MarlError
 from marl_verl.plugins import Registry
 
 
-@dataclass(frozen=True)
 class Doubled(RewardMix):
     """r = factor * team."""
 
@@ -29,7 +27,6 @@ class Doubled(RewardMix):
         return self.factor * table.component("team")
 
 
-@dataclass(frozen=True)
 class Squared(Returns):
     """R = r^2."""
 
@@ -37,7 +34,6 @@ class Squared(Returns):
         return np.square(reward)
 
 
-@dataclass(frozen=True)
 class First(Baseline):
     """b = the group's first return."""
 

@@ -5,7 +5,6 @@ A credit is computed from the rows of a batch (`TableCredit`), or by replaying e
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_verl.algo.advantage.columns import FloatArray
@@ -47,7 +46,6 @@ class TableCredit(Credit):
         """The credit of each row, [n]. `table` is sorted by key."""
 
 
-@dataclass(frozen=True)
 class ReplayCredit(Credit):
     """Adds reward component `component` to turns of a finished episode, in the rollout worker. A frozen dataclass."""
 

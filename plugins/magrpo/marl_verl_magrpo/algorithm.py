@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -36,7 +35,6 @@ from marl_verl.errors import MarlError
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}
 
 
-@dataclass(frozen=True)
 class JointAdvantage(GroupEstimator):
     """A = R - b over the siblings of one (node, agent); with `normalize`, A' = (A - mean A) / max(std A, min_std).
 
@@ -61,9 +59,6 @@ class JointAdvantage(GroupEstimator):
     normalize: bool = False
     std: Scale = Population()
     min_std: Annotated[float, Gt(0)] = 1e-6
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "group", tuple(self.group))
 
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":

@@ -10,7 +10,6 @@ Turns count from 0, as in the row table.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from marl_verl.algo.advantage import AdvantageResult, Population, RowTable, comb
 from marl_verl.algo.algorithms import Metric
 
 
-@dataclass(frozen=True)
 class JointTurns(Metric):
     """Rewards, returns and their spread among siblings, turn by turn."""
 

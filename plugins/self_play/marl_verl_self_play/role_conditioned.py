@@ -1,7 +1,6 @@
 """Role-conditioned advantage estimation (RAE): a moving-average baseline for each role, kept between steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -25,7 +24,6 @@ BASELINE = "rae_baseline"
 """The column of b, which training computes from earlier steps and `marl-verl explain` shows."""
 
 
-@dataclass(frozen=True)
 class RoleConditioned(GroupEstimator):
     """A(tau, p) = R(tau, p) - b_p, a baseline of its own for each role p of the game.
 
@@ -54,11 +52,8 @@ class RoleConditioned(GroupEstimator):
     alpha: Annotated[float, Interval(ge=0, lt=1)] = 0.95
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "role", tuple(self.role))
-
-    @property
-    def group(self) -> tuple[str, ...]:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def group(self) -> tuple[str, ...]:
         """The columns of `role`."""
         return self.role
 

@@ -1,7 +1,6 @@
 """SHARP: a planner and its workers, rewarded by broadcast, marginal credit and tool use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +25,6 @@ def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]
     return rows[first], credit
 
 
-@dataclass(frozen=True)
 class WorkerCalls(Metric):
     """`worker_calls/useful`, `idle`, `harmful`: the shares of the workers' calls with Delta above, at and below 0; and
     `worker_calls/credit`, the mean of Delta. Nothing without mc.
@@ -48,7 +46,6 @@ class WorkerCalls(Metric):
         }
 
 
-@dataclass(frozen=True)
 class SharpMix(RewardMix):
     """R = w_broadcast * broadcast + w_marginal * mc + w_tool * tool.
 

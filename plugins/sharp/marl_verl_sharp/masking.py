@@ -16,7 +16,6 @@ Source of the modes: SHARP, arXiv 2602.08335, from second-hand descriptions: no 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from marl_verl.algo.credit import ReplayCredit
@@ -29,7 +28,6 @@ Masked = frozenset[str | tuple[str, str]]
 """Masked agents (all of their acts), and masked single acts as keys (agent, slot)."""
 
 
-@dataclass(frozen=True)
 class MaskingCredit(ReplayCredit):
     """Base of the credits that mask agents.
 

@@ -106,4 +106,4 @@ def test_the_recipe_composes() -> None:
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(RECIPE), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "sampler my-method-saving" in done.stdout
+    assert "sampler: my-method-saving" in done.stdout
