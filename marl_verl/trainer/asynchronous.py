@@ -18,7 +18,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
-from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig
