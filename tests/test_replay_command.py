@@ -167,7 +167,6 @@ def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     assert "has no journals of step 3: the nearest are 10, 20, 30" in refused("replay", ".", "--step", "3")
     Path("other").mkdir()
     assert "run 'other' has no stored journals: train it with marl.run.keep_journals=1" in refused("replay", "other")
-    assert "--step needs a run" in refused("replay", "f.jsonl", "--step", "3")
     assert "the following arguments are required: RUN|FILE" in refused("replay")
 
 

@@ -11,9 +11,7 @@ The folder has weights (safetensors), config, tokenizer with chat template and g
 an adapter (LoRA) is written as an adapter in peft's format, which names its base model; --merge writes a full model.
 Weights keep the precision of training. No process is started, and DIR is written completely or not at all.
 
-  marl-verl export runs/inventory-1 --policy asker --output asker             the latest complete checkpoint
-  marl-verl export runs/inventory-1 --policy asker --output asker --step 20   the checkpoint of step 20
-  marl-verl export runs/inventory-1 --policy asker --output asker --merge     the adapter merged into its base model
+  marl-verl export runs/inventory-1 --policy asker --output asker --step 20   default: the latest complete checkpoint
 """
 
 

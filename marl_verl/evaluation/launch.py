@@ -106,7 +106,8 @@ def results(document: dict[str, Any], display: Display) -> None:
             wins = f"wins {scores['wins']:.1%} ({low:.1%} to {high:.1%}), mean outcome {scores['outcome']:.3f}"
             display.print(f"{name.replace('_', ', ')}: {side} {wins}")
     for agent, numbers in document["agents"].items():
-        measures = {**numbers["rewards"], **{name: numbers[name] for name in OF_AGENTS}}
+        measures = {f"reward {name}": value for name, value in numbers["rewards"].items()}
+        measures |= {name: numbers[name] for name in OF_AGENTS}
         known = (f"{name} {value:.3g}" for name, value in measures.items() if value is not None)
         display.print(f"agent {agent}, greedy: {', '.join(known)}")
     failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())

@@ -85,13 +85,6 @@ class Options:
             raise MarlError(f"--k must be whole numbers from 1 to --episodes ({self.sampled}), got {self.k}")
         return tuple(ks)
 
-    def check(self) -> None:
-        """MarlError for options of one team beside those of pairs of steps."""
-        of_one = (self.swap, self.untrained, self.k, self.greedy_only, self.edit, self.step is not None)
-        if any(of_one) if self.cross_play else self.steps:
-            pairs = "--cross-play and --partner play sampled episodes of pairs of --steps"
-            raise MarlError(f"{pairs}, without --step, --swap, --untrained, --k, --greedy-only and --edit")
-
 
 @dataclass(frozen=True)
 class EvaluationPlan:
@@ -123,7 +116,6 @@ class EvaluationPlan:
 def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Sequence[Path] = ()) -> EvaluationPlan:
     """Check an evaluation without writing files. Errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
-    options.check()
     check_overrides(overrides)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)

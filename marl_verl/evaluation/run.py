@@ -49,11 +49,13 @@ def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
     trainer.records.episodes(request.step, [line for report in reports for line in report.lines])
     trainer.records.check_failures(reports)
     counted = counts(reports)
+    again = by_set(sampled)
+    sets = {name: _scores(of_set, again.get(name, []), request) for name, of_set in by_set(greedy).items()}
     answers = [answer for report in reports for answer in report.answer_seconds]
     return {
         "step": request.step,
         **_scores(greedy, sampled, request),
-        **_sets(greedy, sampled, request),
+        **({"sets": sets} if sets else {}),
         "agents": {
             agent: {"policy": used.source, "weights": used.describe(), **agent_metrics(greedy, agent)}
             for agent, used in request.assignments.items()
@@ -100,7 +102,7 @@ def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | N
 
 
 def _scores(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, Any]:
-    """The team's scores on some tasks; a failed attempt counts as unsolved."""
+    """The team's scores on some tasks, of sides with Wilson's interval over tasks; a failed attempt is unsolved."""
     solved = [any(report.successes) for report in greedy]
     scores: dict[str, Any] = {
         "eval_tasks": len(solved),
@@ -115,22 +117,11 @@ def _scores(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Re
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
         measures = means([row for report in reports for row in report.measures or [{}]], "")
         scores |= {f"answer{suffix}": measures} if measures else {}
-        scores |= {f"sides{suffix}": sides} if (sides := _sides(reports)) else {}
+        if sides := side_statistics([outcome for report in reports for outcome in report.outcomes]):
+            for values in sides.values():
+                values["wins_interval"] = wilson(values["wins"] * len(reports), len(reports))
+            scores[f"sides{suffix}"] = sides
     return scores
-
-
-def _sets(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, Any]:
-    """Public set -> the scores on its tasks, under "sets"; {} for tasks that name none."""
-    again = by_set(sampled)
-    sets = {name: _scores(reports, again.get(name, []), request) for name, reports in by_set(greedy).items()}
-    return {"sets": sets} if sets else {}
-
-
-def _sides(reports: "Sequence[Report]") -> dict[str, dict[str, Any]]:
-    """Side -> its mean outcome and the share of episodes that it won, with Wilson's interval over the tasks."""
-    sides = side_statistics([outcome for report in reports for outcome in report.outcomes])
-    tasks = len(reports)
-    return {side: {**values, "wins_interval": wilson(values["wins"] * tasks, tasks)} for side, values in sides.items()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
-from marl_verl.errors import MarlError, nearest, user_error
+from marl_verl.errors import MarlError, user_error
 from marl_verl.tasks.task import Split
 from marl_verl.team import Named
 
@@ -67,9 +67,10 @@ class EpisodeFile:
         return file
 
     def episode(self, name: str) -> Episode:
-        """The episode with an id. MarlError: no such episode (with the nearest id)."""
+        """The episode with an id. MarlError: no such episode."""
         if name not in self.episodes:
-            raise MarlError(f"{self.source} has no episode '{name}': {nearest(name, self.episodes)}")
+            ids = f"{len(self.episodes)} others such as '{next(iter(self.episodes), '')}'"
+            raise MarlError(f"{self.source} has no episode '{name}', but {ids}")
         return self.episodes[name]
 
 

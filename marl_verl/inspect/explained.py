@@ -9,7 +9,7 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
-from marl_verl.errors import unknown, user_error
+from marl_verl.errors import MarlError, user_error
 from marl_verl.inspect.explain import Document, Record, records
 from marl_verl.inspect.texts import cell, count, table
 from marl_verl.options import Part
@@ -65,8 +65,7 @@ class ExplainedRows(list[Record]):
         """The row with a key."""
         keys = [record["key"] for record in self]
         if key not in keys:
-            with user_error(self.source):
-                raise unknown("row", key, keys)
+            raise MarlError(f"{self.source} has no row '{key}', but {len(keys)} others such as '{keys[0]}'")
         return keys.index(key)
 
     def _table(self) -> list[str]:

@@ -122,8 +122,6 @@ class _Steps(Mapping[int, T]):
 def stored_file(source: Path, place: str, step: int | None = None) -> Path:
     """A file as it is; of a run that of a step (default: the latest) in one of `PLACES`. MarlError: it has none."""
     if not source.is_dir():
-        if step is not None:
-            raise MarlError(f"--step needs a run, and '{source}' is none: e.g. runs/NAME --step {step}")
         return source
     files = RunDir(source).stored(place)
     if not files:
@@ -139,7 +137,7 @@ def file_of_episode(source: Path, name: str | None, step: int | None = None) -> 
     """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
     validation at step 20), else of the latest."""
     place = re.match(r"([a-z])(\d+)t\d", name or "")
-    if step is None and place and source.is_dir():
+    if step is None and place:
         step = int(place[2])
     return stored_file(source, "episodes" if place and place[1] != "s" else "journals", step)
 

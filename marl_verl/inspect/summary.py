@@ -3,31 +3,21 @@
 import shlex
 from pathlib import Path
 
-from rich.table import Table
-
 from marl_verl.files import read_json
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir
 
 
 def show(folder: Path, display: Display) -> None:
-    """Print the table, and suggest commands."""
+    """Print success before and after, and suggest commands."""
     summary, run = read_json(folder / "summary.json"), shlex.quote(str(folder))
-    table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
-    greedy, sampled = ["team success, greedy"], ["team success, sampled"]
-    table.add_column("", no_wrap=True)
-    whens = ("after",) if summary["success_before"] is None else ("before", "after")
-    for when in whens:
-        table.add_column(when, justify="right", no_wrap=True)
-        low, high = summary[f"success_{when}_interval"]
-        greedy.append(f"{summary[f'success_{when}']:.1%} ({100 * low:.1f} to {100 * high:.1f})")
-        sampled.append(f"{summary[f'success_{when}_sampled']:.1%}")
-    table.add_row(*greedy)
-    table.add_row(*sampled)
-    for name in summary.get("answer_after", {}):
-        values = [summary[f"answer_{when}"].get(name) for when in whens]
-        table.add_row(f"{name}, greedy", *("-" if value is None else f"{value:.3f}" for value in values))
-    display.console.print(table)
+    display.print(f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
+    for when in ("before", "after"):
+        if (success := summary[f"success_{when}"]) is not None:
+            low, high = summary[f"success_{when}_interval"]
+            greedy = f"team success, greedy {success:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+            answers = "".join(f", {name} {value:.3f}" for name, value in summary[f"answer_{when}"].items())
+            display.print(f"{when}: {greedy}, sampled {summary[f'success_{when}_sampled']:.1%}{answers}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"
