@@ -1,6 +1,7 @@
 """`marl-verl eval RUN`: evaluate a team on held-out tasks, optionally with swapped or untrained policies."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
 from marl_verl.evaluation.launch import results
+from marl_verl.evaluation.plan import Options
 from marl_verl.run.progress import Display
 
 EXAMPLES = """
@@ -20,12 +22,6 @@ EXAMPLES = """
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
   marl-verl eval runs/magrpo_cpu-1 --partner right --steps 20,40   what the change of this agent is worth to the others
 """
-
-PASSED_ON = (
-    *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "at_once", "cross_play", "steps"),
-    *("edit", "backend"),
-)
-"""Options that are passed to `evaluate` under the same name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +72,9 @@ def run(options: argparse.Namespace) -> int:
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
-    display, arguments = Display(), {name: getattr(options, name) for name in PASSED_ON}
-    done = evaluate(options.run, overrides, plugins=options.plugin, progress=display, **arguments)
+    display, chosen = Display(), {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
+    how: dict[str, Any] = {"plugins": options.plugin, "backend": options.backend, "progress": display}
+    done = evaluate(options.run, overrides, **how, **chosen)
     results(done.numbers, display)
     episodes = done.file.with_suffix(".jsonl")
     stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""

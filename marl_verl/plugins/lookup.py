@@ -25,14 +25,11 @@ class Plugins:
     loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> hook names; the built-in parts first
     broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; has no names
     registered: list[Entry] = field(default_factory=list)
-    _targets: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def get(self, kind: str, name: str) -> Any:
         """The object of a name, e.g. `get("workflows", "inventory")`, imported if lazy. MarlError as `entry`."""
-        if (kind, name) not in self._targets:
-            entry = self.entry(kind, name)
-            self._targets[kind, name] = resolve(entry) if isinstance(entry.target, str) else entry.target
-        return self._targets[kind, name]
+        entry = self.entry(kind, name)
+        return resolve(entry) if isinstance(entry.target, str) else entry.target
 
     def entry(self, kind: str, name: str) -> Entry:
         """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
@@ -92,10 +89,7 @@ class Plugins:
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
         if extras:
             reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
-        valid = [*more, *self.names(kind)]
-        if ":" in name:
-            valid += [f"{entry.source.distribution}:{entry.name}" for entry in self.entries(kind)]
-        return MarlError("; ".join([str(unknown(KINDS[kind], name, valid)), *reasons]))
+        return MarlError("; ".join([str(unknown(KINDS[kind], name, [*more, *self.names(kind)])), *reasons]))
 
 
 def resolve(entry: Entry) -> Any:
