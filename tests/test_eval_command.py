@@ -186,7 +186,7 @@ def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
     )
     composed.marl.agents.holder.sampling = {"stop": ["9"]}
     OmegaConf.save(composed, run / prepare.COMPOSED)
-    assert main(["eval", str(run), "marl.agents.holder.sampling.stop=END"]) == 0
+    assert main(["eval", str(run), "marl.agents.holder.sampling.stop=[END]"]) == 0
     config = _Played.seen["config"]
     own, policies = config.policies.asker, config.marl.policies
     assert own.data.apply_chat_template_kwargs == {"thinks": False}
@@ -194,7 +194,7 @@ def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
     assert own.actor_rollout_ref.model.custom_chat_template == "{{ messages }}"
     assert policies.asker.stop == ["4"]
     assert policies.holder.get("stop") is None
-    assert config.marl.agents.holder.sampling.stop == "END"
+    assert config.marl.agents.holder.sampling.stop == ["END"]
 
 
 def test_a_run_keeps_the_result(run: Path) -> None:

@@ -18,7 +18,7 @@ JOURNAL, ROWS = "journals/step_00001.jsonl", "rows/step_00001.json.gz"
 READERS = [
     ["train", "--resume", "run", "--dry-run"],
     ["eval", "run"],
-    ["export", "run", "--output", "out"],
+    ["export", "run", "--policy", "scout", "--output", "out"],
     ["report", "run"],
     ["watch", "run"],
     ["replay", "run"],
