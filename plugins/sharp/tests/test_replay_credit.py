@@ -306,6 +306,8 @@ class Broken(Counterfactual):
         turn = episode.turns[0]
         if self.how == "tokens":
             return tokens + 1
+        elif self.how == "no player":
+            turn.rewards["credit"] = 0.0
         elif self.how == "another reward":
             turn.rewards["role"] = 1.0
         elif self.how == "score":
@@ -317,6 +319,7 @@ class Broken(Counterfactual):
     ("how", "message"),
     [
         ("tokens", r"reports \d+ tokens, and \d+ were sampled"),
+        ("no player", "turn 0_0 of agent 'planner' has 'credit' 0.0; players are"),
         ("another reward", "changed turn 0_0 of agent 'planner'"),
         ("score", "changed the episode's journal, answer or score"),
         ("ignores failures", "assigns credit although its policy requests fail"),
@@ -324,4 +327,4 @@ class Broken(Counterfactual):
 )
 def test_the_kit_finds_what_is_wrong(how: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_credit(Broken(how=how), Fan(), TASK, FAN, OnlyTwo())
+        check_credit(Broken(how=how, without=("planner",)), Fan(), TASK, FAN, OnlyTwo())

@@ -99,7 +99,7 @@ def _check_credits(credit: ReplayCredit, before: Episode, after: Episode, player
     for old, new in zip(before.turns, after.turns, strict=True):
         rewards = dict(new.rewards)
         value = rewards.pop(credit.component, None)
-        right = math.isfinite(value) if value is not None and new.role in players else new.role not in players
+        right = value is not None and math.isfinite(value) if new.role in players else value is None
         must(right, f"credit '{credit.name}': {_place(new)} has '{credit.component}' {value}; players are {players}")
         rest = dataclasses.replace(new, rewards=rewards)
         must(old == rest, f"credit '{credit.name}' changed {_place(old)} from {old} to {rest}")

@@ -75,11 +75,7 @@ def check_loss(
             for first, again in ((value, padded), (slope, padded_slope[:, :width])):
                 same(first, again, "with other values in the padding, and more of it")
             same(value, sum(part for part, _ in parts), "summed over micro-batches")
-            same(
-                slope,
-                torch.cat([part for _, part in parts]),
-                "summed over micro-batches",
-            )
+            same(slope, torch.cat([part for _, part in parts]), "summed over micro-batches")
     return np.asarray(slope.numpy(), dtype=np.float64)
 
 
