@@ -1,7 +1,4 @@
-"""`marl-verl selftest`: report, time limits and Ctrl-C with the checks of `selftest_checks.py`.
-
-tests/e2e/test_selftest.py runs a check of the stack.
-"""
+"""`marl-verl selftest`: report, time limits and Ctrl-C with the checks of `selftest_checks.py`."""
 
 import json
 import os
