@@ -22,12 +22,13 @@ from marl_verl.run.progress import Display
 def steps(folder: Path) -> None:
     """Two steps, with output of every kind."""
     emit("started", seconds={"one": {}})
-    if not logging.getLogger("verl").handlers:  # as a module that is imported
-        logging.getLogger("verl").addHandler(logging.StreamHandler())
+    if not logging.getLogger("marl").handlers:  # as a module that is imported
+        logging.getLogger("marl").addHandler(logging.StreamHandler())
     for step in (1, 2):
         print(f"printed in step {step}")
         print("to standard error", file=sys.stderr)
         logging.getLogger("verl.some.module").warning("logged in step %d", step)
+        logging.getLogger("marl").warning("logged by a new module in step %d", step)
         emit("step", step=step, steps=2, metrics={"seconds/step": 0.1, "train/success": 0.5, "agent/a/reward": 0.5})
 
 

@@ -31,9 +31,10 @@ def run(work: str, folder: Path, progress: Any = False) -> None:
 def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = list[dict[str, Any]]()
     logging.disable(logging.NOTSET)  # whatever other tests have left
-    for name in ("verl", "verl.some.module"):
+    for name in ("verl", "verl.some.module", "marl"):
         logging.getLogger(name).disabled = False
     handlers = logging.getLogger("verl").handlers
+    handlers.append(logging.StreamHandler())  # as of a module that was imported before
     for _ in range(2):  # a notebook trains again
         run("steps", tmp_path, events.append)
     handlers.pop().emit(logging.makeLogRecord({"msg": "after the runs"}))
@@ -42,6 +43,7 @@ def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixt
     assert output.err == "after the runs\n"
     log = (tmp_path / "train.log").read_text()
     assert (log.count("to standard error\n"), log.count("logged in step 2\n")) == (4, 2)
+    assert log.count("logged by a new module in step 2\n") == 2
     assert [event["event"] for event in events] == 2 * ["phase", "started", "step", "step"]
     timing = json.loads((tmp_path / "timing.json").read_text())
     assert (timing["backend"], list(timing["phases"])) == ("local", ["loading verl", "policies started"])

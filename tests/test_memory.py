@@ -99,6 +99,6 @@ def test_one_process_has_one_copy_of_the_weights_and_no_servers(needs: Any) -> N
 def test_what_does_not_fit_is_refused() -> None:
     Need("each GPU of one", {"logits of one": 70 * GIB}, 80.0 * GIB).check()
     need = Need("each GPU of one", {"logits of one": 80 * GIB, "contexts": GIB}, 80.0 * GIB)
-    message = r"81\.0 of 80 GiB \(logits of one 80\.0, contexts 1\.0\); does not fit: use more GPUs, lower"
+    message = r"81\.0 of 80 GiB \(logits of one 80\.0\); does not fit: use more GPUs, lower"
     with pytest.raises(MarlError, match=message):
         need.check()

@@ -58,7 +58,7 @@ def test_a_request_that_a_run_refuses_ends_the_dry_run(plugin: Path) -> None:
     ("change", "message"),
     [
         ("'good'", "role reward 'holds-it' of agent 'sender' must be a finite number, holds_it returned 'good'"),
-        ("float(turn.observashun)", "warning: role reward 'holds-it' of agent 'sender' raised AttributeError"),
+        ("float(turn.observashun)", "warning: the score or a role reward raised AttributeError"),
     ],
 )
 def test_role_rewards_of_users_are_tried(
@@ -100,7 +100,7 @@ WRONG = Task("wrong", "?", {"solution": "left"})
     ("tasks", "why"),
     [
         ([BAD, GOOD], None),
-        ([BAD, BAD], "none of the first 2 tasks can be judged: the score: task has no tests"),
+        ([BAD, BAD], "none of the first 2 tasks can be judged: task has no tests"),
         ([WRONG, Task("without", "?")], "none of the reference solutions of the first tasks is right, e.g. of 'wrong'"),
     ],
 )

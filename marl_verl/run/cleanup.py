@@ -1,8 +1,8 @@
 """Run resources (processes, scratch folder, shared memory, sockets of a run on this machine) and their cleanup.
 
-Every process of a run has the run's id in its environment, and belongs to the session that the trainer leads. Shared
-memory is recorded in the run's scratch folder. The command line cleans up at the end of a run. If it was killed, the
-trainer starts `python -m marl_verl.run.cleanup SCRATCH`; if both were killed, the next run on this machine does.
+Every process of a run has the run's id in its environment, and belongs to the session that the trainer leads. The
+command line cleans up at the end of a run. If it was killed, the trainer starts `python -m marl_verl.run.cleanup
+SCRATCH`; if both were killed, the next run on this machine does. A record in the scratch folder says whose it is.
 """
 
 import contextlib
@@ -67,7 +67,6 @@ class RunResources:
     command: Process  # started the trainer
     trainer: Process | None = None  # leads the session of the run's processes
     before: list[str] = field(default_factory=list)  # `_loose` files from before the run
-    shared_memory: list[str] = field(default_factory=list)  # files that the run's processes hold or held
 
     @classmethod
     def begin(cls, run: str) -> "RunResources":
@@ -94,11 +93,6 @@ class RunResources:
 
     def started(self, trainer: int) -> None:
         self.trainer = Process.of(trainer)
-        self.write()
-
-    def note_shared_memory(self) -> None:
-        """Record the shared memory of the run's processes, which stays behind when they are killed."""
-        self.shared_memory = sorted({*self.shared_memory, *map(str, _held(self.processes()))})
         self.write()
 
     def processes(self) -> list[psutil.Process]:
@@ -137,7 +131,7 @@ class RunResources:
                     process.send_signal(number)
             psutil.wait_procs(running, timeout=3)
         loose = _loose() - set(map(Path, self.before)) - _held(psutil.process_iter())
-        for path in filter(_removable, {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}):
+        for path in filter(_removable, {*held, *loose, *_sockets(self.run)}):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
         return self.scratch

@@ -6,6 +6,7 @@ log, as those of the processes of a run on Ray do.
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -102,6 +103,10 @@ _STREAM = _Stream()
 def _logged(log: Path) -> Iterator[None]:
     """Append standard error to a file, with the logging that goes there."""
     terminal, stream = sys.stderr, cast("TextIO", _STREAM)
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if vars(handler).get("stream") is terminal:  # of a module that was imported before
+                handler.stream = stream
     with log.open("a", buffering=1, encoding="utf-8") as file, contextlib.redirect_stderr(stream):
         _STREAM.target = file
         try:

@@ -63,7 +63,7 @@ class Need:
         parts = sorted(self.parts.items(), key=lambda part: -part[1])[:5]
         fit = "; does not fit" if self.total > self.room else "; may not fit"
         fit = fit if self.total > TIGHT * self.room else ""
-        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts)
+        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size > 0.02 * self.total)
         return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({shown}){fit}"
 
     def check(self) -> None:

@@ -2,32 +2,30 @@
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
 from omegaconf import DictConfig
 
 from marl_verl import plugins
-from marl_verl.algo.sampling.context import finite, judged, score_parts
-from marl_verl.algo.sampling.scoring import scored
+from marl_verl.algo.sampling.base import Candidate
+from marl_verl.algo.sampling.context import SamplingContext, TaskContext, judged
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
-from marl_verl.episode import Act, Action, Episode, Run, Turn, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
 from marl_verl.episode.calls import breakpoints
-from marl_verl.episode.errors import UnknownAgentError
+from marl_verl.episode.errors import Limits, UnknownAgentError
 from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.verl_rows import observation
-from marl_verl.team import TeamConfig, acting
+from marl_verl.team import TeamConfig
 from marl_verl.threads import TimeUp, time_limit
 
-MOVES, SECONDS = 1000, 20.0
+SECONDS = 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
 TRIED = 8  # tasks of a split that are rehearsed before all are taken for wrong
-T = TypeVar("T")
 
 Moves = tuple[tuple[Act, ...], ...]
 
@@ -36,9 +34,29 @@ class Unjudged(MarlError):
     """The score or a role reward refuses a task with a MarlError."""
 
 
+class Rehearsal(SamplingContext):
+    """A context in which every action is empty."""
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        return Action(text="")
+
+    def seed(self, session: int) -> int:
+        return 0
+
+    async def judge(self, run: Run) -> None:
+        """Score the end of a run, and its turns. A MarlWarning if code of users raises: it may need real actions."""
+        try:
+            await self.finish(run, 0)
+        except MarlError as error:
+            raise Unjudged(format_error(error)) from error
+        except Exception as error:  # noqa: BLE001 - code of users
+            problem = f"the score or a role reward raised {format_error(error)} for empty actions"
+            warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
+
+
 @breakpoints(None)
 def rehearse_split(
-    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, task_set: TaskSet, parts: Sequence[str] = ()
+    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, task_set: TaskSet, parts: tuple[str, ...] = ()
 ) -> Moves:
     """`rehearse` the first of `TRIED` tasks that can be judged, and judge reference answers of these tasks.
 
@@ -61,81 +79,48 @@ def rehearse_split(
 
 
 def rehearse(
-    workflow: Workflow, task: Task, team: TeamConfig, task_set: TaskSet | None = None, parts: Sequence[str] = ()
+    workflow: Workflow, task: Task, team: TeamConfig, task_set: TaskSet | None = None, parts: tuple[str, ...] = ()
 ) -> Moves:
     """Run the workflow once with empty actions and return the acts of each move. With a task set, try score and role
     rewards on its end.
 
-    MarlError for an error that does not depend on the actions, such as a client's request that is refused, for a score
-    that lacks `parts`, and for a score or role reward that is no number; a MarlWarning for one that raises. A workflow
-    of external processes is not rehearsed.
+    MarlError for an error that does not depend on the actions, such as a client's request that is refused, and
+    `Unjudged`. A workflow of external processes is not rehearsed.
     """
     if not workflow.replayable:
         return ()
+    names, limits = {agent.reward for agent in team.agents.values() if agent.reward}, Limits(call_seconds=SECONDS / 2)
+    rewards = {name: plugins.load().get("rewards", name) for name in names}
+    task_context = TaskContext(workflow, task_set or TaskSet(), team.agents, rewards, limits=limits, parts=parts)
+    context = Rehearsal(task_context, task, task.id)
     moves: list[tuple[Act, ...]] = []
-    refused: dict[str, str] = {}
+    run = context.start(0)
 
     async def play() -> None:
-        nonlocal refused
-        async with Run(workflow, task, list(team.agents), seed=0) as run:
-            refused = run.refused
-            for _ in range(MOVES):
-                acts = await run.next()
-                if acts is None:
-                    if isinstance(run.answer, Action):
-                        problem = f"workflow '{team.workflow.name}' answers with an Action, which cannot be scored"
-                        raise MarlError(f"{problem}: return action.text")
-                    if task_set is not None:
-                        verdict = await _tried(judged(task_set, task, run.answer, SECONDS / 2), "the score")
-                        if verdict is not None:
-                            score_parts(verdict[0], parts)
-                        await _try_rewards(run, task, team)
-                    return
+        async with run:
+            while (acts := await run.next()) is not None:
                 moves.append(tuple(acts))
                 for act in acts:
-                    run.resolve(act, Action(text=""))
+                    run.resolve(act, await context.act(act, 0))
+            if isinstance(run.answer, Action):
+                raise MarlError(f"{context.label} answers with an Action, which cannot be scored: return action.text")
+            if task_set is not None:
+                await context.judge(run)
 
     try:
         with breakpoints(None), time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
             asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
     except WorkflowError as error:
-        for why in (why for key, why in refused.items() if key not in MESSAGES):
-            problem = f"workflow '{team.workflow.name}' on task '{task.id}': a request of its client is refused"
-            raise MarlError(f"{problem}: {why}") from error
+        for why in (why for key, why in run.refused.items() if key not in MESSAGES):
+            raise MarlError(f"{context.label}: a request of its client is refused: {why}") from error
         # a workflow may reject empty actions; in training such an episode counts as a failed attempt
         if not moves or isinstance(error, UnknownAgentError):
             raise
     except (TimeUp, TimeoutError) as error:
         if not moves or isinstance(error, TimeUp):
-            problem = (
-                f"workflow '{team.workflow.name}' on task '{task.id}' ran {SECONDS:.0f} s without an effect{error}"
-            )
+            problem = f"{context.label} ran {SECONDS:.0f} s without an effect{error}"
             raise MarlError(f"{problem}; it may not terminate") from error
     return tuple(moves)
-
-
-async def _try_rewards(run: Run, task: Task, team: TeamConfig) -> None:
-    turns = [Turn(act, action, task.id, 0, acting(team.agents, act).policy) for act, action in run.turns]
-    episode = Episode(task.id, 0, task, turns, run.answer, False, run.journal, finished=True)
-    for turn in turns:
-        if (name := team.agents[turn.role].reward) is None:
-            continue
-        label, fn = f"role reward '{name}' of agent '{turn.agent}'", plugins.load().get("rewards", name)
-        values = await _tried(scored(fn, [(task, turn, episode)], SECONDS / 2), label)
-        if values is not None:
-            finite(values[0], label, getattr(fn, "__qualname__", fn))
-
-
-async def _tried(work: Awaitable[T], label: str) -> T | None:
-    """The result of code of users, which may need real actions; None, with a MarlWarning, if it raises."""
-    try:
-        return await work
-    except MarlError as error:
-        raise Unjudged(f"{label}: {format_error(error)}") from error
-    except Exception as error:  # noqa: BLE001 - code of users
-        problem = f"{label} raised {format_error(error)} for an empty action"
-        warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
-        return None
 
 
 def drop_overlong(

@@ -114,10 +114,7 @@ class TrainerProcess:
                         return
                     *lines, rest = (rest + new).split(b"\n")
                     for line in lines:
-                        event = json.loads(line)
-                        events.handle(event)
-                        if event["event"] == "started":
-                            self.resources.note_shared_memory()
+                        events.handle(json.loads(line))
                 elif ended:
                     return
 

@@ -35,7 +35,7 @@ MAY_CHANGE = re.compile(
 )
 """Keys of `marl` that a resumed run may change. In `rollout` these are time limits and stored files."""
 
-DECISIVE = ("name", "kind")
+DECISIVE = (".name", ".kind")
 """If one of these differs, the other keys of the section are not listed, because they follow from it."""
 
 MODEL = ("tokenizer_path", "custom_chat_template")
@@ -53,7 +53,11 @@ ABSENT = object()
 def resume_fingerprint(config: DictConfig) -> Nested:
     """The fingerprint of a resolved config, as it is stored with each checkpoint: plain containers."""
     marl, team = marl_section(config), team_of(config)
-    mine = _fixed({key: value for key, value in marl.items() if key not in ELSEWHERE})
+    mine: Nested = {
+        key: value
+        for key, value in _flat(marl)
+        if key.partition(".")[0] not in ELSEWHERE and not MAY_CHANGE.fullmatch(key)
+    }
     mine["run"] = {name: marl["run"][name] for name in ("seed", *states(marl["run"]))}
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
     mine["policies"] = {name: _policy(policy, config) for name, policy in team.policies.items()}
@@ -88,15 +92,13 @@ def _chosen(section: Any, keys: Iterable[str]) -> Nested:
     return {key: section.get(key) for key in keys}
 
 
-def _fixed(section: Mapping[str, Any], prefix: str = "") -> Nested:
-    left: Nested = {}
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value with its path, "task.options.size"."""
     for key, value in section.items():
         if isinstance(value, Mapping):
-            if below := _fixed(value, f"{prefix}{key}."):
-                left[key] = below
-        elif not MAY_CHANGE.fullmatch(f"{prefix}{key}"):
-            left[key] = value
-    return left
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
@@ -129,7 +131,7 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     sources = {source.distribution: source for source in known.loaded}
     used = [name for name in (*saved, *(file.name for file in one_file.files_in_use())) if name in sources]
     versions = {name: distribution["version"] for name, distribution in saved.items()}
-    refuse(changes(versions, {name: sources[name].version for name in used}, "plugin"), folder)
+    refuse(changes(versions, {name: sources[name].version for name in used}, "plugin."), folder)
     for name, before in saved.items():
         if before["content"] and before["content"] != (now := known.content(sources[name])):
             message = (
@@ -152,17 +154,13 @@ def refuse(clauses: list[str], folder: Path) -> None:
         )
 
 
-def changes(saved: Any, now: Any, where: str = "") -> list[str]:
+def changes(saved: Nested, now: Nested, prefix: str = "") -> list[str]:
     """The differences between two fingerprints, one clause each: "marl.run.seed (0 -> 1)"."""
-    if saved == now:
-        return []
-    if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
-        return [f"{where} ({_shown(saved)} -> {_shown(now)})"]
-    decisive = [key for key in DECISIVE if key in saved and key in now and saved[key] != now[key]]
-    clauses: list[str] = []
-    for key in decisive[:1] or sorted({*saved, *now}):
-        clauses += changes(saved.get(key, ABSENT), now.get(key, ABSENT), f"{where}.{key}" if where else str(key))
-    return clauses
+    before, after = dict(_flat(saved, prefix)), dict(_flat(now, prefix))
+    keys = [key for key in sorted({*before, *after}) if before.get(key, ABSENT) != after.get(key, ABSENT)]
+    decided = tuple(key.rpartition(".")[0] for key in keys if key.endswith(DECISIVE))
+    shown = [key for key in keys if key.endswith(DECISIVE) or not key.startswith(decided)]
+    return [f"{key} ({_shown(before.get(key, ABSENT))} -> {_shown(after.get(key, ABSENT))})" for key in shown]
 
 
 def _shown(value: Any) -> str:
