@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_report import build, steps
+from marl_verl_report import build, curves, steps
 
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
@@ -155,3 +155,8 @@ def test_a_run_that_has_stopped(tmp_path: Path) -> None:
     assert state() == (False, f"Stopped at step 3 of 3, see {folder}/train.log; {how}")
     (folder / "summary.json").write_text("{}")
     assert state() == (False, None)
+
+
+def test_a_spike_is_drawn_also_in_a_long_run() -> None:
+    norms = curves.every_metric([{"step": step, "norm": 90.0 if step == 1501 else 1.0} for step in range(2500)])["norm"]
+    assert (len(norms["y"]), max(norms["y"]), norms["x"][norms["y"].index(90.0)]) == (834, 90.0, 1501)
