@@ -163,13 +163,8 @@ TURNS = Claim(
 )
 
 FASTER = (*steps(40, 10), "actor_rollout_ref.actor.optim.lr=3e-3", "marl.task.test_size=60", *SHORT[1:])
-SCORE = Measure(
-    "score",
-    "share of the items that are covered, greedy",
-    of("validation/agent/agent-1/team"),
-    percent=True,
-    margin=POINTS,
-)
+COVERED = of("validation/agent/agent-1/team")
+SCORE = Measure("score", "share of the items that are covered, greedy", COVERED, percent=True, margin=POINTS)
 DIFFERENCE = Measure("difference", "difference of the agents' choices", of("team/difference"), margin=0.05)
 
 
