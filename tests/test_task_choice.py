@@ -183,7 +183,6 @@ def curriculum(given_rates: Sequence[float | None], seed: int = 0, **options: An
     assert chosen is not None
     found = Curriculum(chosen, [f"task-{i}" for i in range(len(given_rates))], seed)
     found.rates[:] = [np.nan if rate is None else rate for rate in given_rates]
-    found.episodes[:] = [0 if rate is None else 4 for rate in given_rates]
     return found
 
 
@@ -201,7 +200,6 @@ def test_draws_are_different_tasks_the_same_for_a_seed_and_survive_a_checkpoint(
     two = curriculum([None] * len(given_rates), seed)
     two.load(folder)
     assert np.array_equal(one.rates, two.rates, equal_nan=True)
-    assert (one.episodes == two.episodes).all()
     assert two.draw(3, count) == first
 
 
@@ -215,14 +213,9 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
     assert subject.pools().tolist() == [2, 0, 3]
     subject.save(tmp_path / "curriculum", 7)
     saved = json.loads((tmp_path / "curriculum" / FILE).read_text())
-    assert saved == {
-        "step": 7,
-        "tasks": {"task-0": {"episodes": 2, "rate": 0.5}, "task-2": {"episodes": 8, "rate": 0.625}},
-    }
-    subject.draw(8, 2)
+    assert saved == {"step": 7, "tasks": {"task-0": {"rate": 0.5}, "task-2": {"rate": 0.625}}}
     counts = subject.metrics()
     assert [counts[f"curriculum/tasks/{pool}"] for pool in ("new", "hard", "medium", "easy")] == [1, 0, 1, 1]
-    assert sum(counts[f"curriculum/drawn/{pool}"] for pool in ("new", "hard", "medium", "easy")) == 2
 
 
 # -- the dry run -------------------------------------------------------------------------------------------------

@@ -188,11 +188,10 @@ def _sockets(run: str) -> set[Path]:
 
 
 def _removable(path: Path) -> bool:
-    """Whether a path is a file or socket of this user directly in /dev/shm or /tmp, and no link."""
+    """Whether a path is a file or socket of this user, and no link."""
     with contextlib.suppress(OSError):
         status = path.lstat()
-        kind = stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode)
-        return kind and status.st_uid == os.getuid() and str(path.parent) in (SHARED.rstrip("/"), "/tmp")
+        return status.st_uid == os.getuid() and (stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode))
     return False
 
 

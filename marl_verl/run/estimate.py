@@ -76,7 +76,7 @@ def training(
     model: Model, part: DictConfig, fsdp: DictConfig, ranks: int, tokens: float, gpu: bool
 ) -> dict[str, float]:
     """Bytes on each rank while a model is trained; `part` is an `actor_rollout_ref` or `critic` section."""
-    kept = _bytes(fsdp)
+    kept = 2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16", "float16") else 4
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
     width = 4 if mixed in ("fp32", "float32") else 2
     layers = 1 if part.model.enable_gradient_checkpointing else model.layers
@@ -99,10 +99,6 @@ def training(
         entropy = 12 if (actor.calculate_entropy or actor.entropy_coeff) and not fsdp.entropy_checkpointing else 0
         need["logits"] = tokens * model.vocabulary * ((8.5 if width == 2 else 16) + entropy)
     return need
-
-
-def _bytes(fsdp: DictConfig) -> int:
-    return 2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16", "float16") else 4
 
 
 def estimate(

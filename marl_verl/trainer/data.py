@@ -5,7 +5,7 @@ A task is a row: `task` (JSON), `uid` (equal in all runs of the same config) and
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
@@ -42,8 +42,6 @@ class Curriculum:
         self.settings, self._ids, self._seed = settings, list(ids), seed
         self._number = {task: number for number, task in enumerate(self._ids)}
         self.rates: FloatArray = np.full(len(ids), np.nan)
-        self.episodes = np.zeros(len(ids), dtype=np.int64)
-        self._drawn = np.zeros(len(POOLS), dtype=np.int64)  # tasks drawn in the step from each pool
 
     def pools(self) -> IntArray:
         """[n] the pool of each task, as position in `POOLS`."""
@@ -58,10 +56,7 @@ class Curriculum:
         generator = np.random.default_rng(zlib.crc32(f"{self._seed} curriculum {step} {len(taken)}".encode()))
         chance = np.log1p(-generator.random(len(self._ids))) / np.where(weight > 0, weight, 1.0)
         order = np.lexsort((-chance, weight == 0))
-        numbers = order[~np.isin(order, list(taken))][:count]
-        drawn = np.bincount(self.pools()[numbers], minlength=len(POOLS))
-        self._drawn = self._drawn + drawn if taken else drawn
-        return [int(number) for number in numbers]
+        return [int(number) for number in order[~np.isin(order, list(taken))][:count]]
 
     def record(self, outcomes: Iterable[Report]) -> None:
         """Add the outcomes of a step. A task of which every episode failed to run is not measured."""
@@ -71,24 +66,20 @@ class Curriculum:
             number = self._number[outcome.task]
             share, memory, before = float(np.mean(outcome.successes)), self.settings.memory, self.rates[number]
             self.rates[number] = share if np.isnan(before) else memory * before + (1 - memory) * share
-            self.episodes[number] += len(outcome.successes)
 
     def metrics(self) -> dict[str, float]:
-        """Number of tasks in each pool, and how many the step has drawn from each."""
-        counts = {"tasks": np.bincount(self.pools(), minlength=len(POOLS)), "drawn": self._drawn}
-        return {f"curriculum/{kind}/{pool}": float(n[i]) for kind, n in counts.items() for i, pool in enumerate(POOLS)}
+        """Number of tasks in each pool."""
+        counts = np.bincount(self.pools(), minlength=len(POOLS))
+        return {f"curriculum/tasks/{pool}": float(count) for pool, count in zip(POOLS, counts, strict=True)}
 
     def save(self, folder: Path, step: int) -> None:
-        """Write the statistics: task id -> number of episodes and success rate."""
-        measured = np.flatnonzero(self.episodes)
-        tasks = {self._ids[i]: {"episodes": int(self.episodes[i]), "rate": float(self.rates[i])} for i in measured}
+        """Write the success rates of the tasks that have one."""
+        tasks = {self._ids[i]: {"rate": float(self.rates[i])} for i in np.flatnonzero(~np.isnan(self.rates))}
         write_json(folder / FILE, {"step": step, "tasks": tasks})
 
     def load(self, folder: Path) -> None:
-        saved: Mapping[str, Mapping[str, float]] = read_json(folder / FILE)["tasks"]
-        for task, values in saved.items():
-            number = self._number[task]
-            self.rates[number], self.episodes[number] = values["rate"], values["episodes"]
+        for task, values in read_json(folder / FILE)["tasks"].items():
+            self.rates[self._number[task]] = values["rate"]
 
 
 class AdvantageMemory:

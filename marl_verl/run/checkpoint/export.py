@@ -52,9 +52,7 @@ class Source:
     @property
     def lora(self) -> dict[str, Any] | None:
         """`r`, `lora_alpha` and `task_type` of an adapter; None where all weights were trained."""
-        path = self.folder / "lora_train_meta.json"
-        meta = read_json(path) if path.is_file() else None
-        return meta and {key: meta[key] for key in ("r", "lora_alpha", "task_type")}
+        return weights.lora(self.folder)
 
 
 def choose(run: Path, name: str, step: int | None) -> Source:

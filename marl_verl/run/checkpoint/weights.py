@@ -56,3 +56,10 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     if whole is None or whole.shape != parts[0].shape:
         raise MarlError(f"tensor '{name}' in '{folder}' has an unsupported sharding: {placement}")
     return whole
+
+
+def lora(folder: Path) -> dict[str, Any] | None:
+    """`r`, `lora_alpha` and `task_type` of the adapter in a policy's folder of a checkpoint; None without one."""
+    path = folder / "lora_train_meta.json"
+    meta = read_json(path) if path.is_file() else None
+    return meta and {key: meta[key] for key in ("r", "lora_alpha", "task_type")}
