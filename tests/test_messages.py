@@ -266,7 +266,7 @@ def endpoint(body: dict[str, Any]) -> tuple[EndpointClient, list[dict[str, Any]]
         asked.append(json.loads(request.content))
         return httpx2.Response(200, json=whole)
 
-    policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), Echo.sampling, max_tokens=9)
+    policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), "key", Echo.sampling, max_tokens=9)
     http = openai.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(serve))
     policy._client = policy._client.with_options(http_client=http)
     return policy, asked

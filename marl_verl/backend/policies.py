@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from omegaconf import DictConfig
 
-from marl_verl.backend.learning.critic import Critics
+from marl_verl.backend.learning.critic import Critic, Critics
 from marl_verl.backend.learning.policy import LearningPolicy
-from marl_verl.backend.protocol import Rows
+from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.runtime import Runtime
-from marl_verl.team import PolicyConfig, TeamConfig
+from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 
 T = TypeVar("T")
@@ -20,15 +21,29 @@ T = TypeVar("T")
 class Policies:
     """The runtimes of a team's policies in the team's order, those that learn (`trained`), and the critics.
 
-    `alone`: policies that compute one after another, because each uses all cores; the others compute at the same time.
+    A backend sets how runtimes and critics are made, from the arguments that `__init__` gives them.
     """
 
+    critic: Callable[..., Critic]
+    frozen: Callable[..., Runtime]
+    learner: Callable[..., LearningPolicy]
     together = staticmethod(at_once)
     """How calls to different policies run."""
+    alone: Collection[str] = ()
+    """Policies that compute one after another, because each uses all cores; the others compute at the same time."""
 
-    def __init__(self, runtimes: Mapping[str, Runtime], critics: Critics, alone: Collection[str] = ()) -> None:
-        self.runtimes, self.critics, self.alone = dict(runtimes), critics, alone
-        self.trained = [runtime for runtime in runtimes.values() if isinstance(runtime, LearningPolicy)]
+    def __init__(self, config: DictConfig, team: TeamConfig, store: RowStore) -> None:
+        self.critics = Critics(config, team, store, self.critic, self.together)
+        self.runtimes, sharing = dict[str, Runtime](), list[Any]()  # sharing: those with the same base model
+        for name, policy in team.policies.items():
+            if policy.external:
+                self.runtimes[name] = Runtime(policy)
+            elif policy.frozen:
+                self.runtimes[name] = self.frozen(policy, config)
+            else:
+                group = [] if policy.base is None else sharing
+                self.runtimes[name] = self.learner(policy, config, store, self.critics.beside(name), group)
+        self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, LearningPolicy)]
         self.learning = {runtime.name for runtime in self.trained}
 
     def clients(self) -> dict[str, Any]:
@@ -59,13 +74,12 @@ class Policies:
             Metrics `policy/NAME/...` and `critic/NAME/...`, and the keys of the rows in the store that are used up.
         """
         parts = learnt.by_policy()
-        own = [policy for policy in self.trained if policy.name in parts]
-        updates = {policy.name: partial(policy.update, parts[policy.name]) for policy in own}
-        calls: dict[str, Callable[[], Any]] = {
-            "critics": lambda: self.critics.update(batch, targets),
-            "policies": lambda: self._alone_first(updates),
+        updates = {
+            policy.name: partial(policy.update, parts[policy.name]) for policy in self.trained if policy.name in parts
         }
-        results = self.together(calls)
+        results: dict[str, Any] = self.together(
+            {"critics": partial(self.critics.update, batch, targets), "policies": partial(self._alone_first, updates)}
+        )
         metrics: dict[str, float] = results["critics"]
         used = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag["policy"] in self.learning]
         for name, (rows, values) in results["policies"].items():
@@ -77,21 +91,3 @@ class Policies:
         """Call the functions of the `alone` policies one after another, then those of the others at once."""
         results = {name: call() for name, call in calls.items() if name in self.alone}
         return results | self.together({name: call for name, call in calls.items() if name not in self.alone})
-
-
-def runtimes_of(
-    team: TeamConfig, frozen: Callable[[PolicyConfig], Runtime], trained: Callable[[PolicyConfig, list[Any]], Runtime]
-) -> dict[str, Runtime]:
-    """The runtime of each policy, in the order of the team, of these kinds.
-
-    `trained` gets the list of the policies with the same base model before it, which it enters.
-    """
-    runtimes, sharing = dict[str, Runtime](), list[Any]()
-    for name, policy in team.policies.items():
-        if policy.external:
-            runtimes[name] = Runtime(policy)
-        elif policy.frozen:
-            runtimes[name] = frozen(policy)
-        else:
-            runtimes[name] = trained(policy, [] if policy.base is None else sharing)
-    return runtimes

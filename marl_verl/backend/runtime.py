@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from marl_verl.backend.rollout.endpoint import KeyedEndpoint
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.team import PolicyConfig
 
@@ -20,10 +19,9 @@ class Runtime:
         """Start workers and servers. Endpoints are checked before a run starts anything (`trainer/run.py`)."""
 
     def client(self) -> Any:
-        """What acts for the policy: the keyed endpoint, a server (`rollout/client.py`), or None for a script."""
-        if self.policy.endpoint is None:
-            return None
-        return KeyedEndpoint(self.policy.endpoint, endpoint_key(self.name, self.policy.endpoint))
+        """What a rollout worker needs to act: a server (`rollout/client.py`), or the key of an endpoint, which is not
+        a variable of a runtime environment: Ray would show it."""
+        return endpoint_key(self.name, self.policy.endpoint) if self.policy.endpoint is not None else None
 
     def sleep(self) -> None:
         """Free the memory of sampling where training needs it."""

@@ -9,7 +9,6 @@ The loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, 
 Critic rows are sent to the workers directly, not through the store.
 """
 
-import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -130,13 +129,10 @@ class Critic(TrainingWorkers):
 
 
 class Critics:
-    """All critics of a run, by name; methods return immediately if there are none.
+    """All critics of a run, by name; without any, methods return immediately.
 
-    MarlError if a critic of scope "policy" has another tokenizer than its policy.
-
-    Args:
-        make: (name, config) -> the critic of the backend.
-        together: how calls to different critics run (`Policies.together`).
+    `make`: (name, config) -> the critic of the backend; `together`: how calls to different critics run. MarlError if a
+    critic of scope "policy" has another vocabulary than its policy, whose token ids it reads.
     """
 
     def __init__(
@@ -145,15 +141,16 @@ class Critics:
         team: TeamConfig,
         store: RowStore,
         make: Callable[..., Critic],
-        together: Any = at_once,
+        together: Callable[..., dict[str, Any]] = at_once,
     ) -> None:
         self.runtimes = {str(name): make(str(name), config) for name in config.get("critics") or ()}
         for critic in self.runtimes.values():
             if critic.scope == "policy":
-                _check_tokenizer(critic, config.policies[critic.policy].actor_rollout_ref.model)
+                _check_vocabulary(critic, config.policies[critic.policy].actor_rollout_ref.model)
         self._store, self._together = store, together
         self._learning = {name for name, policy in team.policies.items() if policy.trained}
-        self._known: dict[str, tuple[Ids, float]] = {}
+        self._read: dict[str, tuple[list[int], list[Ids]]] = {}  # critic -> its rows of a batch, what it has read there
+        self._values: NDArray[np.float64]
 
     def beside(self, policy: str) -> list[Critic]:
         """The critics beside a policy: one or none."""
@@ -163,61 +160,53 @@ class Critics:
         """V of each row [n], NaN for rows that no critic reads; None if there are no critics."""
         if not self.runtimes:
             return None
-        parts = self._parts(batch)
+        values, self._read = np.full(len(batch), np.nan), {}
 
-        def expect(name: str) -> None:
-            keys = [batch.keys[row] for row in parts[name]]
-            field = FIELD if self.runtimes[name].scope == "team" else "prompts"
-            observations = [tuple(ids.tolist()) for ids in self._store.get(keys, [field])[field].unbind()]
-            expected = self.runtimes[name].values(observations)
-            self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
+        def estimate(name: str, critic: Critic) -> None:
+            policies = {critic.policy} if critic.scope == "policy" else self._learning
+            rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in policies]
+            if rows:
+                field = FIELD if critic.scope == "team" else "prompts"
+                column = self._store.get([batch.keys[row] for row in rows], [field])[field]
+                observations = [tuple(ids.tolist()) for ids in column.unbind()]
+                values[rows] = critic.values(observations)
+                self._read[name] = rows, observations
 
-        self._together({name: partial(expect, name) for name in parts})
-        return np.array([self._known.get(key, ((), math.nan))[1] for key in batch.keys])
+        self._together({name: partial(estimate, name, critic) for name, critic in self.runtimes.items()})
+        self._values = values
+        return values
 
     def update(self, batch: Rows, targets: NDArray[np.float64] | None) -> dict[str, float]:
-        """Update every critic from a batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.
+        """Update every critic from the batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.
 
         `targets`: `AdvantageResult.target`, [n]; None for no update.
         """
         if targets is None:
             return {}
-        parts = self._parts(batch)
 
         def learn(name: str) -> dict[str, float]:
-            observations, values = zip(*(self._known.pop(batch.keys[row]) for row in parts[name]), strict=True)
-            metrics = self.runtimes[name].update(observations, targets[parts[name]], np.array(values))
-            if self.runtimes[name].scope == "team":
-                metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
-            return metrics
+            critic, (rows, observations) = self.runtimes[name], self._read[name]
+            metrics = critic.update(observations, targets[rows], self._values[rows])
+            if critic.scope == "team":
+                metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in rows]))
+            return {f"critic/{name}/{metric}": value for metric, value in metrics.items()}
 
-        learnt = self._together({name: partial(learn, name) for name in parts})
-        items = ((name, metric, value) for name, metrics in learnt.items() for metric, value in metrics.items())
-        return {f"critic/{name}/{metric}": value for name, metric, value in items}
-
-    def _parts(self, batch: Rows) -> dict[str, list[int]]:
-        """Critic -> indices of its rows in a batch; critics without rows are left out."""
-        parts: dict[str, list[int]] = {}
-        for name, critic in self.runtimes.items():
-            mine = {critic.policy} if critic.scope == "policy" else self._learning
-            parts[name] = [row for row, tag in enumerate(batch.tags) if tag["policy"] in mine]
-        return {name: rows for name, rows in parts.items() if rows}
+        results = self._together({name: partial(learn, name) for name in self._read})
+        return {metric: value for metrics in results.values() for metric, value in metrics.items()}
 
 
 @check
-def _check_tokenizer(runtime: Critic, policy: Any) -> Iterator[str]:
-    """MarlError if a critic's vocabulary differs from its policy's, whose token ids it reads."""
-    model = runtime.config.model
+def _check_vocabulary(critic: Critic, policy: Any) -> Iterator[str]:
+    model = critic.config.model
     paths = [str(part.tokenizer_path or part.path) for part in (model, policy)]
     if paths[0] == paths[1]:
         return
     ours, theirs = (hf_tokenizer(path, trust_remote_code=bool(model.trust_remote_code)).get_vocab() for path in paths)
     if ours != theirs:
-        problem = (
-            f"the critic of policy '{runtime.policy}' must have the policy's vocabulary, but those of '{paths[0]}'"
+        yield (
+            f"the critic of policy '{critic.policy}' must have the policy's vocabulary, but those of '{paths[0]}' and "
+            f"'{paths[1]}' differ. Set marl.critic.model.path to a model of the same family, or leave it out."
         )
-        remedy = "Set marl.critic.model.path to a model of the same family, or leave it out"
-        yield f"{problem} and '{paths[1]}' differ. {remedy}."
 
 
 def _rows(observations: Sequence[Ids]) -> TensorDict:

@@ -11,32 +11,17 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_dtypes import PrecisionType
 
 from marl_verl.backend.learning.batches import jagged, rows_of_nested
-from marl_verl.backend.learning.critic import Critic, Critics
+from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.local.worker import LocalCritic, LocalWorkers  # before other imports of verl
-from marl_verl.backend.policies import Policies, runtimes_of
+from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Column, Rows
 from marl_verl.backend.runtime import Runtime
 from marl_verl.events import timed
-from marl_verl.team import PolicyConfig, TeamConfig
+from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_order
-
-
-class LocalPolicies(Policies):
-    """`Policies` that compute one after another, each with all cores or the GPU."""
-
-    together = staticmethod(in_order)
-
-    def __init__(self, config: DictConfig, team: TeamConfig, store: "MemoryStore") -> None:
-        critics = Critics(config, team, store, LocalCriticRuntime, self.together)
-        runtimes = runtimes_of(
-            team,
-            lambda policy: FrozenPolicy(policy, config),
-            lambda policy, group: TrainedPolicy(policy, config, store, critics.beside(policy.name), group),
-        )
-        super().__init__(runtimes, critics)
 
 
 class TrainedPolicy(LearningPolicy):
@@ -112,6 +97,12 @@ class LocalCriticRuntime(Critic):
 
     def call(self, method: str, data: TensorDict) -> Any:
         return getattr(self.workers, method)(data)
+
+
+class LocalPolicies(Policies):
+    """`Policies` that compute one after another, each with all cores or the GPU."""
+
+    critic, frozen, learner, together = LocalCriticRuntime, FrozenPolicy, TrainedPolicy, staticmethod(in_order)
 
 
 def load_model(path: str, settings: DictConfig) -> torch.nn.Module:

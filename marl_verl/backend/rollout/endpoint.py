@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from marl_verl.backend.rollout.context import Client, ObservationTooLong, default_sampling
@@ -31,16 +31,8 @@ REACH_SECONDS = 10.0
 PASSED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 
 
-@dataclass(frozen=True)
-class KeyedEndpoint:
-    """An endpoint with its key, as rollout workers get it: Ray shows the variables of its runtime environment."""
-
-    endpoint: Endpoint
-    key: str = field(repr=False)
-
-
 class EndpointClient(Client):
-    """A `Client` of an endpoint. MarlError if the environment variable with its key is not set and no `key` is given.
+    """A `Client` of an endpoint with its key.
 
     `max_tokens` is the policy's limit. `marl.rollout.act_seconds` limits all tries together.
     """
@@ -49,18 +41,17 @@ class EndpointClient(Client):
         self,
         name: str,
         endpoint: Endpoint,
+        key: str,
         sampling: Mapping[str, Any],
         max_tokens: int,
         stop: Sequence[str] | None = None,
         retries: int = RETRIES,
-        key: str | None = None,
     ) -> None:
         from openai import AsyncOpenAI
 
         self.name, self.endpoint, self.max_tokens, self.stop = name, endpoint, max_tokens, stop or []
-        self.sampling = default_sampling(sampling)
-        self._key = endpoint_key(name, endpoint) if key is None else key
-        self._client = AsyncOpenAI(base_url=endpoint.url, api_key=self._key, max_retries=retries)
+        self.sampling, self._key = default_sampling(sampling), key
+        self._client = AsyncOpenAI(base_url=endpoint.url, api_key=key, max_retries=retries)
 
     async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action.

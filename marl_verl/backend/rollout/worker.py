@@ -19,7 +19,7 @@ from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, Tu
 from marl_verl.backend.rollout.client import PolicyClient
 from marl_verl.backend.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext, default_sampling
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations
-from marl_verl.backend.rollout.endpoint import EndpointClient, KeyedEndpoint, ScriptClient
+from marl_verl.backend.rollout.endpoint import EndpointClient, ScriptClient
 from marl_verl.backend.rollout.rows import Row, turn_rows
 from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
@@ -48,9 +48,9 @@ class Sampled(NamedTuple):
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
     policy, rollout = team.policies[name], config.actor_rollout_ref.rollout
-    if isinstance(server, KeyedEndpoint):
+    if policy.endpoint is not None:
         longest = int(config.data.max_response_length)
-        return EndpointClient(name, server.endpoint, rollout, longest, policy.stop, key=server.key)
+        return EndpointClient(name, policy.endpoint, server, rollout, longest, policy.stop)
     if policy.script is not None:
         return ScriptClient(name, policy.script, part("scripts", policy.script, None), rollout)
     section = config.policies[name]

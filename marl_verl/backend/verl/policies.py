@@ -6,7 +6,7 @@ verl, so policies start, update and sync concurrently.
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import ray
@@ -18,10 +18,10 @@ from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.utils.config import omega_conf_to_dataclass
 
-from marl_verl.backend.learning.critic import Critic, Critics
+from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.learning.workers import CriticWorker, PolicyWorker
-from marl_verl.backend.policies import Policies, runtimes_of
+from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.policy_servers import FrozenRuntime, Servers, single_server
@@ -44,15 +44,11 @@ class RayPolicies(Policies):
         for pool in pools_of(config, team):
             # colocated policies on a CPU need no lock: there is no device memory to run out of
             devices |= dict.fromkeys(pool.policies, Devices(pool, serial=pool.shared and not cpu_run()))
-        critics = Critics(config, team, store, lambda name, config: RayCritic(name, config, devices))
-
-        def trained(policy: PolicyConfig, group: list[Any]) -> PolicyRuntime:
-            return PolicyRuntime(
-                policy, config, store, critics.beside(policy.name), group, devices=devices[policy.name]
-            )
-
-        runtimes = runtimes_of(team, lambda policy: FrozenRuntime(policy, config, devices[policy.name]), trained)
-        super().__init__(runtimes, critics)
+        self.critic = partial(RayCritic, devices=devices)
+        self.frozen = partial(FrozenRuntime, devices=devices)
+        self.learner = partial(PolicyRuntime, devices=devices)
+        super().__init__(config, team, store)
+        self.servers = [runtime for runtime in self.runtimes.values() if isinstance(runtime, Servers)]
         # read from the files of the weights here, not in every step
         paths = {policy.name: config.policies[policy.name].actor_rollout_ref.model.path for policy in self.trained}
         self.alone = {name for name, path in paths.items() if uses_all_cores(str(path))}
@@ -60,23 +56,21 @@ class RayPolicies(Policies):
     @property
     def early_clients(self) -> bool:
         """Whether the clients of all policies exist before the servers are up: their names are known."""
-        servers = [runtime for runtime in self.runtimes.values() if isinstance(runtime, Servers)]
-        return all(single_server(runtime.section) is not None for runtime in servers)
+        return all(single_server(runtime.section) is not None for runtime in self.servers)
 
     def actors(self) -> dict[str, Any]:
         """Description -> Ray actor, for every process whose death ends the run."""
-        servers = [runtime for runtime in self.runtimes.values() if isinstance(runtime, Servers)]
-        return {label: actor for runtime in servers for label, actor in runtime.actors().items()}
+        return {label: actor for runtime in self.servers for label, actor in runtime.actors().items()}
 
 
 class PolicyRuntime(LearningPolicy, Servers):
     """A trained policy."""
 
-    def __init__(self, policy: PolicyConfig, config: DictConfig, *others: Any, devices: Devices) -> None:
+    def __init__(self, policy: PolicyConfig, config: DictConfig, *others: Any, devices: Mapping[str, Devices]) -> None:
         """`others`: store, critics and group, as of `LearningPolicy`."""
         Servers.__init__(self, policy, config, devices)
         LearningPolicy.__init__(self, policy, config, *others)
-        self.lock = devices.lock(self.group[0].name)
+        self.lock = self.devices.lock(self.group[0].name)
 
     def start(self) -> None:
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""

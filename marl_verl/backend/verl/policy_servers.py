@@ -1,6 +1,7 @@
 """The servers of a policy on Ray, and the runtimes of policies that only act: frozen ones, past versions."""
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,11 +47,12 @@ def single_server(section: DictConfig) -> str | None:
 
 
 class Servers(Runtime):
-    """A policy with servers in this run; `config` is the resolved config."""
+    """A policy with servers in this run; `config` is the resolved config, `devices` those of each policy."""
 
-    def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
+    def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Mapping[str, Devices]) -> None:
         super().__init__(policy)
-        self.devices, self.lock, self.section = devices, devices.lock(self.name), config.policies[self.name]
+        self.devices, self.section = devices[self.name], config.policies[self.name]
+        self.lock = self.devices.lock(self.name)
         self._arr = self.section.actor_rollout_ref
 
     def client(self) -> Any:

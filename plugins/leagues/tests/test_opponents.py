@@ -250,7 +250,7 @@ def test_servers_forget_what_they_have_cached_of_the_former_weights() -> None:
     replicas = [SimpleNamespace(servers=[server, "of another node"])]
     config = OmegaConf.create({"policies": {"player-past": {"actor_rollout_ref": {}}}})
     devices: Any = SimpleNamespace(lock=lambda name: None)
-    runtime = FrozenRuntime(PolicyConfig("player-past", frozen=True), config, devices)
+    runtime = FrozenRuntime(PolicyConfig("player-past", frozen=True), config, {"player-past": devices})
     runtime.servers = SimpleNamespace(get_replicas=lambda: replicas)  # type: ignore[assignment]
     runtime.load(4, "folder")
     assert runtime.step == 4
