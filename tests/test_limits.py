@@ -227,9 +227,11 @@ def test_a_workflow_that_waits_for_ever_ends_with_its_time_and_leaves_nothing(fn
 def test_a_process_whose_loop_is_blocked_ends_with_the_line(tmp_path: Path) -> None:
     code = """
 import asyncio, time
+from types import SimpleNamespace
 from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
 async def work():
-    end_if_blocked(asyncio.get_running_loop(), 1.0, end_process)
+    limits = SimpleNamespace(step_seconds=1.0, call_seconds=1.0)
+    end_if_blocked(asyncio.get_running_loop(), limits, end_process)
     for _ in range(15):
         await asyncio.sleep(0.1)  # longer than the limit, in pieces
     print("pieces", flush=True)

@@ -10,11 +10,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from marl_verl.backend.local.grammars import Grammars
 from marl_verl.backend.local.sampling import Draw, Stop, sample
 from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.verl.platforms.workarounds import keep_seeds
-from marl_verl.errors import MarlError
 from marl_verl.models.parsers import structured_outputs
 
 pytestmark = pytest.mark.slow
@@ -177,10 +175,3 @@ def test_a_completion_has_its_response_format(tokenizer: PreTrainedTokenizerFast
             assert int(sample(logits, [draw])[0]) == token
             assert grammar.accept_tokens("", [token])
         assert grammar.is_terminated() == (ids[-1] == end)
-
-
-def test_a_schema_that_xgrammar_lacks_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    schema = {"type": "object", "properties": {"count": {"type": "integer", "multipleOf": 3}}}
-    asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
-    with pytest.raises(MarlError, match=r"multipleOf.*verl backend"):
-        Grammars(tokenizer, len(tokenizer)).matcher(structured_outputs(asked), [])

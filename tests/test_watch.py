@@ -1,7 +1,6 @@
 """Crash detection, with real Ray actors that are killed while they work."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -135,35 +134,14 @@ ASKED = types.SimpleNamespace(__ray_call__=types.SimpleNamespace(remote=lambda q
 """An actor whose calls are answered by what a test gives `ray.get`."""
 
 
-@pytest.mark.parametrize(
-    ("name", "sure"), [("ActorDiedError", True), ("NodeDiedError", True), ("GetTimeoutError", False)]
-)
+@pytest.mark.parametrize("name", ["ActorDiedError", "NodeDiedError", "ActorUnavailableError"])
 def test_after_an_error_an_actor_is_dead_or_is_asked_again(
-    name: str, sure: bool, events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
-    asked = []
-
-    def get(question: Any) -> Any:
-        asked.append(question)
-        raise getattr(ray.exceptions, name)(*([] if name == "ActorDiedError" else ["gone"]))
-
-    monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
-    monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(module, "PERIOD", 0.001)
-    monkeypatch.setattr(module, "UNREACHABLE", 0.05)
-    ends = Ends()
-    _watch(ends, tmp_path, server=ASKED)._look()
-    assert ends.codes == [1]
-    assert events[0]["message"].startswith("the server died while updating in step 3 (")
-    assert (len(asked) == 1) == sure
-
-
-def test_an_actor_that_answers_again_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    answers = iter([ray.exceptions.ActorUnavailableError("no connection", None), True] * 3)
+    arguments = {"ActorDiedError": (), "NodeDiedError": ("gone",), "ActorUnavailableError": ("no connection", None)}
+    answers = iter([getattr(ray.exceptions, name)(*arguments[name]), True])
 
     def get(question: Any) -> Any:
         answer = next(answers)
@@ -173,11 +151,10 @@ def test_an_actor_that_answers_again_is_not_dead(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
     monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(module, "UNREACHABLE", 0.02)
     watch = _watch(Ends(), tmp_path, server=ASKED)
-    for _ in range(6):
-        assert watch._died() is None
-        time.sleep(0.015)
+    died = watch._died()
+    assert (died is None) == (name == "ActorUnavailableError")
+    assert died or watch._died() is None
 
 
 OUT_OF_MEMORY = """
@@ -216,9 +193,8 @@ def test_the_memory_monitor_and_a_killed_ray_server_end_a_run_with_their_name() 
     done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, timeout=120)
     memory, gcs, raylet = [line for line in done.stderr.splitlines() if line.startswith("marl-verl: ")]
     assert memory.startswith(
-        "marl-verl: the training worker of policy 'a' died while updating (out of memory, killed by Ray; "
+        "marl-verl: the training worker of policy 'a' died while updating (out of memory, killed by Ray; lower actor."
     )
-    assert re.search(r"largest processes: \S.* \d+\.\d+ GB, .* GB; lower actor.ppo_max_token_len_per_gpu, ", memory)
     assert gcs.startswith("marl-verl: Ray's gcs_server died while updating (killed or out of memory, see train.log)")
     assert raylet.startswith("marl-verl: Ray's raylet died while updating (killed or out of memory")
     seconds = [float(line.split()[-1]) for line in done.stdout.splitlines()]

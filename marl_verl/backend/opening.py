@@ -61,9 +61,10 @@ def endpoints(config: Any) -> dict[str, Endpoint]:
     return {name: policy.endpoint for name, policy in team_of(config).policies.items() if policy.endpoint is not None}
 
 
-SMALLER = (
-    "lower actor.ppo_max_token_len_per_gpu, rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or "
-    "data.train_batch_size, or let agents share a policy"
+OUT_OF_MEMORY = (
+    "out of memory, killed by Ray; lower actor.ppo_max_token_len_per_gpu, "
+    "rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or data.train_batch_size, or let agents share "
+    "a policy"
 )
 
 
@@ -79,7 +80,7 @@ def one_line(error: BaseException) -> str:
     """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("ray.")}  # without an import
     if "OutOfMemoryError" in kinds:
-        return f"a Ray process died: {out_of_memory(error)}"
+        return f"a Ray process died: {OUT_OF_MEMORY}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free = "Free some space, or lower marl.checkpoint.keep, marl.run.journal_tasks or marl.run.keep_rows"
         return f"{format_error(error)}: the disk or a quota is full. {free}"
@@ -91,9 +92,3 @@ def one_line(error: BaseException) -> str:
         which = f" ({details.get('class_name', 'unknown')}, process {details['pid']})" if "pid" in details else ""
         return f"a Ray actor{which} died: killed or out of memory"
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
-
-
-def out_of_memory(error: BaseException) -> str:
-    users = re.findall(r"^\d+\t([\d.]+)\t(.+)$", str(error), flags=re.MULTILINE)[:5]
-    largest = ", ".join(f"{command.strip()[:60]} {size} GB" for size, command in users)
-    return f"out of memory, killed by Ray; largest processes: {largest or 'see train.log'}; {SMALLER}"

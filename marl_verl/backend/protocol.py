@@ -125,7 +125,7 @@ class Stream(Rollouts, Protocol):
     def dispatch(self, tasks: Sequence[TaskRow], step: int) -> None:
         """Begin tasks without waiting. A validation may run while they are in flight."""
 
-    def waiting(self) -> list[Future[list[Done]]]:
+    def waiting(self) -> list[Future[Done]]:
         """Futures of which one is done when a task is finished."""
 
     def finished(self) -> list[Done]:

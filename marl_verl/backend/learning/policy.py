@@ -6,7 +6,7 @@
 import time
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -30,7 +30,6 @@ from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.backend.runtime import Runtime, TrainingWorkers
 from marl_verl.config.loss import separate_reason, updates_per_batch
-from marl_verl.episode.turn import DIFFERS_AT
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
@@ -117,7 +116,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
         updates = updates_per_batch(self.config, actor) if updates is None else updates
         updates = min(updates, max(1, rows // ranks))  # no update has only padding rows
         metrics = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags)}
-        metrics |= {"tokens/unmerged": sum(tag["seq_len"] for tag in batch.tags)} | _mismatches(batch.tags)
+        metrics |= {"tokens/unmerged": sum(tag["seq_len"] for tag in batch.tags)}
         with self.turn():
             branches = self.masks if self._shares and actor.use_dynamic_bsz else None
             most = int(actor.ppo_max_token_len_per_gpu or 0)
@@ -169,12 +168,6 @@ class LearningPolicy(TrainingWorkers, Runtime):
             return {}
         chosen = mask.values().bool()  # padding rows have no response token
         return {"entropy": float(of_responses(data["entropy"], mask).values()[chosen].mean())}
-
-
-def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """`tokens/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
-    places = [tag[DIFFERS_AT] for tag in tags if tag.get(DIFFERS_AT) is not None]
-    return {"tokens/mismatches": sum(place >= 0 for place in places) / len(places)} if places else {}
 
 
 def correct(store: RowStore, batch: Rows, settings: DictConfig) -> tuple[list[str], dict[str, float]]:

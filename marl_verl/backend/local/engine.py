@@ -13,6 +13,7 @@ Uses verl internals: methods of `FSDPEngine`; and torch's `_reparametrize_module
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -57,11 +58,11 @@ class PlainEngine(FSDPEngine):
         return super().forward_step(*args, **options)
 
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
-        with quiet(), as_shards(self.module, self.optimizer, self.device_mesh):
+        with quiet(), as_shards(self.device_mesh, self.module, self.optimizer):
             super().save_checkpoint(*args, **options)
 
     def load_checkpoint(self, *args: Any, **options: Any) -> None:
-        with quiet(), as_shards(self.module, self.optimizer, self.device_mesh):
+        with quiet(), as_shards(self.device_mesh, self.module, self.optimizer):
             super().load_checkpoint(*args, **options)
 
 
@@ -76,32 +77,25 @@ class PlainEngineWithValueHead(PlainEngine, FSDPEngineWithValueHead):
 
 
 @contextmanager
-def as_shards(module: torch.nn.Module, optimizer: Any, mesh: DeviceMesh) -> Iterator[None]:
-    """Let `state_dict` return, and `load_state_dict` take, DTensors on a mesh of one rank. `optimizer` may be None."""
-    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+def as_shards(mesh: DeviceMesh, *parts: Any) -> Iterator[None]:
+    """Let modules and optimisers save and load their state as DTensors on a mesh of one rank.
 
-    def wrap(tensor: torch.Tensor) -> DTensor:
-        return DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False)
+    Scalars, such as a count of steps, stay as they are.
+    """
 
-    def unwrap(state: dict[str, Any]) -> dict[str, Any]:
-        plain: dict[str, Any] = tree_map_only(DTensor, DTensor.to_local, state)
-        return plain
-
-    def wrap_weights(_: Any, state: dict[str, Any], *rest: Any) -> None:
-        state.update({name: wrap(state[name].detach()) for name in parameters & state.keys()})
-
-    def unwrap_weights(_: Any, state: dict[str, Any], *rest: Any) -> None:
-        state.update(unwrap({**state}))
-
-    def wrap_moments(_: Any, state: dict[str, Any]) -> dict[str, Any]:
-        # a count of steps is a scalar
-        moments = tree_map_only(torch.Tensor, lambda value: wrap(value) if value.dim() else value, state["state"])
-        return {**state, "state": moments}
+    def wrap(tensor: torch.Tensor) -> torch.Tensor:
+        return DTensor.from_local(tensor.detach(), mesh, [Shard(0)], run_check=False) if tensor.dim() else tensor
 
     with ExitStack() as stack:
-        stack.callback(module.register_state_dict_post_hook(wrap_weights).remove)
-        stack.callback(module.register_load_state_dict_pre_hook(unwrap_weights).remove)
-        if optimizer is not None:
-            stack.callback(optimizer.register_state_dict_post_hook(wrap_moments).remove)
-            stack.callback(optimizer.register_load_state_dict_pre_hook(lambda _, state: unwrap(state)).remove)
+        for part in filter(None, parts):
+            save, load = part.state_dict, part.load_state_dict
+
+            def wrapped(save: Any = save) -> Any:
+                return tree_map_only(torch.Tensor, wrap, save())
+
+            def unwrapped(state: Any, load: Any = load, **options: Any) -> Any:
+                return load(tree_map_only(DTensor, DTensor.to_local, state), **options)
+
+            stack.enter_context(mock.patch.object(part, "state_dict", wrapped))
+            stack.enter_context(mock.patch.object(part, "load_state_dict", unwrapped))
         yield

@@ -2,11 +2,10 @@
 the logits of tokens with which the text cannot continue are -inf. xgrammar, imported when needed, knows them."""
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
-
-from marl_verl.errors import MarlError
 
 
 class Grammars:
@@ -14,21 +13,19 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, size: int) -> None:
         self._tokenizer, self._size = tokenizer, size
-        self._compiler: Any = None
+
+    @cached_property
+    def _compiler(self) -> Any:
+        import xgrammar
+
+        words = xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=self._size)
+        return xgrammar.GrammarCompiler(words)  # compiles equal grammars once
 
     def matcher(self, restriction: Any, stop: Collection[int]) -> Any:
         """xgrammar's matcher of a completion, which ends with a token of `stop`, from vLLM's `StructuredOutputsParams`.
-
-        MarlError: a JSON schema that xgrammar cannot express, which vLLM leaves to other libraries.
-        """
+        ValueError of xgrammar for a JSON schema that it cannot express."""
         import xgrammar
 
-        if restriction.grammar is None:
-            problem = f"the local backend does not support the JSON schema {restriction.json}"
-            raise MarlError(f"{problem}: simplify it, or use the verl backend (marl.run.backend=verl)")
-        if self._compiler is None:
-            words = xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=self._size)
-            self._compiler = xgrammar.GrammarCompiler(words)  # compiles equal grammars once
         grammar = self._compiler.compile_grammar(restriction.grammar)
         return xgrammar.GrammarMatcher(grammar, override_stop_tokens=sorted(stop) or None)
 

@@ -4,14 +4,13 @@ Import this module before any other that imports `verl.workers`: it leaves out m
 which imports vLLM (1.2 s and 40 MB). Nothing here listens on a port or starts a process.
 """
 
-import gc
+import io
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, redirect_stdout
 from unittest import mock
 
 from marl_verl.config.hardware import has_accelerator
@@ -35,23 +34,13 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-@contextmanager
-def _without(modules: list[str]) -> Iterator[None]:
-    """Let imports of these modules raise ImportError, and collect no garbage, which takes a sixth of an import."""
-    missing, collects = [name for name in modules if name not in sys.modules], gc.isenabled()
-    sys.modules |= dict.fromkeys(missing)  # type: ignore[arg-type]
-    gc.disable()
-    try:
-        yield
-    finally:
-        for name in missing:
-            del sys.modules[name]
-        if collects:
-            gc.enable()
-
-
-with quiet(), _without(TRANSPORTS):
+with quiet():
+    missing = [name for name in TRANSPORTS if name not in sys.modules]
+    sys.modules |= dict.fromkeys(missing)  # type: ignore[arg-type]  # an import raises ImportError
     from verl.workers import engine, engine_workers  # noqa: F401
+
+    for name in missing:
+        del sys.modules[name]
 
 
 def join() -> None:
@@ -80,5 +69,9 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-environment = partial(mock.patch.dict, os.environ, VARIABLES)
-"""The environment variables that verl's workers read when they are constructed; the previous ones afterwards."""
+@contextmanager
+def environment() -> Iterator[None]:
+    """Where verl's workers and their models are made: their environment variables, and nothing that they print."""
+    join()
+    with mock.patch.dict(os.environ, VARIABLES), redirect_stdout(io.StringIO()):
+        yield

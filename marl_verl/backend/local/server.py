@@ -64,7 +64,7 @@ class Row:
         if self.grammar is not None:
             self.grammar.accept_token(token)
         self.last, self.position = token, self.position + 1
-        if (self.stop.ends(token) or len(self.ids) == self.limit) and not self.future.done():
+        if (self.stop.ends(token) or len(self.ids) >= self.limit) and not self.future.done():
             self.future.set_result(self.ids)
 
 
@@ -130,7 +130,7 @@ class LocalServer:
                 `stop`, `stop_token_ids`, `structured_outputs`.
 
         Raises:
-            MarlError: another parameter, or a prompt without room for a token.
+            MarlError: another parameter.
             Exception: what the model's forward raised, in all requests in flight.
         """
         row = self._row(request_id, prompt_ids, sampling_params, adapter)
@@ -144,9 +144,6 @@ class LocalServer:
         check_supported(parameters)
         self._seeded = "seed" in parameters
         room = self._max_model_len - len(prompt_ids)
-        if room < 1 or not prompt_ids:
-            size = f"a prompt of {len(prompt_ids)} tokens"
-            raise MarlError(f"{size} leaves no room for a completion: the model's limit is {self._max_model_len}")
         stop, restriction = parameters.get("stop_token_ids") or (), parameters.get("structured_outputs")
         return Row(
             (self._settled, name, parameters.get("seed") or 0),

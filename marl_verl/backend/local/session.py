@@ -60,10 +60,9 @@ class LocalRollouts(RolloutWorker):
 
     def __init__(self, config: Any, clients: Mapping[str, Any], store: MemoryStore, runner: asyncio.Runner) -> None:
         super().__init__(config, clients, store)
-        self._runner, self._thread, limits = runner, threading.get_ident(), config.marl.rollout
+        self._runner, self._thread = runner, threading.get_ident()
         self._reason: str | None = None  # why the loop was interrupted
-        if None not in (limits.step_seconds, limits.call_seconds):  # without a limit of calls, they run in the loop
-            end_if_blocked(runner.get_loop(), float(limits.step_seconds), self._interrupt)
+        end_if_blocked(runner.get_loop(), config.marl.rollout, self._interrupt)
 
     def _interrupt(self, reason: str) -> None:
         self._reason = reason

@@ -4,8 +4,6 @@ Their methods are those of verl's worker groups with a data-parallel size of 1. 
 non-tensor data, and return TensorDicts. They take options out of the TensorDict, so pass each of them one.
 """
 
-import contextlib
-import io
 from copy import deepcopy
 from typing import Any
 
@@ -33,14 +31,13 @@ class LocalWorkers(PolicyWorker):
             config.actor.strategy = config.ref.strategy = STRATEGY
             if config.ref.fsdp_config.get("mixed_precision") is None:
                 config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.get("mixed_precision")
-        one_rank.join()
         with one_rank.environment():
             super().__init__(config=config, role="actor", **options)
         self.role = "actor_ref" if reference else "actor"  # without rollout, which verl's names of roles include
 
     def init_model(self) -> None:
-        with one_rank.environment(), contextlib.redirect_stdout(io.StringIO()):
-            super().init_model()  # verl prints the model's size and the schedule
+        with one_rank.environment():
+            super().init_model()
 
     update_actor = quick()(PolicyWorker.update_actor)
     compute_log_prob = quick()(PolicyWorker.compute_log_prob)
@@ -57,7 +54,6 @@ class LocalCritic(CriticWorker):
 
     def __init__(self, config: TrainingWorkerConfig) -> None:
         object.__setattr__(config.engine_config, "strategy", STRATEGY)  # frozen; verl sets it like this, too
-        one_rank.join()
         with one_rank.environment():
             super().__init__(config)
 
@@ -65,5 +61,5 @@ class LocalCritic(CriticWorker):
     infer_batch = quick()(CriticWorker.infer_batch)
 
     def reset(self) -> None:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with one_rank.environment():
             super().reset()

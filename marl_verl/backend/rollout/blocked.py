@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 from marl_verl.episode.calls import ATTACHED
 from marl_verl.events import SCRATCH_VARIABLE
@@ -26,12 +26,15 @@ def reason_file() -> Path | None:
     return Path(scratch) / "blocked" if scratch and Path(scratch).is_dir() else None
 
 
-def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float, end: Callable[[str], object]) -> None:
-    """Call `end` with a reason if `loop`, which runs in this thread, does nothing else for `seconds`.
+def end_if_blocked(loop: asyncio.AbstractEventLoop, limits: Any, end: Callable[[str], object]) -> None:
+    """Call `end` with a reason if `loop`, which runs in this thread, does nothing else for `limits.step_seconds`.
 
-    A model that samples in the loop, and a debugger, may take as long as they want.
+    A model that samples in the loop, a debugger, and calls without a limit, which run in the loop, may take as long as
+    they want.
     """
-    thread = threading.get_ident()
+    if None in (limits.step_seconds, limits.call_seconds):
+        return
+    thread, seconds = threading.get_ident(), float(limits.step_seconds)
 
     def blocked() -> bool:
         answered = threading.Event()
@@ -42,18 +45,16 @@ def end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float, end: Callabl
     def watch() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             while True:
-                if loop.is_running() and blocked() and not samples(frame := sys._current_frames().get(thread)):
-                    reason = f"a workflow ran {seconds:g} s between two effects{current_line(frame)}"
-                    remedy = "Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
-                    end(f"{reason}; it may not terminate. {remedy}")
+                if loop.is_running() and blocked():
+                    frame = sys._current_frames().get(thread)
+                    files = [inner.f_code.co_filename for inner, _ in traceback.walk_stack(frame)]
+                    if not any(file.endswith(SAMPLER) for file in files):
+                        reason = f"a workflow ran {seconds:g} s between two effects{current_line(frame)}"
+                        remedy = "Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
+                        end(f"{reason}; it may not terminate. {remedy}")
                 time.sleep(seconds / PIECES)
 
     threading.Thread(target=watch, name="marl-verl blocked", daemon=True).start()
-
-
-def samples(frame: FrameType | None) -> bool:
-    """Whether the sampler of the backend in this process is on a stack."""
-    return any(inner.f_code.co_filename.endswith(SAMPLER) for inner, _ in traceback.walk_stack(frame))
 
 
 def end_process(reason: str) -> None:

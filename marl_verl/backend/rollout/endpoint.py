@@ -21,7 +21,7 @@ from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Act, Action
 from marl_verl.episode.calls import perform
 from marl_verl.episode.messages import Message, as_tool_calls
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, format_error, nearest
 from marl_verl.models.parsers import CUT, wrong_call
 from marl_verl.team import Endpoint
 
@@ -104,21 +104,22 @@ def _reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
     a server may repeat it."""
     import openai
 
+    kind: type[MarlError] = MarlError
     try:
         yield
+    except (AttributeError, IndexError, TypeError) as error:
+        text = f"not a chat completion ({error}). Check that the url ends in /v1"
+    except openai.APIStatusError as error:
+        body = error.body.get("message") if isinstance(error.body, Mapping) else error.body
+        text = f"HTTP {error.status_code}: {body or error.message}"
+        kind = ObservationTooLong if error.status_code in (400, 413) and _too_long(error.code, text) else kind
     except (MarlError, openai.OpenAIError, ValueError) as error:  # ValueError: a body that is not JSON
-        kind: type[MarlError] = MarlError
-        if isinstance(error, openai.APIStatusError):
-            body = error.body.get("message") if isinstance(error.body, Mapping) else error.body
-            text = f"HTTP {error.status_code}: {body or error.message}"
-            kind = ObservationTooLong if error.status_code in (400, 413) and _too_long(error.code, text) else kind
-        else:
-            cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
-            text = str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}{cause}"
-        if endpoint.key_variable is not None:
-            text = text.replace(key, f"[{endpoint.key_variable}]")
-        text = " ".join(text.split())[:400]
-        raise kind(f"policy '{name}' at {endpoint.url}: {text}") from None
+        text = f"{format_error(error)} ({error.__cause__})" if error.__cause__ is not None else format_error(error)
+    else:
+        return
+    if endpoint.key_variable is not None:
+        text = text.replace(key, f"[{endpoint.key_variable}]")
+    raise kind(f"policy '{name}' at {endpoint.url}: {' '.join(text.split())[:400]}") from None
 
 
 def _too_long(code: object, reply: str) -> bool:
@@ -131,13 +132,10 @@ def _too_long(code: object, reply: str) -> bool:
 
 def _action(completion: Any, asked: Mapping[str, Any], limit: int) -> Action:
     """The action of a chat completion, whose schema the package does not check; `stop` is vLLM's stop text."""
-    try:
-        choice = completion.choices[0]
-        message = choice.message
-        functions = [call.function for call in message.tool_calls or () if getattr(call, "function", None)]
-        calls = [{"name": function.name, "arguments": function.arguments or "{}"} for function in functions]
-    except (AttributeError, IndexError, TypeError) as error:
-        raise MarlError(f"not a chat completion: {completion!r:.200}. Check that the url ends in /v1.") from error
+    choice = completion.choices[0]
+    message = choice.message
+    functions = [call.function for call in message.tool_calls or () if getattr(call, "function", None)]
+    calls = [{"name": function.name, "arguments": function.arguments or "{}"} for function in functions]
     tokens = getattr(getattr(completion, "usage", None), "completion_tokens", None)
     tokens = tokens if isinstance(tokens, int) else None
     reason = "length" if calls and tokens is not None and tokens >= limit else choice.finish_reason

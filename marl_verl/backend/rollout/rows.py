@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 
 from marl_verl.episode import Turn
-from marl_verl.episode.turn import DIFFERS_AT
 
 MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 """Fields that a worker needs for a forward pass."""
@@ -33,7 +32,6 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
         "seq_len": len(turn.action.prompt_ids) + length,
         "version": turn.action.version if turn.action.version is not None else step - 1,
         "policy": turn.policy,
-        DIFFERS_AT: turn.differs_at,
     }
 
 

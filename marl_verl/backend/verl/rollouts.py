@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -15,7 +16,7 @@ from tensordict import TensorDict
 from marl_verl import plugins
 from marl_verl.backend.protocol import Column, Done, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
-from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
+from marl_verl.backend.rollout.worker import RolloutWorker, collect_seldom
 from marl_verl.backend.verl.devices import numbered
 from marl_verl.config.hardware import cpu_run
 from marl_verl.plugins import loading
@@ -30,14 +31,15 @@ class RayRollouts:
         self.workers = []
         for number in range(int(config.actor_rollout_ref.rollout.agent.num_workers)):
             where = NodeAffinitySchedulingStrategy(node_id=nodes[number % len(nodes)], soft=True)
-            placed = kind.options(name=f"rollout_worker_{number}_{uuid.uuid4().hex[:8]}", scheduling_strategy=where)
+            options = {"name": f"rollout_worker_{number}_{uuid.uuid4().hex[:8]}", "scheduling_strategy": where}
+            # tasks of the stream must not delay other calls
+            placed = kind.options(**options, max_concurrency=100_000)
             self.workers.append(placed.remote(config, dict(clients)))
         mine = plugins.load().fingerprint()
         for number, worker in enumerate(self.workers):
             theirs = tuple(ray.get(worker.plugin_fingerprint.remote()))
             loading.check_same(mine, theirs, f"rollout worker {number}")
-        self._loads = [0] * len(self.workers)  # tasks of the stream in flight, per worker
-        self._calls: dict[int, Future[list[Done]]] = {}  # worker -> its pending call of `finished`
+        self._stream: dict[Future[Done], int] = {}  # a task in flight -> the number of its worker
 
     def actors(self) -> dict[str, Any]:
         return numbered("rollout worker", "", self.workers)
@@ -53,28 +55,19 @@ class RayRollouts:
 
     def dispatch(self, tasks: Sequence[TaskRow], step: int) -> None:
         """Begin tasks, each in the least loaded worker."""
-        shares: dict[int, list[TaskRow]] = {}
         for task in tasks:
-            least = min(range(len(self._loads)), key=self._loads.__getitem__)
-            shares.setdefault(least, []).append(task)
-            self._loads[least] += 1
-        ray.get([self.workers[number].dispatch.remote(share, step) for number, share in shares.items()])
+            loads = Counter(self._stream.values())
+            least = min(range(len(self.workers)), key=loads.__getitem__)
+            self._stream[self.workers[least].sample.remote([task], step, False).future()] = least
 
-    def waiting(self) -> list[Future[list[Done]]]:
-        """A future for each worker with tasks in flight, done when at least one of them is finished."""
-        for number, load in enumerate(self._loads):
-            if load and number not in self._calls:
-                self._calls[number] = self.workers[number].finished.remote().future()
-        return list(self._calls.values())
+    def waiting(self) -> list[Future[Done]]:
+        return list(self._stream)
 
     def finished(self) -> list[Done]:
-        done = []
-        for number, call in list(self._calls.items()):
-            if call.done():
-                del self._calls[number]
-                done += call.result()
-                self._loads[number] -= len(call.result())
-        return done
+        finished = [task for task in self._stream if task.done()]
+        for task in finished:
+            del self._stream[task]
+        return [task.result() for task in finished]
 
     def close_gate(self, policy: str) -> None:
         ray.get([worker.close_gate.remote(policy) for worker in self.workers])
@@ -89,11 +82,7 @@ class RolloutActor(RolloutWorker):
     def __init__(self, config: Any, clients: Mapping[str, Any]) -> None:
         tq.init()
         super().__init__(config, clients, QueueStore())
-        self._finished: asyncio.Queue[Sampled] = asyncio.Queue()  # of the stream
-        self._running: set[asyncio.Task[None]] = set()
-        limits = config.marl.rollout
-        # without a limit of calls, they run in the loop
-        self._blocked = None if None in (limits.step_seconds, limits.call_seconds) else float(limits.step_seconds)
+        self._writing, self._watched = asyncio.Lock(), False
         if cpu_run():
             from marl_verl.backend.verl.platforms.cpu import return_memory
 
@@ -105,37 +94,18 @@ class RolloutActor(RolloutWorker):
         return plugins.load().fingerprint()
 
     async def sample(self, tasks: list[TaskRow], step: int, validate: bool) -> Done:
-        self._watch()
+        if not self._watched:
+            self._watched = True
+            end_if_blocked(asyncio.get_running_loop(), self.config.marl.rollout, end_process)
         played = await asyncio.gather(*(self.play(task, step, validate) for task in tasks))
-        return await asyncio.to_thread(self.done, played)
-
-    async def dispatch(self, tasks: list[TaskRow], step: int) -> None:
-        self._watch()
-        for task in tasks:
-            running = asyncio.create_task(self._stream(task, step))
-            self._running.add(running)
-            running.add_done_callback(self._running.discard)
-
-    async def _stream(self, task: TaskRow, step: int) -> None:
-        self._finished.put_nowait(await self.play(task, step, False))
-
-    async def finished(self) -> list[Done]:
-        """Wait until a task of the stream is finished; all finished ones, each alone. Call it once at a time."""
-        played = [await self._finished.get()]
-        while not self._finished.empty():
-            played.append(self._finished.get_nowait())
-        return [await asyncio.to_thread(self.done, [one]) for one in played]
+        async with self._writing:  # one thread at a time uses TransferQueue's client
+            return await asyncio.to_thread(self.done, played)
 
     async def close_gate(self, policy: str) -> None:
         await self.gates[policy].close()
 
     async def open_gate(self, policy: str) -> None:
         self.gates[policy].open()
-
-    def _watch(self) -> None:
-        if self._blocked is not None:
-            end_if_blocked(asyncio.get_running_loop(), self._blocked, end_process)
-            self._blocked = None
 
 
 PARTITION = "train"

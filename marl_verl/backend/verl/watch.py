@@ -13,15 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from marl_verl.backend.cluster import QUEUE
-from marl_verl.backend.opening import Host, one_line, out_of_memory
+from marl_verl.backend.opening import OUT_OF_MEMORY, Host, one_line
 from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 
 PERIOD = 1.0  # seconds between two checks of the actors
 PATIENCE = 15.0  # maximum seconds to wait, after an error from Ray, for an actor to be reported dead
-UNREACHABLE = 120.0
-"""Seconds of failing calls after which an actor counts as dead, although Ray does not say so."""
-
 KILLED = "killed or out of memory, see train.log"
 
 
@@ -36,17 +33,16 @@ class Watch:
     def __init__(self, actors: Mapping[str, Any], activity: Callable[[], str], host: Host) -> None:
         self._actors, self._activity, self._host = dict(actors), activity, host
         self._calls: dict[str, Any] = {}
-        self._failing: dict[str, float] = {}  # actor -> since when its calls raise
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Watch during the context. If it raises because an actor died, the death is the reported error."""
         from ray.exceptions import RayError
 
-        self._thread.start()
+        thread = threading.Thread(target=self._look, name="watch", daemon=True)
+        thread.start()
         try:
             yield
         except Exception as error:
@@ -62,39 +58,34 @@ class Watch:
             raise
         finally:
             self._stopped.set()
-            self._thread.join()
+            thread.join()
 
     def _died(self, timeout: float = 0.0) -> str | None:
         """The error message for the first dead process, or None; waits `timeout` seconds for busy actors."""
         with self._lock:
-            death = next(((f"Ray's {name}", KILLED) for name in dead_servers()), None) or self._dead_actor(timeout)
-        if death is None:
-            return None
-        process, why = death
-        if (blocked := reason_file()) is not None and blocked.is_file():
-            why = blocked.read_text()
-        return f"{process} died {self._activity()} ({why}). {self._host.advice()}"
+            deaths = {f"Ray's {name}": KILLED for name in dead_servers()} or self._dead_actors(timeout)
+        for process, why in deaths.items():
+            if (blocked := reason_file()) is not None and blocked.is_file():
+                why = blocked.read_text()
+            return f"{process} died {self._activity()} ({why}). {self._host.advice()}"
+        return None
 
-    def _dead_actor(self, timeout: float) -> tuple[str, str] | None:
-        """(name, why) of the first dead actor, or None. A call that raised is repeated for `UNREACHABLE` seconds."""
+    def _dead_actors(self, timeout: float) -> dict[str, str]:
+        """Dead actor -> why. One that answered, or whose call raised otherwise, is asked again."""
         import ray
 
-        for name, actor in self._actors.items():
-            if name not in self._calls:
-                self._calls[name] = actor.__ray_call__.remote(is_healthy)
-        calls = list(self._calls.values())
-        answered = ray.wait(calls, num_returns=len(calls), timeout=timeout)[0] if calls else []
-        for name in [name for name, call in self._calls.items() if call in answered]:
+        if not self._actors:
+            return {}
+        for name in self._actors.keys() - self._calls.keys():
+            self._calls[name] = self._actors[name].__ray_call__.remote(is_healthy)
+        answered = set(ray.wait([*self._calls.values()], num_returns=len(self._calls), timeout=timeout)[0])
+        deaths: dict[str, str | None] = {}
+        for name in [name for name in self._actors if self._calls[name] in answered]:
             try:
-                why = None if ray.get(self._calls.pop(name)) else KILLED
-                self._failing.pop(name, None)
+                deaths[f"the {name}"] = None if ray.get(self._calls.pop(name)) else KILLED
             except Exception as error:  # noqa: BLE001 - of any kind: the actor is dead, or is asked again
-                since = self._failing.setdefault(name, time.monotonic())
-                long = time.monotonic() > since + UNREACHABLE
-                why = cause_of_death(error) or (f"no answer: {type(error).__name__}" if long else None)
-            if why is not None:
-                return f"the {name}", why
-        return None
+                deaths[f"the {name}"] = cause_of_death(error)
+        return {name: why for name, why in deaths.items() if why is not None}
 
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):
@@ -123,7 +114,7 @@ def cause_of_death(error: Exception) -> str | None:
     from ray import exceptions
 
     if isinstance(error, exceptions.OutOfMemoryError):
-        return out_of_memory(error)
+        return OUT_OF_MEMORY
     dead = (
         *(exceptions.ActorDiedError, exceptions.ActorHandleNotFoundError, exceptions.ActorUnschedulableError),
         *(exceptions.NodeDiedError, exceptions.WorkerCrashedError, exceptions.LocalRayletDiedError),
