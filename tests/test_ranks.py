@@ -124,7 +124,7 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
             "critics": {"one": {"policy": "one", "scope": "policy", "critic": actor}},
         }
     )
-    policy = PolicyRuntime(PolicyConfig("one"), config, store, [], [], devices={"one": devices})
+    policy = PolicyRuntime(PolicyConfig("one"), config, store, [], devices={"one": devices})
     policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
     policy.weights = policy.workers
     critic = RayCritic("one", config, {"one": devices})

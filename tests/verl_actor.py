@@ -229,7 +229,7 @@ class Actor:
                     )
                 return output
 
-        return Policy(policy, config, self.store, (), [])
+        return Policy(policy, config, self.store, ())
 
     def keep(self, keys: Sequence[str], columns: dict[str, Sequence[torch.Tensor]]) -> None:
         """Store what the ranks have computed of their rows, log-probs as if the actor had `moved` since."""

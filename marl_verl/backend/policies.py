@@ -27,6 +27,8 @@ class Policies:
     critic: Callable[..., Critic]
     frozen: Callable[..., Runtime]
     learner: Callable[..., LearningPolicy]
+    shares_base = True
+    """Whether policies with `base: shared` have one model; otherwise each has a copy, with the same results."""
     together = staticmethod(at_once)
     """How calls to different policies run."""
     alone: Collection[str] = ()
@@ -41,7 +43,7 @@ class Policies:
             elif policy.frozen:
                 self.runtimes[name] = self.frozen(policy, config)
             else:
-                group = [] if policy.base is None else sharing
+                group = sharing if policy.base is not None and self.shares_base else None
                 self.runtimes[name] = self.learner(policy, config, store, self.critics.beside(name), group)
         self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, LearningPolicy)]
         self.learning = {runtime.name for runtime in self.trained}

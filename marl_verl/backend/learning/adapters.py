@@ -2,8 +2,6 @@
 
 The model has one peft adapter. Its parameters hold the adapter of the policy in use; `use` copies them out, and those
 of another policy in. So names, sharding and checkpoint files are those of a policy with a model of its own.
-
-Uses verl internals: `TrainingWorker` and its FSDP engine.
 """
 
 from collections.abc import Mapping

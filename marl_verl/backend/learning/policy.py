@@ -41,14 +41,20 @@ class LearningPolicy(TrainingWorkers, Runtime):
     Args:
         config: the resolved config.
         critics: those beside it, in its workers' processes.
-        group: the policies with the same base model before it, which it enters; the first one starts the workers.
+        group: the policies with the same base model before it, which it enters; the first one starts the workers. None
+            for a model of its own.
     """
 
     def __init__(
-        self, policy: PolicyConfig, config: DictConfig, store: RowStore, critics: Sequence[Critic], group: list[Any]
+        self,
+        policy: PolicyConfig,
+        config: DictConfig,
+        store: RowStore,
+        critics: Sequence[Critic],
+        group: list[Any] | None = None,
     ) -> None:
         Runtime.__init__(self, policy)
-        self.critics, self.group = critics, group
+        self.critics, self.group, self._adapted = critics, [] if group is None else group, group is not None
         self.group.append(self)
         section = config.policies[policy.name]
         self.config, self.store, self._arr = config, store, section.actor_rollout_ref
@@ -70,13 +76,13 @@ class LearningPolicy(TrainingWorkers, Runtime):
     @contextmanager
     def turn(self) -> Iterator[None]:
         with self.lock:
-            if self.policy.base is not None:
+            if self._adapted:
                 self.workers.use(self.name)
             yield
 
     def adapters(self) -> dict[str, Adapter]:
-        """New adapters of the policies that share its base model; {} without `base: shared`."""
-        if self.policy.base is None:
+        """New adapters of the policies that share its base model; {} for a model of its own."""
+        if not self._adapted:
             return {}
         optims = [omega_conf_to_dataclass(policy._arr.actor).optim for policy in self.group]
         return {policy.name: Adapter(policy.seed, optim) for policy, optim in zip(self.group, optims, strict=True)}

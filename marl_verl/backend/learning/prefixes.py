@@ -8,8 +8,6 @@ losses see rows as before, so that only floating-point rounding differs:
 
 A token sees the tokens on its path, by a mask of the attention (`masks`), and logits are computed of sampled tokens
 only. Where attention takes no such mask, a tree is one path: rows that begin with one another, as in a conversation.
-
-Uses verl internals: methods of `FSDPEngine` and `prepare_micro_batches`.
 """
 
 from typing import Any

@@ -1,7 +1,4 @@
-"""verl's training workers of policies and critics, whose rows may share what they have in common.
-
-Uses verl internals: `ActorRolloutRefWorker`, `TrainingWorker` with a value model, `load_valuehead_model`.
-"""
+"""verl's training workers of policies and critics, whose rows may share what they have in common."""
 
 from collections.abc import Mapping
 from functools import partial

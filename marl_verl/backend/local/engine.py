@@ -6,8 +6,6 @@ parameters: gradients of a micro-batch are 16-bit, their sum is float32.
 
 Checkpoint files are those of one FSDP2 rank, so that a run continues on either backend: verl saves what `state_dict`
 returns, which under FSDP2 are DTensors sharded along dimension 0, each with one rank a whole tensor.
-
-Uses verl internals: methods of `FSDPEngine`; and torch's `_reparametrize_module`, the core of `functional_call`.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The policies of a run in this process: each samples with the weights that it trains."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,21 +31,14 @@ class TrainedPolicy(LearningPolicy):
     server: LocalServer
 
     def start(self) -> None:
-        if not self.first:
-            return
         with timed(self.seconds, "model"):
             torch.manual_seed(self.seed)  # of new adapters
-            self.workers = LocalWorkers(self._arr, self._reference and not self._lora, adapters=self.adapters())
+            self.workers = LocalWorkers(self._arr, self._reference and not self._lora)
             self.workers.init_model()
             self.set_losses()
-            server = server_of(self.workers.model, self._arr, self._use if self.policy.base else None)
-            for policy in self.group:
-                policy.server = server
+            self.server = server_of(self.workers.model, self._arr)
             for critic in self.critics:
                 critic.start(LocalCritic(critic.training()[0]))
-
-    def _use(self, adapter: int | None) -> None:
-        self.workers.use(self.group[adapter or 0].name)
 
     def client(self) -> LocalServer:
         return self.server
@@ -103,6 +96,7 @@ class LocalPolicies(Policies):
     """`Policies` that compute one after another, each with all cores or the GPU."""
 
     critic, frozen, learner, together = LocalCriticRuntime, FrozenPolicy, TrainedPolicy, staticmethod(in_order)
+    shares_base = False
 
 
 def load_model(path: str, settings: DictConfig) -> torch.nn.Module:
@@ -117,17 +111,13 @@ def load_model(path: str, settings: DictConfig) -> torch.nn.Module:
     return model.to(get_device_id())
 
 
-def server_of(
-    model: torch.nn.Module, settings: DictConfig, use: Callable[[int | None], None] | None = None
-) -> LocalServer:
+def server_of(model: torch.nn.Module, settings: DictConfig) -> LocalServer:
     """The sampler of a model, with the limits of the policy's settings (`actor_rollout_ref`)."""
     rollout, source = settings.rollout, settings.model
     tokenizer = hf_tokenizer(str(source.tokenizer_path or source.path), trust_remote_code=source.trust_remote_code)
     longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
     dtype = PrecisionType.to_dtype(rollout.dtype)
-    return LocalServer(
-        model, tokenizer, int(longest), max_requests=int(rollout.max_num_seqs or 256), dtype=dtype, use=use
-    )
+    return LocalServer(model, tokenizer, int(longest), max_requests=int(rollout.max_num_seqs or 256), dtype=dtype)
 
 
 class MemoryStore:

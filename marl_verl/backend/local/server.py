@@ -10,7 +10,7 @@ what is computed together depends on nothing but the requests, and with it the l
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -45,7 +45,6 @@ class Row:
     draw: Draw
     stop: Stop
     limit: int  # of sampled tokens
-    adapter: int | None
     future: asyncio.Future[list[int]]
     grammar: Any = None  # the state of what restricts it
     last: int = 0  # the token that the next step computes
@@ -80,7 +79,6 @@ class LocalServer:
         max_cache_bytes: limit of the keys and values of all rows, each as long as the longest may become. A single
             row is always sampled.
         dtype: the type in which the model computes, if its weights have another one.
-        use: called before each step with the adapter of its requests.
     """
 
     version: int | None = None
@@ -96,9 +94,8 @@ class LocalServer:
         max_requests: int = 256,
         max_cache_bytes: int = 1 << 30,
         dtype: torch.dtype = torch.float32,
-        use: Callable[[int | None], None] | None = None,
     ) -> None:
-        self._model, self._tokenizer, self._use = model, tokenizer, use
+        self._model, self._tokenizer = model, tokenizer
         self._causal = model.get_base_model() if hasattr(model, "get_base_model") else model
         if not getattr(self._causal, "_supports_attention_backend", False):
             name = type(self._causal).__name__
@@ -116,12 +113,7 @@ class LocalServer:
         self._number, self._settled, self._seeded = next(self._numbers), 0, False
 
     async def generate(
-        self,
-        request_id: str,
-        *,
-        prompt_ids: Sequence[int],
-        sampling_params: Mapping[str, Any],
-        adapter: int | None = None,
+        self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any]
     ) -> Completion:
         """Sample a completion. Cancelling it frees its row before the next step.
 
@@ -133,14 +125,14 @@ class LocalServer:
             MarlError: another parameter.
             Exception: what the model's forward raised, in all requests in flight.
         """
-        row = self._row(request_id, prompt_ids, sampling_params, adapter)
+        row = self._row(request_id, prompt_ids, sampling_params)
         self._waiting.append(row)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve())
         ids = await row.future
         return Completion(ids, row.log_probs if sampling_params.get("logprobs") else [], {"global_steps": self.version})
 
-    def _row(self, name: str, prompt_ids: Sequence[int], parameters: Mapping[str, Any], adapter: int | None) -> Row:
+    def _row(self, name: str, prompt_ids: Sequence[int], parameters: Mapping[str, Any]) -> Row:
         check_supported(parameters)
         self._seeded = "seed" in parameters
         room = self._max_model_len - len(prompt_ids)
@@ -151,7 +143,6 @@ class LocalServer:
             Draw.of(parameters, self._device),
             Stop(parameters.get("stop") or (), stop, self._tokenizer, prompt_ids),
             min(parameters.get("max_tokens") or room, room),
-            adapter,
             asyncio.get_running_loop().create_future(),
             restriction and self._grammars.matcher(restriction, stop),
         )
@@ -209,30 +200,24 @@ class LocalServer:
         del self._rows[len(kept) :]
 
     def _admit(self) -> list[Row]:
-        """Give places to waiting requests, as far as they fit, in order. All rows have one adapter: a batch begins with
-        all requests of the first one's, and later ones join as long as they overtake none of another."""
+        """Give places to waiting requests, as far as they fit, in order."""
         waiting, self._waiting = sorted(self._waiting, key=lambda row: row.order), []
-        first, closed = len(self._rows), False
-        longest = max((row.length for row in self._rows), default=0)
+        first, longest = len(self._rows), max((row.length for row in self._rows), default=0)
         for row in waiting:
             if row.future.done():
                 continue
             count, length = len(self._rows) + 1, max(longest, row.length)
-            same = count == 1 or row.adapter == self._rows[0].adapter
             fits = count == 1 or (count <= self._max_requests and count * length <= self._max_tokens)
-            if same and fits and not closed:
+            if fits and not self._waiting:  # none overtakes another
                 self._rows.append(row)
                 longest = length
             else:
                 self._waiting.append(row)
-                closed = closed or same or first > 0
         return self._rows[first:]
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """The adapter, evaluation mode and the attention of the cache; all as before at the end."""
-        if self._use is not None:
-            self._use(self._rows[0].adapter)
+        """Evaluation mode and the attention of the cache; all as before at the end."""
         training = [module for module in self._model.modules() if module.training]
         config = self._causal.config
         attention = config._attn_implementation

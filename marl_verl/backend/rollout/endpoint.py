@@ -21,7 +21,7 @@ from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Act, Action
 from marl_verl.episode.calls import perform
 from marl_verl.episode.messages import Message, as_tool_calls
-from marl_verl.errors import MarlError, format_error, nearest
+from marl_verl.errors import MarlError, format_error, nearest, user_error
 from marl_verl.models.parsers import CUT, wrong_call
 from marl_verl.team import Endpoint
 
@@ -163,10 +163,8 @@ class ScriptClient(Client):
     async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
         """See `Client`: a text only. MarlError where the function fails or returns no text."""
         begun, drawn = time.monotonic(), random.Random(sampling.get("seed"))
-        try:
+        with user_error(self.whose, Exception):
             text = await perform(self.act, (list(messages), drawn))
-        except Exception as error:
-            raise MarlError(f"{self.whose}: {type(error).__name__}: {error}") from error
         if not isinstance(text, str):
             raise MarlError(f"{self.whose} must return a text, got {text!r:.80}")
         return Action(text=text, seconds=time.monotonic() - begun)

@@ -21,6 +21,7 @@ from marl_verl.backend.rollout.context import Client, Gate, PolicySamplingContex
 from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations
 from marl_verl.backend.rollout.endpoint import EndpointClient, ScriptClient
 from marl_verl.backend.rollout.rows import Row, turn_rows
+from marl_verl.config.backend import is_local
 from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal
@@ -54,7 +55,8 @@ def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
     if policy.script is not None:
         return ScriptClient(name, policy.script, part("scripts", policy.script, None), rollout)
     section = config.policies[name]
-    adapter = team.sharing.index(name) if name in team.sharing else None
+    # in one process each policy has a model of its own
+    adapter = team.sharing.index(name) if name in team.sharing and not is_local(config) else None
     parsers, template = (policy.tool_parser, policy.reasoning_parser), section.data.apply_chat_template_kwargs
     client = PolicyClient(name, section.actor_rollout_ref, server, template, policy.stop, parsers, adapter)
     for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine

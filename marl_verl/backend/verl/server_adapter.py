@@ -1,7 +1,4 @@
-"""Adapter (training worker side) of a policy's servers, with names and ranks per policy.
-
-Uses verl internals: `ServerAdapter`. It is apart from `vllm_servers.py`, whose imports a training worker does not need.
-"""
+"""Adapter (training worker side) of a policy's servers; apart from `vllm_servers.py`, whose imports cost seconds."""
 
 import os
 from typing import Any

@@ -1,7 +1,6 @@
 """verl plugin, loaded by `import verl` (entry-point group `verl.plugins`): CPU platform and policy servers.
 
 verl logs errors in plugins at DEBUG level only.
-Uses verl internals: `PlatformRegistry`, `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
 """
 
 import json

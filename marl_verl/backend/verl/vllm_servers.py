@@ -2,8 +2,6 @@
 
 Policies with `base: shared` have one server with an adapter each: verl gives every request the adapter
 `VLLM_LORA_INT_ID`, and the server replaces it by that of the request's policy, `VLLM_LORA_INT_ID` + its number.
-
-Uses verl internals: `vLLMReplica` and `vLLMHttpServer`.
 """
 
 import asyncio

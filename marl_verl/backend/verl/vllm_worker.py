@@ -1,7 +1,4 @@
-"""The part of vLLM's worker that receives weights, with a choice of the adapter to replace.
-
-Uses verl internals: `vLLMColocateWorkerExtension`, whose methods read the adapter's identity from their module.
-"""
+"""The part of vLLM's worker that receives weights, with a choice of the adapter to replace."""
 
 from typing import Any
 
