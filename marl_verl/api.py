@@ -63,9 +63,6 @@ def train(
         progress: whether to print progress; or a function that is called with every event, a dict. An exception of it
             ends the run.
 
-    Returns:
-        The run: metrics, summary, checkpoints, episodes.
-
     Raises:
         MarlError: an error in the arguments, the recipe or a plugin, before training starts.
         RunError: training failed after it had started; the message has the reason and the path of the log.
@@ -155,9 +152,6 @@ def evaluate(
         backend: as in `train`; default: that of the run.
         progress: as in `train`.
 
-    Returns:
-        The evaluation: its numbers and its file.
-
     Raises: as `train`.
     """
     from marl_verl.evaluation.launch import launch
@@ -211,20 +205,18 @@ def explain(
 @contextmanager
 def alone() -> Iterator[None]:
     """Where a run is trained or evaluated, the only one of this process."""
+    use_installed_verl()
+    from marl_verl import plugins
+    from marl_verl.plugins import one_file
+
+    files = one_file.files_in_use()
     if not _AT_WORK.acquire(blocking=False):
         why = "wait until it has finished, or start the other run in another process"
         raise MarlError(f"this process already trains or evaluates a run: {why}")
     try:
-        use_installed_verl()
-        from marl_verl import plugins
-        from marl_verl.plugins import one_file
-
-        files = one_file.files_in_use()
-        try:
-            yield
-        finally:
-            plugins.use_files(files)
+        yield
     finally:
+        plugins.use_files(files)
         _AT_WORK.release()
 
 

@@ -13,18 +13,6 @@ from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.extensions import extension, names
 from marl_verl.options import Positive, build, check_type
 
-OWN_KEYS = (
-    *("frozen", "endpoint", "script", "loss", "base", "pool", "stop", "apply_chat_template_kwargs"),
-    *("tool_parser", "reasoning_parser"),
-)
-"""Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
-
-
-def own_keys() -> tuple[str, ...]:
-    """`OWN_KEYS`, and those that distributions add: each describes a model to make (`models/sources.py`)."""
-    return (*OWN_KEYS, *names("model"))
-
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
@@ -101,6 +89,17 @@ class PolicyConfig:
     def external(self) -> bool:
         """Whether no model of this run acts: an external endpoint or a script."""
         return self.endpoint is not None or self.script is not None
+
+
+OWN_KEYS = tuple(
+    key.name for key in dataclasses.fields(PolicyConfig) if key.name not in ("name", "made", "override", "past")
+)
+"""Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
+
+
+def own_keys() -> tuple[str, ...]:
+    """`OWN_KEYS`, and those that distributions add: each describes a model to make (`models/sources.py`)."""
+    return (*OWN_KEYS, *names("model"))
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,7 @@ from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
-FILE is JSON, optionally gzipped, with the keys algorithm, options and rows; other keys are ignored:
-
-  {"algorithm": "at-grpo", "options": {}, "rows": [
-    {"uid": "q0", "session": 0, "index": 0, "turn": 0, "agent": "coder", "rewards": {"team": 1.0}, "length": 5},
-    {"uid": "q0", "session": 1, "index": 0, "turn": 0, "agent": "coder", "rewards": {"team": 0.0}, "length": 6}]}
+FILE is JSON, optionally gzipped, with the keys algorithm, options and rows (docs/explain.md).
 
   marl-verl explain rows.json                          every row: reward, return, baseline, scale, advantage, group
   marl-verl explain rows.json --row q0_1_0             one row's derivation, with the rows of its group

@@ -39,9 +39,6 @@ class CallError(Exception):
         super().__init__(message)
         self.kind, self.message = kind, message
 
-    def __reduce__(self) -> "tuple[type[CallError], tuple[str, str]]":
-        return CallError, (self.kind, self.message)
-
 
 @dataclass(frozen=True, slots=True)
 class Raised:

@@ -27,8 +27,6 @@ class Conversation:
         messages: the conversation so far, in the chat format; the agent's instructions precede it when sampling.
     """
 
-    __slots__ = ("_act", "messages")
-
     def __init__(self, act: Callable[..., Awaitable[Action]], system: str | None) -> None:
         self._act = act
         self.messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
@@ -81,8 +79,6 @@ class Workflow(Options):
 class _Extended:
     """What other distributions add: `team.openai("solver")` calls `openai_client(team, "solver")`, or a class."""
 
-    __slots__ = ()
-
     def __getattr__(self, name: str) -> Any:
         function = None if name.startswith("_") else extension("team", name)
         if function is None:
@@ -97,8 +93,6 @@ class Member(_Extended):
         effects: the effects of the run, for clients of frameworks.
         loop: the event loop of the run.
     """
-
-    __slots__ = ("effects", "loop", "name")
 
     def __init__(self, effects: Effects, name: str) -> None:
         self.effects, self.name = effects, name
@@ -133,8 +127,6 @@ class Team(_Extended):
         effects, loop: as of a `Member`.
         requests: (agent, slot) -> the requests of clients so far, from which they make ids.
     """
-
-    __slots__ = ("_members", "effects", "loop", "requests")
 
     name: ClassVar[None] = None
 

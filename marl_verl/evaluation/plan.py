@@ -88,14 +88,7 @@ class Options:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """A checked evaluation.
-
-    Attributes:
-        folder: the evaluation's temporary folder below the run directory; it does not exist yet.
-        config: the resolved config.
-        settings: the arguments, stored in the result.
-        files: plugin files: the run's copies, and those given by the user.
-    """
+    """A checked evaluation. `folder` is temporary and does not exist yet, `settings` are stored in the result."""
 
     run: Path
     folder: Path

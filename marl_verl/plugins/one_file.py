@@ -1,9 +1,8 @@
 """One-file plugins: named in a recipe or on the command line, and loaded from a copy in every process.
 
-The process that starts a run reads the files (`read_files`), and puts their contents into the environment variable
-MARL_VERL_PLUGIN_FILES (`activate`). Child processes inherit the variable, and Ray passes it to the nodes of a cluster,
-so no process needs access to the run directory. The run directory has copies in `plugins/`, which a resumed run, an
-evaluation, a replay and `explain` load (`files_of_run`).
+The process that starts a run puts their contents into the environment variable MARL_VERL_PLUGIN_FILES (`activate`),
+which child processes inherit and Ray passes to the nodes of a cluster. The run directory has copies in `plugins/`,
+which a resumed run, an evaluation, a replay and `explain` load (`files_of_run`).
 """
 
 import base64

@@ -82,11 +82,7 @@ class Registry:
     """The parts that one plugin registers: the argument of `marl_register`.
 
     Every method takes a name and a target: the object itself, or "package.module:attribute", which is imported on first
-    use. A class is instantiated without arguments or with the options of the recipe. The kind of the target is checked
-    when a run uses the name.
-
-    Raises:
-        MarlError: the plugin has registered the name already.
+    use. MarlError if the plugin has registered the name already.
     """
 
     source: Source

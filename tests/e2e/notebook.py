@@ -28,7 +28,7 @@ async def notebook():
     del os.environ["MARL_VERL_KILL"]
     run = train(resume="runs/mine", backend="local", progress=progress)
     again = load_run(run)
-    swap = ["answerer=sender"]
+    swap = [("answerer", "sender")]
     found = await asyncio.to_thread(
         evaluate, run, step=3, tasks=10, swap=swap, greedy_only=True, progress=False, backend="local"
     )

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from marl_verl.algo.sampling import Sample
 
 ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-AGENTS = tuple(f"agent-{number}" for number in range(1, 9))
+NUMBERS = tuple("12345678")
+AGENTS = tuple(f"agent-{number}" for number in NUMBERS)
 NOTHING = "none"
 HELD_OUT = 5  # one list in five
 
 
 class Cover(DrawnTasks):
-    """Lists of items. An answer is one word per agent; its score is the share of the items that are chosen.
+    """Lists of items. An answer is one number per agent; its score is the share of the items that are chosen.
 
     Options:
         items: number of items in a list, and the number of agents that can cover it (2 to 8).
@@ -39,13 +40,13 @@ class Cover(DrawnTasks):
 
     def score(self, task: Task, answer: Any) -> float:
         """Share of the items that are chosen."""
-        return len(set(answer.split()) & set(task.data["items"])) / len(task.data["items"])
+        return len(set(answer.split()) & set(numbers(task))) / len(numbers(task))
 
     def vocabulary(self) -> list[str]:
-        return [*ITEMS, "choose", NOTHING]
+        return [*ITEMS, *NUMBERS, "choose", NOTHING]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of training tasks: a share `good` is an item of the list, others are any."""
+        """(observation, answer) pairs of training tasks: a share `good` is a number of the list, others are any."""
         if agent not in AGENTS:
             raise unknown("agent of cover", agent, AGENTS)
         rng = random.Random(f"cover demonstrations {seed}")
@@ -53,7 +54,7 @@ class Cover(DrawnTasks):
         while len(pairs) < count:
             task = self._draw(rng, "train")
             if task is not None:
-                pairs.append((task.prompt, rng.choice(task.data["items"] if rng.random() < good else ITEMS)))
+                pairs.append((task.prompt, rng.choice(numbers(task) if rng.random() < good else NUMBERS)))
         return pairs
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
@@ -64,16 +65,21 @@ class Cover(DrawnTasks):
         return Task(f"cover {shown}", f"choose {shown}", {"items": items})
 
 
+def numbers(task: Task) -> tuple[str, ...]:
+    """The numbers of the items of a list, from 1."""
+    return NUMBERS[: len(task.data["items"])]
+
+
 class CoverTogether(Workflow):
-    """All agents see the same list and choose one item, at the same time."""
+    """All agents see the same list and choose the number of one item, at the same time."""
 
     async def run(self, task: Task, team: Team) -> str:
         actions = await team.act(dict.fromkeys(team.agents, task.prompt))
         chosen = {agent: action.text.strip() for agent, action in actions.items()}
-        for agent, item in chosen.items():
-            if item not in task.data["items"]:
-                team.invalid(actions[agent], "no item of the list")
-        return " ".join(item if item in ITEMS else NOTHING for item in chosen.values())
+        for agent, number in chosen.items():
+            if number not in numbers(task):
+                team.invalid(actions[agent], "no number of the list")
+        return " ".join(number if number in NUMBERS else NOTHING for number in chosen.values())
 
 
 class RoleDifference(Metric):

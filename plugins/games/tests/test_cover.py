@@ -16,14 +16,14 @@ TASK = Task("cover a b", "choose a b", {"items": ["a", "b"]})
 
 
 def test_the_score_is_the_share_of_the_items() -> None:
-    answers = ["a b", "b a", "a a", "b", "a c", "c d", "none none", "", "a b c", "A B"]
+    answers = ["1 2", "2 1", "1 1", "2", "1 3", "3 4", "none none", "", "1 2 3", "a b"]
     assert [Cover().score(TASK, answer) for answer in answers] == [1, 1, 0.5, 0.5, 0.5, 0, 0, 0, 1, 0]
 
 
 def test_all_agents_see_one_prompt_and_act_together() -> None:
-    policy = ScriptedPolicy({"agent-1": "a", "agent-2": "a b"})
+    policy = ScriptedPolicy({"agent-1": "1", "agent-2": "1 2"})
     run = check_workflow(CoverTogether(), TASK, policy)
-    assert (run.answer, run.invalid) == ("a none", {("agent-2", "0"): "no item of the list"})
+    assert (run.answer, run.invalid) == ("1 none", {("agent-2", "0"): "no number of the list"})
     assert [act.observation for act, _ in run.turns] == [run.turns[0][0].observation] * 2
     check_sampler(Independent(episodes=3), CoverTogether(), TASK, policy, tasks=Cover())
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from marl_verl.trainer.report import wilson
 
-POINTS = 1000  # maximum number of points of a line: of more, every second, third, ... one is drawn
+POINTS = 1000  # maximum number of points of a line: of more, the largest of each two, three, ... is drawn
 WINDOW = (5, 100)  # minimum and maximum number of steps of the running mean of a metric of training
 SHARE = "share of episodes"
 
@@ -111,8 +111,9 @@ def _running(values: np.ndarray[Any, Any], window: int) -> tuple[np.ndarray[Any,
 
 def _points(series: Mapping[str, Sequence[float]]) -> dict[str, list[float | None]]:
     """At most `POINTS` points with five digits; NaN and infinity are gaps."""
-    every = -(-len(series["y"]) // POINTS)
-    return {name: [digits(value) for value in values[::every]] for name, values in series.items()}
+    size, every = np.nan_to_num(np.abs(series["y"])), -(-len(series["y"]) // POINTS)
+    kept = [start + int(size[start : start + every].argmax()) for start in range(0, len(size), every)]
+    return {name: [digits(values[point]) for point in kept] for name, values in series.items()}
 
 
 def digits(value: float) -> float | None:

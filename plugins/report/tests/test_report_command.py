@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_report import build, steps
+from marl_verl_report import build, curves, steps
 
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
@@ -149,9 +149,14 @@ def test_a_run_that_has_stopped(tmp_path: Path) -> None:
     (folder / ".lock").write_text("1 on another-machine\n")
     assert is_running(folder)  # for all that is known here
     (folder / ".lock").unlink()
-    (folder / "checkpoints" / "step_2").mkdir(parents=True)
-    (folder / "checkpoints" / "step_2" / "team.json").write_text("{}")
+    (step := folder / "checkpoints" / "step_2").mkdir(parents=True)
+    (step / "team.json").write_text("{}")
     how = f"continue with marl-verl train --resume {folder}"
     assert state() == (False, f"Stopped at step 3 of 3, see {folder}/train.log; {how}")
     (folder / "summary.json").write_text("{}")
     assert state() == (False, None)
+
+
+def test_a_spike_is_drawn_also_in_a_long_run() -> None:
+    norms = curves.every_metric([{"step": step, "norm": 1.0 + 89 * (step == 1501)} for step in range(2500)])["norm"]
+    assert (len(norms["y"]), norms["x"][norms["y"].index(90.0)]) == (834, 1501)
