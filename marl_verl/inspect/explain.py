@@ -29,7 +29,6 @@ def records(algorithm: Algorithm, table: RowTable, result: AdvantageResult) -> l
     """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale."""
     keys = table.keys()
     members = _keys_by_group(result.group, keys)
-    also = {label: (ids, _keys_by_group(ids, keys)) for label, ids in result.also}
     numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
     numbers["advantage"] = result.advantage
     if result.weight is not None:
@@ -42,7 +41,6 @@ def records(algorithm: Algorithm, table: RowTable, result: AdvantageResult) -> l
             "agent": table.agent.value(row),
             "group": {name: table.value(name, row) for name in group_by},
             "members": members[int(result.group[row])],
-            **({"also": {label: shared[int(ids[row])] for label, (ids, shared) in also.items()}} if also else {}),
             **({"columns": computed[row]} if computed[row] else {}),
             **{name: float(values[row]) for name, values in numbers.items()},
             **({} if result.tokens is None else {"tokens": result.tokens[row].tolist()}),

@@ -89,8 +89,6 @@ class ExplainedRows(list[Record]):
             values = [cell(self[row][name]) for name in ("return", "advantage")]
             group.append(["->" if row == at else "", self[row]["key"], *values])
         lines += [f"  {line}" for line in table(group, ["return", "advantage"])]
-        for label, keys in record.get("also", {}).items():
-            lines += ["", f"{label}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
         ret, baseline, scale, advantage = (cell(record[name]) for name in COLUMNS[3:])
         formula, numbers = "(return - baseline) / scale", f"({ret} - {baseline}) / {scale}".replace("- -", "+ ")
         if "weight" in record:

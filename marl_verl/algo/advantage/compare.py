@@ -19,7 +19,7 @@ class Baseline(Part):
 
     @abstractmethod
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        """One baseline per sample [S]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        """One baseline per sample [S]."""
 
 
 class Mean(Baseline):
@@ -66,7 +66,7 @@ class Scale(Part):
 
     @abstractmethod
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        """One spread per group [G]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        """One spread per group [G]."""
 
 
 class Unbiased(Scale):

@@ -27,10 +27,7 @@ Group = Annotated[tuple[str, ...], Names(GROUPS)]
 
 
 def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
-    """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch.
-
-    MarlError (with the nearest name) for an unknown column.
-    """
+    """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch."""
     return combine([table.codes(column) for column in columns], len(table))
 
 

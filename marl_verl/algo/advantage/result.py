@@ -13,34 +13,20 @@ from marl_verl.algo.advantage.rows import RowTable
 
 @dataclass(frozen=True)
 class AdvantageResult:
-    """Per row [n], float64: advantage = weight * (ret - baseline) / scale.
+    """Per row [n], float64: advantage = weight * (ret - baseline) / scale."""
 
-    Attributes:
-        ret, baseline, scale: as in the equation; `ret` is the return that was compared (the session's mean if a session
-            counts once).
-        reward: the reward of the row, after the mix.
-        group: ids of the groups, 0..G-1. A row of an untrained agent is alone in its group.
-        sample: ids of the samples; rows of one sample count once.
-        group_by: the columns that define a group.
-        also: further groups in which a row was compared (GiGPO's steps): (what the rows share, [n] ids).
-        stages: intermediate values between reward and return, in order: (name of the step, [n] values after it).
-        target: value target of the critic; None if the returns need no critic.
-        weight: factor of each advantage, 0 or more; None: all are 1. See `weighted`.
-        tokens: an advantage per response token, before the weight: arrays [length]; the update uses them in place of
-            the row's `advantage`, which statistics use. None: every token has the row's. See `with_tokens`.
-    """
-
-    ret: FloatArray
-    reward: FloatArray
+    ret: FloatArray  # the return that was compared: the session's mean if a session counts once
+    reward: FloatArray  # of the row, after the mix
     baseline: FloatArray
     scale: FloatArray
-    group: IntArray
-    sample: IntArray
-    group_by: tuple[str, ...]
-    stages: Sequence[tuple[str, FloatArray]] = ()
-    also: Sequence[tuple[str, IntArray]] = ()
-    target: FloatArray | None = None
-    weight: FloatArray | None = None
+    group: IntArray  # ids 0..G-1; a row of an untrained agent is alone in its group
+    sample: IntArray  # ids; rows of one sample count once
+    group_by: tuple[str, ...]  # the columns that define a group
+    stages: Sequence[tuple[str, FloatArray]] = ()  # from reward to return: (name of the step, values after it)
+    target: FloatArray | None = None  # value target of the critic, if the returns need one
+    weight: FloatArray | None = None  # factor of each advantage, see `weighted`; None: all are 1
+    # an advantage per response token [length], before the weight, which the update uses in place of the row's;
+    # statistics use that of the row; see `with_tokens`
     tokens: TokenArray | None = None
 
     @functools.cached_property
@@ -54,8 +40,7 @@ class AdvantageResult:
         return replace(self, weight=weight if self.weight is None else self.weight * weight)
 
     def with_tokens(self, values: Sequence[Any]) -> "AdvantageResult":
-        """The result with an advantage per response token: for each row a sequence of as many finite numbers as its
-        response has tokens."""
+        """The result with a finite advantage per response token: a sequence for each row."""
         return replace(self, tokens=token_arrays(values))
 
     def of_tokens(self, row: int, length: int) -> FloatArray:
@@ -89,7 +74,6 @@ class AdvantageResult:
             **{"reward": reward, "scale": column(self.scale, 1.0)},
             **{"group": ids(self.group), "sample": ids(self.sample)},
             stages=tuple((name, column(values, reward[others])) for name, values in self.stages),
-            also=tuple((name, ids(values)) for name, values in self.also),
             target=None if self.target is None else column(self.target, 0.0),
             weight=None if self.weight is None else column(self.weight, 1.0),
             tokens=None if self.tokens is None else column(self.tokens, token_arrays([None] * len(others)), object),

@@ -17,16 +17,11 @@ Scope = Literal["policy", "team"]
 
 
 class Returns(Part):
-    """The return R of each row, computed from the rewards of the batch.
-
-    Attributes:
-        sums_turns: whether R sums rewards of several turns, so that a reward repeated on each would count repeatedly.
-        of: whether R is defined for sessions, for trees, or for both.
-    """
+    """The return R of each row, computed from the rewards of the batch."""
 
     kind: ClassVar[str] = "returns"
-    sums_turns: ClassVar[bool] = False
-    of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
+    sums_turns: ClassVar[bool] = False  # R sums rewards of several turns: one repeated on each would count repeatedly
+    of: ClassVar[Literal["both", "sessions", "trees"]] = "both"  # what R is defined for
 
     def wants_critic(self) -> Scope | None:
         """The critic whose values the returns take from the table, or None."""
@@ -64,7 +59,6 @@ class _SessionSum(Returns):
     of = "sessions"
 
     def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] bool, each agent's last turn in the session."""
         return _latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
 
 
@@ -78,7 +72,7 @@ class Discounted(_SessionSum):
 class PathSum(_SessionSum):
     """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
 
-    The reward of a joint turn is set on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
+    The reward of a joint turn is on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
     2508.04652, without branching.
     """
 
@@ -86,11 +80,9 @@ class PathSum(_SessionSum):
     one_side: ClassVar[str | None] = "it sums the turns of all agents"
 
     def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] bool, the rows of the session's last joint turn."""
         return _latest(table.turn, combine([table.uid.codes, table.session], len(table)))
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """See `Returns.compute`. MarlError if agents that act in one turn of a session have different rewards."""
         return sum_joint_turns(table, reward, self.gamma, "one joint turn")
 
 
@@ -109,7 +101,6 @@ class TreeMean(Returns):
     of = "trees"
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """See `Returns.compute`. MarlError as in `Tree.of`, or if uncrossed rows at one node have different rewards."""
         tree = table.tree
         share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
         ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
@@ -136,8 +127,6 @@ class GAE(_SessionSum):
     values and A = 0.
 
     Attributes:
-        gamma: discount per turn.
-        lam: trade-off between rewards and critic: 1 sums all rewards, 0 is the one-step TD error.
         critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.
     """
 
@@ -193,9 +182,7 @@ def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArr
 
 def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
     """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once.
-
-    `what` names the shared turn in errors.
-    """
+    MarlError, with the name `what` of a turn, if its rows have different rewards."""
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
     check_shared(table, reward, turns, what)
     _, first = np.unique(turns, return_index=True)

@@ -70,52 +70,29 @@ class TableRow(msgspec.Struct):
 
 @dataclass(frozen=True)
 class RowTable:
-    """n rows, one per turn.
+    """n rows, one per turn; (uid, session, index) identifies a row."""
 
-    Attributes:
-        uid: the task instance, shared by all its episodes.
-        session: [n] number of the episode of the task.
-        index: [n] the turn's position in its episode, over all agents; (uid, session, index) identifies a row.
-        turn: [n] number of the agent's act, within its lane.
-        agent, policy: the agent that acted and its policy (policy is optional); see `role`.
-        slot: the agent's act, by number or by the name that the workflow gave it (optional).
-        node, parent: position in a sampled tree, unique within a uid; both share `names`; a root has no parent.
-        obs: the observation before the act (optional): equal for equal observations.
-        rewards: component -> [n] float64, 0 where the row lacks it.
-        present: component -> [n] bool, whether the row has it.
-        team_reward: [n] the team reward of the row's episode, NaN if `rewards` has the component "team". The returns
-            decide which rows get it, see `with_team`.
-        length: [n] response tokens.
-        invalid: [n] bool, acts that the workflow marked as invalid (`team.invalid`).
-        untrained: [n] bool, rows of agents that are not trained: in no group, and in no return of another agent.
-        values: [n] a critic's value of the observation before the act; NaN without one.
-        declared: reward components that the run sets, even if no row of this table has them.
-        own: reward components that a part reads itself; they are excluded from the sum of all components.
-        numbers: computed column -> [n] float64, NaN where a row lacks it; see `column`.
-        tokens: computed column -> [n] arrays with a number per response token, see `token_column`.
-    """
-
-    uid: Labels
-    session: IntArray
-    index: IntArray
-    turn: IntArray
-    agent: Labels
+    uid: Labels  # the task instance, shared by all its episodes
+    session: IntArray  # [n] number of the episode of the task
+    index: IntArray  # [n] the turn's position in its episode, over all agents
+    turn: IntArray  # [n] number of the agent's act, within its lane
+    agent: Labels  # who acted; see `role`
     policy: Labels
-    slot: Labels
-    node: Labels
-    parent: Labels
-    obs: Labels
-    rewards: Mapping[str, FloatArray]
-    present: Mapping[str, BoolArray]
-    team_reward: FloatArray
-    length: IntArray
-    invalid: BoolArray
-    untrained: BoolArray
-    values: FloatArray
-    declared: frozenset[str] = frozenset()
-    own: frozenset[str] = frozenset()
-    numbers: Mapping[str, FloatArray] = field(default_factory=dict)
-    tokens: Mapping[str, TokenArray] = field(default_factory=dict)
+    slot: Labels  # the agent's act, by number or by the name that the workflow gave it
+    node: Labels  # position in a sampled tree, unique within a uid
+    parent: Labels  # the node before, none at a root; same names as `node`
+    obs: Labels  # the observation before the act: equal for equal observations
+    rewards: Mapping[str, FloatArray]  # component -> [n], 0 where the row lacks it
+    present: Mapping[str, BoolArray]  # component -> [n] whether the row has it
+    team_reward: FloatArray  # [n] of the episode, until `with_team` makes it component "team" of some rows; then NaN
+    length: IntArray  # [n] response tokens
+    invalid: BoolArray  # [n] acts that the workflow marked as invalid (`team.invalid`)
+    untrained: BoolArray  # [n] of agents that are not trained: in no group, and in no return of another agent
+    values: FloatArray  # [n] a critic's value of the observation before the act; NaN without one
+    declared: frozenset[str] = frozenset()  # reward components that the run sets, even if no row here has them
+    own: frozenset[str] = frozenset()  # components that a part reads itself: not in the sum of all components
+    numbers: Mapping[str, FloatArray] = field(default_factory=dict)  # computed column -> [n], NaN where absent
+    tokens: Mapping[str, TokenArray] = field(default_factory=dict)  # computed column -> [n] a number per token
 
     @classmethod
     def of(
@@ -126,20 +103,14 @@ class RowTable:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], declared: Iterable[str] = ()) -> "RowTable":
-        """Create a table from one mapping per row, as in a JSON file of rows: keys are those of `TableRow`, others are
-        ignored. MarlError as in `of_records`, or for a key that is missing or has the wrong type."""
+        """The table of one mapping per row, as in a JSON file. MarlError for a key of `TableRow` that is missing or has
+        the wrong type; others are ignored."""
         return cls.of_records(decode(list[TableRow], list(rows), "rows"), declared)
 
     @classmethod
     def of_records(cls, records: Sequence[TableRow], declared: Iterable[str] = ()) -> "RowTable":
-        """Create a table of rows.
-
-        Args:
-            declared: the reward components that the run sets (`Algorithm.components`).
-
-        Raises:
-            MarlError: no rows, or two rows with the same (uid, session, index).
-        """
+        """The table of rows; `declared`: the reward components that the run sets (`Algorithm.components`). MarlError:
+        no rows, or two with the same (uid, session, index)."""
         if not records:
             raise MarlError("there are no rows. An advantage needs at least one.")
         names = {name: [getattr(record, name) for record in records] for name in LABELS}
@@ -180,8 +151,8 @@ class RowTable:
         return [f"{self.uid.names[uid]}_{session}_{index}" for uid, session, index in rows]
 
     def column(self, name: str) -> FloatArray:
-        """[n] a column that a column function computed (`Algorithm.columns`). MarlError with the nearest name for an
-        unknown column, or with the first row that lacks it; `numbers` has NaN for such rows."""
+        """[n] a column that a column function computed (`Algorithm.columns`). MarlError for an unknown column, or with
+        the first row that lacks it; `numbers` has NaN for such rows."""
         values: FloatArray = self._computed(name, self.numbers)
         self._check(np.isfinite(values), f"lacks column '{name}'")
         return values
@@ -194,8 +165,7 @@ class RowTable:
         return values
 
     def codes(self, column: str) -> IntArray:
-        """A column of names or numbers as integers >= -1, by which rows are grouped: column "agent" has the agents'
-        roles. MarlError with the nearest name for an unknown column."""
+        """A column of names or numbers as integers >= -1, by which rows are grouped: "agent" has the agents' roles."""
         counts: IntArray | None = getattr(self, column) if column in COUNTS else None
         return self._labels(column).codes if counts is None else counts
 
@@ -215,12 +185,12 @@ class RowTable:
         return numbers | {name: column[row].tolist() for name, column in self.tokens.items() if len(column[row])}
 
     def component(self, name: str) -> FloatArray:
-        """[n] a reward component that all rows have. MarlError with the nearest name, or the first row without it."""
+        """[n] a reward component that all rows have."""
         self._check(self.having(name), f"lacks reward '{name}'")
         return self.rewards[name]
 
     def having(self, name: str) -> BoolArray:
-        """[n] bool, rows with a reward component. MarlError (with the nearest) if none has and it is undeclared."""
+        """[n] bool, rows with a reward component. MarlError if none has it and it is undeclared."""
         present = self.present.get(name, np.zeros(len(self), dtype=np.bool_))
         if not present.any() and name not in self.declared:
             raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
@@ -232,11 +202,8 @@ class RowTable:
         self._check(present | ~having, f"lacks {lacks}, which other rows of its agent have")
 
     def with_team(self, counts: BoolArray) -> "RowTable":
-        """The table with its episodes' team rewards as component "team" of their rows.
-
-        Args:
-            counts: [n] bool, the rows that get the team reward and the costs of the episode; other rows get 0.
-        """
+        """The table with its episodes' team rewards as component "team". Rows that are not in `counts` [n] get 0 for it
+        and for the costs of the episode."""
         recorded = ~np.isnan(self.team_reward)
         team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
         present = recorded | self.present.get("team", False)

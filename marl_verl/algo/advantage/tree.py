@@ -12,21 +12,13 @@ from marl_verl.errors import MarlError
 
 @dataclass(frozen=True)
 class Tree:
-    """The nodes of a table.
+    """The nodes of a table, numbered 0..count-1 over all tasks; a row without a node forms a separate node."""
 
-    Attributes:
-        row, node: [p] pairs (row, node): one pair for most rows, several for a crossed row. Nodes are numbered
-            0..count-1 over all tasks; a row without a node forms a separate node.
-        parent: [n] the row's parent node, -1 at the root.
-        count: number of nodes.
-        depth: [count] 0 for children of the root.
-    """
-
-    row: IntArray
+    row: IntArray  # [p] with `node` pairs (row, node): one pair for most rows, several for a crossed row
     node: IntArray
-    parent: IntArray
+    parent: IntArray  # [n] the row's parent node, -1 at the root
     count: int
-    depth: IntArray
+    depth: IntArray  # [count] 0 for children of the root
 
     @classmethod
     def of(cls, uid: Labels, nodes: Labels, parents: Labels, key: Callable[[int], str]) -> "Tree":

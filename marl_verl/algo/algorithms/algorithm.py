@@ -43,19 +43,15 @@ class Metric(Part):
 class Algorithm:
     """A method for training a team: `Algorithm(rewards=Mix(team=1.0), advantage=Advantage(group=AGENT))`.
 
-    The options of a recipe (`marl.algorithm.options`) are its attributes, and those of its parts below them.
+    The options of a recipe (`marl.algorithm.options`) are its attributes, and those of its parts below them. Sampler
+    and loss are registered names.
 
     Attributes:
-        sampler: name of a registered sampler; each process of a run resolves it.
         rewards: mix, reward components -> reward; the default sums all components.
         credit: credits, computed from the rows or by replaying episodes while sampling; applied in order.
         advantage: reward -> advantage.
-        loss: name of a registered loss.
         metrics: what a run reports in addition to the default metrics.
         columns: functions that add numbers to every turn (`RowTable.column`).
-
-    Raises:
-        MarlError: an attribute of another type, or two credits that set one component.
     """
 
     sampler: str = "independent"
@@ -95,16 +91,7 @@ class Algorithm:
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
     ) -> "Algorithm":
-        """A copy with some options changed, as given in config.
-
-        Args:
-            options: option -> value; null keeps the algorithm's sampler or loss.
-            where: config key of the options, e.g. "marl.algorithm.options", as a prefix of error messages.
-            find: resolves the names of parts; None for those of the algorithm only.
-
-        Raises:
-            MarlError: unknown option or part (with the nearest name), wrong type, or a value that the part rejects.
-        """
+        """A copy with some options changed, as `options.changed`; null keeps the algorithm's sampler or loss."""
         kept = {name for name in ("sampler", "loss") if (options or {}).get(name, "") is None}
         return changed(self, {name: value for name, value in (options or {}).items() if name not in kept}, where, find)
 
@@ -113,11 +100,7 @@ class Algorithm:
         """Compute the advantage of every row: credit, mix the components, estimate advantages.
 
         Rows of untrained agents (`RowTable.untrained`) enter no statistic. Permuting the rows permutes the result bit
-        for bit.
-
-        Raises:
-            MarlError: a missing component or group column; a parent that is not a node; a number that is not finite,
-                because a reward is not, or rewards are too large for float64 statistics.
+        for bit. MarlError: a row lacks what a part needs, or a number is not finite.
         """
         order = table.order()
         rows, reward = self._mixed(table.take(order))
@@ -130,10 +113,7 @@ class Algorithm:
 
     @QUIET
     def recall(self, table: RowTable, memory: Memory) -> tuple[RowTable, Memory]:
-        """The table with the columns that the advantage computes from earlier steps, and the memory after this step.
-
-        The same table if the advantage does not remember. MarlError as in `compute`.
-        """
+        """The table with the columns that the advantage computes from earlier steps, and the memory after this step."""
         if not self.advantage.remembers:
             return table, memory
         order = table.order()
@@ -165,8 +145,7 @@ class Algorithm:
 
     @QUIET
     def credited(self, table: RowTable) -> RowTable:
-        """The `placed` table, which is sorted by key, with the components of the credits that are computed from rows.
-        It is the same if the table has them already."""
+        """The `placed` table, sorted by key, with the components of the credits that are computed from rows."""
         table = self.placed(table)
         for credit in self.credit:
             if isinstance(credit, TableCredit):

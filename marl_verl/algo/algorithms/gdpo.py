@@ -53,7 +53,6 @@ class Decoupled(Estimator):
         return "its components are those of whole episodes, and a tree is a single session" if rows.tree else None
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """See `Estimator.compute`. MarlError for rows without one of the components."""
         group, total, stages = group_ids(table, self.group), np.zeros(len(table)), []
         std = Unbiased() if self.norm_by_std else None
         for key, weight in zip(self.keys, self.key_weights or np.ones(len(self.keys)), strict=True):

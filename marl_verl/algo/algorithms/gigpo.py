@@ -54,7 +54,6 @@ class GroupInGroup(Estimator):
         return (self.step,)
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """See `Estimator.compute`. MarlError for rows without the step component or the column `obs`."""
         columns = (*self.group, "agent") if self.group_by_agent else self.group
         group = group_ids(table, columns)
         sample = sample_ids(table, group, "row" if self.group_by_agent else "session_mean")
@@ -73,8 +72,7 @@ class GroupInGroup(Estimator):
             ("step return", steps),
             ("step advantage", (steps - lower) / lower_scale),
         ]
-        also = [("same observation", same)]
-        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
+        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages)
 
 
 GIGPO = Algorithm(advantage=GroupInGroup())

@@ -36,11 +36,10 @@ class Loss:
 
     Attributes:
         actor: merged into `actor_rollout_ref.actor`; a policy's own settings take precedence.
-        correction: merged into `algorithm.rollout_correction`: weights or masks for rows, because the server's sampling
-            probabilities differ from those that the trainer computes.
+        correction: merged into `algorithm.rollout_correction`: the server's sampling probabilities differ from those
+            that the trainer computes.
+        one_update: the equation holds only for rows of the current weights: several updates of a batch are an error.
         function: the loss itself, with the parameters `PARAMETERS`; None for one of verl's, which `actor` selects.
-        one_update: the equation holds only for rows sampled with the current weights, so that a batch allows a single
-            optimiser update; a config with more is an error.
     """
 
     actor: Mapping[str, Any]

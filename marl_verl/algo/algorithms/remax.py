@@ -25,7 +25,6 @@ class Greedy(Estimator):
         return None if rows.greedy else "it needs a greedy episode of each task: use sampler 'greedy-baseline'"
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """See `Estimator.compute`. MarlError for rows without column `greedy`."""
         baseline, rows = table.column("greedy"), np.arange(len(table))
         scale, group = np.ones(len(table)), group_ids(table, TASK)
         return AdvantageResult(reward, reward, baseline, scale, group, rows, TASK)

@@ -21,7 +21,7 @@ TAKEN = ("team", "role", "tool", *COSTS)
 
 
 class Credit(Part):
-    """Base of `TableCredit`, computed from the rows of a batch, and `ReplayCredit`, computed by replaying episodes."""
+    """Base of `TableCredit` and `ReplayCredit`."""
 
     kind: ClassVar[str] = "credit"
     columns: ClassVar[tuple[ColumnFunction, ...]] = ()  # functions of the columns that it reads
@@ -37,7 +37,7 @@ class Credit(Part):
 
 
 class TableCredit(Credit):
-    """Adds reward component `component` to every row before components are mixed. A frozen dataclass."""
+    """Adds reward component `component` to every row before components are mixed."""
 
     component: ClassVar[str] = "credit"
 
@@ -47,15 +47,14 @@ class TableCredit(Credit):
 
 
 class ReplayCredit(Credit):
-    """Adds reward component `component` to turns of a finished episode, in the rollout worker. A frozen dataclass."""
+    """Adds reward component `component` to turns of a finished episode, in the rollout worker."""
 
     repeated: ClassVar[bool] = True
     component: str = "credit"
 
     def __post_init__(self) -> None:
-        if not self.component or self.component in TAKEN:
-            names = ", ".join(TAKEN)
-            raise MarlError(f"'component' must be a name other than {names}, got '{self.component}'")
+        if self.component in ("", *TAKEN):
+            raise MarlError(f"'component' must be a name other than {', '.join(TAKEN)}, got '{self.component}'")
 
     def check(self, agents: Sequence[str]) -> None:
         """Raise MarlError if an option does not fit the team."""
@@ -65,11 +64,8 @@ class ReplayCredit(Credit):
         return tuple(agents)
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
-        """Set the component on the turns of the players, and return the number of tokens sampled for it.
-
-        Raises:
-            AttemptFailed, WorkflowError: a replay failed, so that the episode cannot be credited.
-        """
+        """Set the component on the turns of the players, and return the number of tokens sampled for it. AttemptFailed
+        or WorkflowError: a replay failed, so that the episode cannot be credited."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def assign(self, context, episode)`")
 
 

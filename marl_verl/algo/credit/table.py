@@ -21,11 +21,8 @@ class C3(TableCredit):
     """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean team reward of the leaves below v.
 
     Siblings are the same agent's turns from the same parent: their history is identical, so that a difference in Q is
-    due to their actions. An only child gets 0. `credit` replaces `of` in the sum of components; to use it as the
-    advantage, set baseline "none".
-
-    Attributes:
-        of: the component that Q averages; only its values at leaves are used.
+    due to their actions. An only child gets 0. `credit` replaces component `of`, whose values at leaves Q averages, in
+    the sum of components; to use it as the advantage, set baseline "none".
     """
 
     name: ClassVar[str] = "c3"
@@ -39,7 +36,6 @@ class C3(TableCredit):
         return (self.of,)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """See `TableCredit.compute`. MarlError for a row without the component, or as in `Tree.of`."""
         reward, tree = table.component(self.of), table.tree
         inner = np.isin(np.arange(tree.count), tree.parent)
         total, leaves = np.where(inner, 0.0, tree.node_mean(reward)), np.where(inner, 0.0, 1.0)
@@ -84,7 +80,6 @@ class StepGroups(TableCredit):
         return (self.step,)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """See `TableCredit.compute`. MarlError for rows without the component or the column `obs`."""
         value = step_returns(table, self.step, self.gamma)
         std = self.std if self.mode == "mean_std_norm" else None
         same = same_observation(table, self.group)

@@ -18,7 +18,7 @@ from marl_verl.team import AgentConfig
 
 
 class RewardMix(Part):
-    """Combines the reward components of a row. A frozen dataclass, whose fields are its options."""
+    """Combines the reward components of a row."""
 
     kind: ClassVar[str] = "reward mix"
 
@@ -58,7 +58,6 @@ class Mix(RewardMix):
         return tuple(name for name in ("tool", *COSTS) if name in (self.weights or ()))
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
         return total(table) if self.weights is None else weighted(table, self.weights)
 
 
@@ -73,12 +72,9 @@ def total(table: RowTable) -> FloatArray:
 def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
     """r = sum_c w_c r_c.
 
-    An agent that has a component on none of its rows gets 0 for it (an agent without a role reward). A component that
-    the run declares may be missing on all rows.
-
-    Raises:
-        MarlError: a component that is not declared and that no row has (with the nearest name), or that an agent has on
-            some of its rows only (with the row): these rows would be rewarded by different rules.
+    An agent that has a component on none of its rows gets 0 for it (an agent without a role reward). MarlError for a
+    component that no row has and the run does not declare, and for one that an agent has on some of its rows only:
+    these rows would be rewarded by different rules.
     """
     reward = np.zeros(len(table))
     for name, weight in sorted(weights.items()):

@@ -20,18 +20,12 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt without an episode.
-
-    Attributes:
-        reason: its class, for counting.
-        detail: the error message, which names workflow, task and effect.
-        trace: the traceback, for the log.
-    """
+    """An attempt without an episode."""
 
     session: int
     reason: Reason
-    detail: str
-    trace: str = ""
+    detail: str  # the error message, which names workflow, task and effect
+    trace: str = ""  # for the log
 
 
 @dataclass
@@ -40,10 +34,9 @@ class Sample:
 
     Attributes:
         episodes: in session order; in a tree, the paths to its leaves, which share turns.
-        failures: attempts without an episode.
+        extra_tokens: purpose -> sampled tokens that are not in rows: rollouts to the end, counterfactuals.
         dropped: successful attempts that were discarded because related attempts failed.
         greedy: an episode at temperature 0 that is stored and not trained on: a baseline.
-        extra_tokens: purpose -> sampled tokens that are not in rows: rollouts to the end, counterfactuals.
     """
 
     episodes: list[Episode] = field(default_factory=list)
@@ -100,11 +93,7 @@ Rows have them as `RowTable.column` and `RowTable.token_column`."""
 
 def add_columns(functions: Mapping[str, ColumnFunction], sample: Sample) -> None:
     """Set `columns` of every turn of a sample; a turn that several episodes share gets them from the first of these.
-
-    Raises:
-        MarlError: a function raised, or returned something else than a mapping from names to finite numbers. The
-            message has the function's key in `functions` and the turn.
-    """
+    MarlError, with the name of the function, if it raised, or returned no mapping from names to finite numbers."""
     turns: dict[int, tuple[Turn, Episode]] = {}
     for episode in sample.episodes if functions else ():
         for turn in (*episode.turns, *episode.off_path_turns):

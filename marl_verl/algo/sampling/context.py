@@ -28,24 +28,16 @@ RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 
 @dataclass(frozen=True)
 class TaskContext:
-    """Workflow, task set, team and rewards of a run.
-
-    Attributes:
-        rewards: name -> role reward.
-        mix: how the algorithm combines the reward components; None sums them.
-        limits: limits of one episode.
-        explored: policies whose agents are explored (`SamplingContext.explored`); None: all.
-        parts: parts of the score that are reward components of every turn; 0 without an answer.
-    """
+    """Workflow, task set, team and rewards of a run."""
 
     workflow: Workflow
     tasks: TaskSet
     agents: Mapping[str, AgentConfig]
     rewards: Mapping[str, RoleReward] = field(default_factory=dict)
-    mix: RewardMix | None = None
-    limits: Limits = Limits()
-    explored: frozenset[str] | None = None
-    parts: tuple[str, ...] = ()
+    mix: RewardMix | None = None  # None sums the reward components
+    limits: Limits = Limits()  # of one episode
+    explored: frozenset[str] | None = None  # policies whose agents are explored in trees; None: all
+    parts: tuple[str, ...] = ()  # of the score: reward components of every turn, 0 without an answer
 
 
 class SamplingContext:
@@ -59,12 +51,10 @@ class SamplingContext:
         limits: of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others.
         explored: agents of which a tree samples alternatives; acts of others are parts of a transition.
         label: workflow and task, as a prefix of error messages.
-        begun: the journal with which the task's runs begin; None: from the start.
-        alone: entered for each attempt; a lock where they must not be concurrent.
     """
 
-    begun: Journal | None = None
-    alone: AbstractAsyncContextManager[object] = nullcontext()
+    begun: Journal | None = None  # with which the task's runs begin
+    alone: AbstractAsyncContextManager[object] = nullcontext()  # entered for each attempt: a lock if one at a time
 
     def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
         self.task_context, self.task, self.uid = task_context, task, uid
@@ -137,8 +127,7 @@ class SamplingContext:
         return outcome if episode.answer is None else tasks.scale * outcome + tasks.shift
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
-        """Set the reward components of turns of a tree, with the score of the state as component "team", and their
-        `invalid` marks."""
+        """Reward turns of a tree, with the score of the state as component "team"."""
         turns = list(turns)
         for turn in turns:
             turn.rewards["team"] = self.outcome(turn, episode)
@@ -229,11 +218,8 @@ def score_parts(score: Any, names: Iterable[str]) -> dict[str, float]:
 
 
 def by_side(score: Score, agents: Mapping[str, AgentConfig] | None = None) -> tuple[float, dict[str, float]]:
-    """(the team's score, side -> its score): the mean of the sides, or a number and {}.
-
-    Raises:
-        MarlError: the score does not have exactly the sides of `agents` (None: any); with the nearest name.
-    """
+    """(the team's score, side -> its score): the mean of the sides, or a number and {}. MarlError: the score does not
+    have exactly the sides of `agents` (None: any)."""
     if not isinstance(score, dict):
         return score, {}
     if agents is not None:

@@ -2,8 +2,7 @@
 
     episode_g ~ pi(. | task),  g = 0 .. n - 1
 
-All episodes run concurrently, and each act is sampled as soon as its run reaches it: episodes do not wait for each
-other, nor do concurrent agents. The time for a task is that of the critical path of its slowest episode.
+Each act is sampled as soon as its run reaches it: neither episodes nor concurrent agents wait for each other.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,11 +19,7 @@ T = TypeVar("T")
 
 
 class Independent(Sampler):
-    """Independent episodes, all concurrent.
-
-    Options:
-        episodes: number of episodes per task.
-    """
+    """Independent episodes, all concurrent."""
 
     episodes: Count = 8
 
@@ -37,9 +32,6 @@ class GreedyBaseline(Independent):
 
     Column `greedy` of a row is the mean mixed reward of its agent's turns in the greedy episode; of an agent that did
     not act there, its team reward alone, mixed. Without a greedy episode the task has no rows.
-
-    Options:
-        episodes: number of sampled episodes per task.
     """
 
     greedy: ClassVar[bool] = True
@@ -72,9 +64,6 @@ class BestOf(Sampler):
     `public` is `TaskSet.public_score`: public tests, a format check. `score` then scores the chosen episode, as at
     inference with n samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The chosen episode is
     the only one of the sample; the turns of the others are its `off_path_turns`, and rows as well.
-
-    Options:
-        episodes: n.
     """
 
     one_side: ClassVar[str | None] = "it chooses an episode by one public score of the whole team"

@@ -24,31 +24,18 @@ SESSION = 0  # a tree is a single session of its task
 
 @dataclass
 class State:
-    """The state of a blocked or finished run.
-
-    Attributes:
-        journal: the effects that lead to the state.
-        acts: pending acts of explored agents, in the order reached.
-        explored: the explored agents; see `transition` for the acts of others.
-        pending: whether acts of other agents come next; `settled` samples them.
-        episode: the path to the state, scored; None at the root before an act.
-        turns: the turns of the path.
-        own: the last row of the path, and the turns of the transition after it.
-        proposals: number of answers that the workflow has proposed.
-        value: mixed reward of the last turn.
-        value_tokens: tokens sampled to value the state.
-    """
+    """The state of a blocked or finished run, to which the effects of `journal` lead."""
 
     journal: Journal
-    acts: tuple[Act, ...]
-    explored: frozenset[str]
-    pending: bool = False
-    episode: Episode | None = None
-    turns: tuple[Turn, ...] = ()
-    own: tuple[Turn, ...] = ()
-    proposals: int = 0
-    value: float = 0.0
-    value_tokens: int = 0
+    acts: tuple[Act, ...]  # pending ones of explored agents, in the order reached
+    explored: frozenset[str]  # see `transition` for the acts of other agents
+    pending: bool = False  # whether acts of other agents come next; `settled` samples them
+    episode: Episode | None = None  # the path to the state, scored; None at the root before an act
+    turns: tuple[Turn, ...] = ()  # of the path
+    own: tuple[Turn, ...] = ()  # the last row of the path, and the turns of the transition after it
+    proposals: int = 0  # how many answers the workflow has proposed
+    value: float = 0.0  # mixed reward of the last turn
+    value_tokens: int = 0  # sampled to value the state
 
     @property
     def turn(self) -> Turn:

@@ -21,20 +21,14 @@ from marl_verl.tasks.base import TaskSet
 class Sampler(Options):
     """Base of samplers, which work with any workflow. Annotated attributes are its options in config; one of them
     is the number of attempts at a task, named for what an attempt is (episodes, nodes).
-
-    Attributes:
-        branches: whether turns have siblings. Returns, groups and credits on a tree need such a sampler.
-        incremental: in a tree, whether component `team` is what a turn adds to its path, so that returns must sum it;
-            otherwise it is the score of the state that the turn leads to.
-        one_side: why all agents must be of one side, because it compares or adds up rewards of different agents; None
-            if sides may compete.
-        greedy: whether rows have the column `GREEDY`.
     """
 
-    greedy: ClassVar[bool] = False
-    branches: ClassVar[bool] = False
+    branches: ClassVar[bool] = False  # turns have siblings, as returns, groups and credits on a tree need
+    # in a tree, component `team` is what a turn adds to its path, so that returns must sum it; otherwise it is the
+    # score of the state that the turn leads to
     incremental: ClassVar[bool] = False
-    one_side: ClassVar[str | None] = None
+    one_side: ClassVar[str | None] = None  # as of a `Part`
+    greedy: ClassVar[bool] = False  # rows have the column `GREEDY`
 
     async def sample(self, context: SamplingContext) -> Sample:
         """Sample the episodes of one task. A failed attempt becomes a `Failure`; cancellation propagates."""
@@ -61,9 +55,7 @@ class Sampler(Options):
 async def drive(run: Run, sample: Callable[[Act], Awaitable[Action]]) -> None:
     """Drive a run to its end, sampling every act as soon as it is reached; concurrent acts are sampled concurrently.
 
-    Raises:
-        WorkflowError: raised by the run.
-        Exception: the first exception raised by `sample`; other requests are then cancelled, and the run stays blocked.
+    Raises WorkflowError of the run, or the first exception of `sample`: other requests are then cancelled.
     """
 
     async def answer(act: Act) -> None:

@@ -15,13 +15,12 @@ function derivation(step, row) {
   const shared = same.map(([name, value]) => `${name}=${value === null ? "none" : number(value)}`).join(" ");
   const members = group.members.map(([key, value, advantage]) => [key === row.key ? "this" : "", bdi(key), value, advantage]);
   const more = group.size - group.members.length;
-  const also = Object.entries(row.also).map(([what, count]) => `${what}: ${count} rows. `).join("");
   return el("details", { class: "why" }, el("summary", {}, `Why advantage ${number(row.advantage)}`),
     el("div", { class: "equation" }, equation(row)),
     table(null, [...Object.entries(row.columns ?? {}).map(([name, value]) => [`column: ${name}`,
       Array.isArray(value) ? `${value.length} tokens` : value]), ...row.transforms.map((each) => [each.name, each.value])]),
     row.tokens ? el("p", {}, `Advantages of the tokens, which the update uses: ${number(row.tokens[0])} to ${number(row.tokens[2])}, mean ${number(row.tokens[1])}.`) : null,
-    el("p", {}, "Row ", bdi(row.key), ", compared with group ", bdi(shared || "the whole batch"), `: ${group.size} rows. ${also}`),
+    el("p", {}, "Row ", bdi(row.key), ", compared with group ", bdi(shared || "the whole batch"), `: ${group.size} rows.`),
     table(["", "row", "return", "advantage"], members),
     more > 0 ? el("p", { class: "note" }, `${more} more rows of the group are not listed.`) : null,
     step.formulas.length ? el("pre", {}, step.formulas.join("\n")) : null);

@@ -120,5 +120,4 @@ def _row(row: Mapping[str, Any], groups: _Groups) -> dict[str, Any]:
     shown = {name: row[name] for name in ("key", *NUMBERS, "weight", "columns", "transforms") if name in row}
     if tokens := row.get("tokens"):
         shown["tokens"] = [min(tokens), sum(tokens) / len(tokens), max(tokens)]
-    also = {what: len(keys) for what, keys in row.get("also", {}).items()}
-    return {**shown, "group": groups.number(row), "also": also}
+    return {**shown, "group": groups.number(row)}
