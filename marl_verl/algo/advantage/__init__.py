@@ -1,7 +1,4 @@
-"""Advantage estimation: pure functions from the row table and its rewards to one advantage per row.
-
-NumPy only, float64. The algorithms are in `marl_verl.algo.algorithms`, credits in `marl_verl.algo.credit`.
-"""
+"""Advantage estimation: pure functions from the row table and its rewards to one advantage per row, in NumPy."""
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, group_mean
 from marl_verl.algo.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale

@@ -94,7 +94,7 @@ def dense(values: IntArray) -> IntArray:
     return (np.cumsum(seen) - 1)[values - low]
 
 
-def extremes(value: FloatArray, group: IntArray) -> tuple[FloatArray, FloatArray]:
+def extremes(value: FloatArray | IntArray, group: IntArray) -> tuple[FloatArray, FloatArray]:
     """The lowest and the highest `value` of each group, [G] each."""
     low, high = np.full(int(group.max()) + 1, np.inf), np.full(int(group.max()) + 1, -np.inf)
     np.minimum.at(low, group, value)

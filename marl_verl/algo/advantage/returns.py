@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine, numbers_of
+from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine, extremes, numbers_of
 from marl_verl.algo.advantage.groups import check_shared
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import Tree, deepest_first
@@ -141,9 +141,11 @@ class GAE(_SessionSum):
         return self.stages(table, reward)[-1][1]
 
     def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
-        """V, the TD error delta, the target and A, each [n]. MarlError if no row has a value, or an agent has values on
-        some rows only."""
-        there = _valued(table)
+        """V, the TD error delta, the target and A, each [n]."""
+        there = ~np.isnan(table.values)
+        if not there.any():
+            raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
+        table.check_roles(there, "'value'")
         value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
         order, turns = _own_turns(table)
         v = value[order]
@@ -160,21 +162,16 @@ class GAE(_SessionSum):
 
 def _latest(time: IntArray, group: IntArray) -> BoolArray:
     """[n] which rows have the largest `time` of their group."""
-    last = np.zeros(int(group.max()) + 1, dtype=np.int64)
-    np.maximum.at(last, group, time)
-    return np.asarray(time == last[group])
+    latest: BoolArray = time == extremes(time, group)[1][group]
+    return latest
 
 
 def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
     """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows sorted by session and in it by t: `step` [n], or 1, 2, ..."""
-    n = len(reward)
-    start = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
-    length = np.diff(np.append(start, n))
-    ret = reward.astype(np.float64).copy()
-    left = np.repeat(start + length, length) - 1 - np.arange(n)  # rows after this one in its session
-    # backwards from each session's last row, vectorised over sessions
-    by_left = np.argsort(left, kind="stable")
-    for rows in np.split(by_left, np.flatnonzero(np.diff(left[by_left])) + 1)[1:]:
+    ret, place = reward.copy(), np.arange(len(reward))
+    last = np.flatnonzero(np.append(session[1:] != session[:-1], True))
+    left = last[np.searchsorted(last, place)] - place  # rows after this one in its session
+    for rows in deepest_first(-left)[1:]:  # backwards from each session's last row, vectorised over sessions
         power = 1 if step is None else step[rows + 1] - step[rows]
         ret[rows] += gamma**power * ret[rows + 1]
     return ret
@@ -203,15 +200,6 @@ def _sum_own_turns(table: RowTable, reward: FloatArray, gamma: float) -> FloatAr
     back = np.empty(len(table))
     back[order] = _sum_to_go(reward[order], turns, gamma)
     return back
-
-
-def _valued(table: RowTable) -> BoolArray:
-    """[n] bool, rows with a value. MarlError if there are none, or an agent has values on some of its rows only."""
-    there: BoolArray = ~np.isnan(table.values)
-    if not there.any():
-        raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
-    table.check_roles(there, "'value'")
-    return there
 
 
 def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:

@@ -43,24 +43,16 @@ class Metric(Part):
 class Algorithm:
     """A method for training a team: `Algorithm(rewards=Mix(team=1.0), advantage=Advantage(group=AGENT))`.
 
-    The options of a recipe (`marl.algorithm.options`) are its attributes, and those of its parts below them. Sampler
-    and loss are registered names.
-
-    Attributes:
-        rewards: mix, reward components -> reward; the default sums all components.
-        credit: credits, computed from the rows or by replaying episodes while sampling; applied in order.
-        advantage: reward -> advantage.
-        metrics: what a run reports in addition to the default metrics.
-        columns: functions that add numbers to every turn (`RowTable.column`).
+    The options of a recipe (`marl.algorithm.options`) are its attributes, and those of its parts below them.
     """
 
-    sampler: str = "independent"
-    rewards: RewardMix = Mix()
-    credit: tuple[Credit, ...] = ()
-    advantage: Estimator = Advantage()
+    sampler: str = "independent"  # a registered name, as the loss
+    rewards: RewardMix = Mix()  # reward components -> reward
+    credit: tuple[Credit, ...] = ()  # applied in order: computed from the rows, or by replays while sampling
+    advantage: Estimator = Advantage()  # reward -> advantage
     loss: str = "ppo-clip"
-    metrics: tuple[Metric, ...] = ()
-    columns: tuple[ColumnFunction, ...] = ()
+    metrics: tuple[Metric, ...] = ()  # beside those of every run
+    columns: tuple[ColumnFunction, ...] = ()  # add numbers to every turn (`RowTable.column`)
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Algorithm).items():

@@ -28,8 +28,6 @@ class Decoupled(Estimator):
     Attributes:
         keys: reward components; those other than `team`, `role` and those of `Mix` are parts of the task's score.
         key_weights: w, one per key; None: all are 1.
-        group: columns of the groups.
-        norm_by_std: divide each component by its std.
     """
 
     name: ClassVar[str] = "decoupled"

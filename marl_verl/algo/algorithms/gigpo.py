@@ -28,10 +28,8 @@ class GroupInGroup(Estimator):
     Attributes:
         group: columns of the episode group; with `group_by_agent` also the agent, and every row is a sample.
         mode: whether both levels are divided by their std.
-        step_w: weight of the step level.
-        gamma: discount in S.
         step: component with the reward of the environment's step; excluded from E.
-        episode_singleton, step_singleton: advantage of a group of one at each level, "zero" or "raw".
+        episode_singleton, step_singleton: advantage of a group of one at each level.
     """
 
     name: ClassVar[str] = "group-in-group"

@@ -32,19 +32,13 @@ OWN = "marl:"
 
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss, as verl settings.
+    """A policy loss, as verl settings: a function with the parameters `PARAMETERS`, or one of verl's that `actor`
+    selects."""
 
-    Attributes:
-        actor: merged into `actor_rollout_ref.actor`; a policy's own settings take precedence.
-        correction: merged into `algorithm.rollout_correction`: the server's sampling probabilities differ from those
-            that the trainer computes.
-        one_update: the equation holds only for rows of the current weights: several updates of a batch are an error.
-        function: the loss itself, with the parameters `PARAMETERS`; None for one of verl's, which `actor` selects.
-    """
-
-    actor: Mapping[str, Any]
+    actor: Mapping[str, Any]  # merged into `actor_rollout_ref.actor`; a policy's own settings take precedence
+    # merged into `algorithm.rollout_correction`: servers sample with other probabilities than the trainer computes
     correction: Mapping[str, Any] = field(default_factory=dict)
-    one_update: bool = False
+    one_update: bool = False  # valid only for rows of the current weights: several updates of a batch are an error
     function: LossFunction | None = None
 
     @classmethod

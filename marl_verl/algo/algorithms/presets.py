@@ -1,8 +1,4 @@
-"""Presets composed of the core's parts: GRPO, REINFORCE++, IPPO and MAPPO.
-
-All of them have the defaults of `Algorithm`: independent episodes, the sum of the reward components, no credit
-assignment, and PPO's clipped loss.
-"""
+"""Presets of the core's parts: GRPO, REINFORCE++, IPPO and MAPPO, with the defaults of `Algorithm`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,5 @@
-"""What the straight-line reference functions of the presets share.
-
-Each preset has one beside it, in `REFERENCES` of its module: plain rows (`RowTable.from_rows`) -> advantages, the
-equation as code, without parts. A test compares both on random rows.
-"""
+"""What the straight-line reference functions of the presets share, which are beside each in `REFERENCES`: plain rows
+(`RowTable.from_rows`) -> advantages, the equation as code, without parts. A test compares both on random rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,4 @@
-"""Credit assignment: the contribution of one agent's turn to the team's reward.
-
-Credits that mask agents come with the plugin `marl-verl-sharp`.
-"""
+"""Credit assignment: the contribution of one agent's turn to the team's reward."""
 
 from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.algo.credit.shapley import coalitions, shapley

@@ -1,7 +1,4 @@
-"""`Credit`: the contribution of one agent's turn to the team's reward, as an additional reward component of its row.
-
-A credit is computed from the rows of a batch (`TableCredit`), or by replaying episodes with changes (`ReplayCredit`).
-"""
+"""`Credit`: the contribution of one agent's turn to the team's reward, as an additional reward component of its row."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -57,10 +57,9 @@ class StepGroups(TableCredit):
 
     Attributes:
         step: component with the reward of the environment's step.
-        gamma: discount in S.
         group: columns of the groups within which rows with the same `obs` are compared.
         mode: "mean_norm" subtracts the mean, "mean_std_norm" also divides by std + eps.
-        singleton: credit for an observation that occurs once: "zero" or "raw".
+        singleton: credit for an observation that occurs once.
     """
 
     name: ClassVar[str] = "step-groups"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.rewards.mix import RewardMix
+from marl_verl.algo.rewards.mix import Mix, RewardMix
 from marl_verl.algo.sampling.base import Candidate
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
@@ -34,7 +34,7 @@ class TaskContext:
     tasks: TaskSet
     agents: Mapping[str, AgentConfig]
     rewards: Mapping[str, RoleReward] = field(default_factory=dict)
-    mix: RewardMix | None = None  # None sums the reward components
+    mix: RewardMix = Mix()
     limits: Limits = Limits()  # of one episode
     explored: frozenset[str] | None = None  # policies whose agents are explored in trees; None: all
     parts: tuple[str, ...] = ()  # of the score: reward components of every turn, 0 without an answer
@@ -46,11 +46,8 @@ class SamplingContext:
     An independent sampler needs only `start`, `act` and `finish`; one that branches creates its own turns (`turn`),
     scores states (`state`), rewards turns (`reward`) and compares them (`value`). Subclasses have `act` and `seed`.
 
-    Attributes:
-        agents: names, in the order of the config.
-        limits: of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others.
-        explored: agents of which a tree samples alternatives; acts of others are parts of a transition.
-        label: workflow and task, as a prefix of error messages.
+    `explored` are the agents of which a tree samples alternatives; acts of others are parts of a transition. Of the
+    `limits` of an episode, runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others.
     """
 
     begun: Journal | None = None  # with which the task's runs begin
@@ -146,7 +143,7 @@ class SamplingContext:
             for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
                 label = f"role reward '{name}' of agent '{turn.agent}'"
                 turn.rewards["role"] = finite(value, label, getattr(fn, "__qualname__", fn))
-        if self.task_context.mix is not None and (required := self.task_context.mix.required()):
+        if required := self.task_context.mix.required():
             lengths = read_lengths(episode) if "read" in required else [0.0] * len(episode.turns)
             agents = {agent: amounts(agent, episode, lengths) for agent in {turn.agent for turn in turns}}
             for turn in turns:
@@ -154,8 +151,6 @@ class SamplingContext:
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The reward of each turn, with the algorithm's reward mix."""
-        if self.task_context.mix is None:
-            return [sum(turn.components.values()) for turn in turns]
         rows = [replace(turn, index=i, rewards=turn.components, team_reward=None) for i, turn in enumerate(turns)]
         table = RowTable.of(rows, self.task_context.mix.components(self.task_context.agents))
         return [float(value) for value in self.task_context.mix.compute(table)]

@@ -1,7 +1,4 @@
-"""The sampler interface: a sampler turns one task into episodes by starting, driving and restarting runs.
-
-An error in an attempt becomes a `Failure` with its reason and does not affect other attempts.
-"""
+"""The sampler interface: a sampler turns one task into episodes by starting, driving and restarting runs."""
 
 import asyncio
 import traceback

@@ -159,7 +159,7 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
     assert slots == [".choice0", ".choice1", "", ".choice0#1", ".choice1#1"]
     assert [each.agent for each in run.journal.calls()] == [None]  # no failed tool call of the agent
 
-    context = ScriptedContext(Shortens(), task, policy, mix=None)
+    context = ScriptedContext(Shortens(), task, policy)
     sample = asyncio.run(Independent(1).sample(context))
     assert not sample.failures
     (episode,) = sample.episodes
