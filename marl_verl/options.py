@@ -61,12 +61,10 @@ class Options:
         return cls
 
 
-@dataclass_transform(frozen_default=True)
 class Part:
     """Base of parts that config names: `returns: gae`, or with options `returns: {name: gae, lam: 0.9}`.
 
-    Subclasses are frozen dataclasses, whose fields are their options; fields may be parts themselves. A class that has
-    a `kind` is a base, and no dataclass.
+    Subclasses are frozen dataclasses, whose fields are their options; fields may be parts themselves.
 
     Attributes:
         kind: noun in error messages, e.g. "advantage".
@@ -84,8 +82,6 @@ class Part:
         if "name" not in vars(cls):
             # LeaveOneOut -> leave-one-out
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
-        if "kind" not in vars(cls):
-            dataclasses.dataclass(frozen=True)(cls)
 
     @property
     def path(self) -> str:

@@ -1,5 +1,6 @@
 """`check_algorithm`: every shipped algorithm passes on random rows, and each violation is reported."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ ROWS = [
 # What is not kept
 
 
+@dataclass(frozen=True)
 class Broken(Estimator):
     """A = r - mean of the task, and a mistake."""
 
@@ -41,6 +43,7 @@ class Broken(Estimator):
         return AdvantageResult(**parts)
 
 
+@dataclass(frozen=True)
 class FirstOfSession(Returns):
     """R = reward of the session's first turn: another group's reward if groups are turns."""
 

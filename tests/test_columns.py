@@ -1,7 +1,7 @@
 """Computed columns, weights and advantages per token: from the turn to the row, the update and `explain`."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +33,7 @@ def nll(turn: Turn, episode: Any) -> dict[str, Any]:
     return {"nll": -float(np.mean(turn.action.log_probs)), "token-nll": [-value for value in turn.action.log_probs]}
 
 
+@dataclass(frozen=True)
 class Weighted(Advantage):
     """A' = nll * A."""
 
@@ -42,6 +43,7 @@ class Weighted(Advantage):
         return super().compute(table, reward).weighted(table.column("nll"))
 
 
+@dataclass(frozen=True)
 class PerToken(Advantage):
     """A_t = A * nll_t."""
 
@@ -150,6 +152,7 @@ def test_tokens_have_advantages_of_their_own(known: Any) -> None:
     assert store.rows["q_1_0"]["advantages"].tolist() == pytest.approx([a, a, 0.25 * a])
 
 
+@dataclass(frozen=True)
 class First(TableCredit):
     """a = factor."""
 
@@ -161,6 +164,7 @@ class First(TableCredit):
         return np.full(len(table), self.factor)
 
 
+@dataclass(frozen=True)
 class Second(TableCredit):
     """b = 3 a: it sees the first one's component."""
 

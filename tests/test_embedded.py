@@ -142,6 +142,8 @@ class Terminal:
 
 PARTS = """
 import sys
+from dataclasses import dataclass
+
 from marl_verl import Workflow, hookimpl
 from marl_verl.algo.advantage import Advantage
 from marl_verl.algo.algorithms import Algorithm
@@ -181,6 +183,7 @@ class Sampler(Independent):
         stop("sampler")
         return await super().sample(context)
 
+@dataclass(frozen=True)
 class Estimator(Advantage):
     def compute(self, table, reward):
         stop("estimator")

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -139,6 +139,7 @@ class All(Workflow):
         return texts[-1]
 
 
+@dataclass(frozen=True)
 class Waits(ReplayCredit):
     """Waits for ever."""
 
@@ -147,6 +148,7 @@ class Waits(ReplayCredit):
         return 0
 
 
+@dataclass(frozen=True)
 class SetOrder(Advantage):
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         order = sum(place * AGENTS.index(agent) ** 2 for place, agent in enumerate(set(AGENTS)))

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from marl_verl.errors import MarlError
 from marl_verl.plugins import Registry
 
 
+@dataclass(frozen=True)
 class Doubled(RewardMix):
     """r = factor * team."""
 
@@ -27,6 +29,7 @@ class Doubled(RewardMix):
         return self.factor * table.component("team")
 
 
+@dataclass(frozen=True)
 class Squared(Returns):
     """R = r^2."""
 
@@ -34,6 +37,7 @@ class Squared(Returns):
         return np.square(reward)
 
 
+@dataclass(frozen=True)
 class First(Baseline):
     """b = the group's first return."""
 

@@ -4,6 +4,7 @@ In this module `value` [S] are the returns of samples, `group` [S] ids 0..G-1 wi
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ class Baseline(Part):
         """One baseline per sample [S]."""
 
 
+@dataclass(frozen=True)
 class Mean(Baseline):
     """b = mean of the group's returns (GRPO, arXiv 2402.03300)."""
 
@@ -29,6 +31,7 @@ class Mean(Baseline):
         return group_mean(value, group)[group]
 
 
+@dataclass(frozen=True)
 class LeaveOneOut(Baseline):
     """b_i = (sum of the group's returns - R_i) / (n - 1): the mean of the others (RLOO, arXiv 2402.14740).
 
@@ -43,6 +46,7 @@ class LeaveOneOut(Baseline):
         return baseline
 
 
+@dataclass(frozen=True)
 class Max(Baseline):
     """b = the group's highest return, so that A <= 0 the best sample has A = 0 (MAGRPO's code, arXiv 2508.04652)."""
 
@@ -50,6 +54,7 @@ class Max(Baseline):
         return extremes(value, group)[1][group]
 
 
+@dataclass(frozen=True)
 class NoBaseline(Baseline):
     """b = 0: A = R (REINFORCE)."""
 
@@ -69,6 +74,7 @@ class Scale(Part):
         """One spread per group [G]."""
 
 
+@dataclass(frozen=True)
 class Unbiased(Scale):
     """sigma = sqrt(sum (R - mean)^2 / (n - 1)); 0 for a group of one."""
 
@@ -81,6 +87,7 @@ class Unbiased(Scale):
         return sigma
 
 
+@dataclass(frozen=True)
 class Population(Unbiased):
     """sigma = sqrt(sum (R - mean)^2 / n)."""
 

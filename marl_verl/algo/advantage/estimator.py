@@ -74,8 +74,7 @@ class Estimator(Part):
 class GroupEstimator(Estimator):
     """Base of estimators that compare returns within groups of rows; `group`: the columns that define a group."""
 
-    kind: ClassVar[str] = "advantage"
-    group: tuple[str, ...] = ()
+    group: tuple[str, ...]
 
     def incompatibility(self, rows: Rows) -> str | None:
         name, sums = f"returns '{self.returns.name}'", self.returns.sums_turns
@@ -117,6 +116,7 @@ class Overlong:
         return -self.factor * np.clip(table.length - (self.L - self.C), 0, self.C) / self.C
 
 
+@dataclass(frozen=True)
 class Advantage(GroupEstimator):
     """A = (R - b_group) / (sigma_group + eps): a row is compared with the rows of its group.
 

@@ -1,6 +1,7 @@
 """Returns: the (discounted) sum of rewards from a turn on."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ class Returns(Part):
         return None
 
 
+@dataclass(frozen=True)
 class Immediate(Returns):
     """R_t = r_t: the turn's own reward, including the team reward of its episode."""
 
@@ -51,6 +53,7 @@ class Immediate(Returns):
         return reward
 
 
+@dataclass(frozen=True)
 class _SessionSum(Returns):
     """Base of returns that sum the agent's own turns in the session, later ones discounted by `gamma`."""
 
@@ -62,6 +65,7 @@ class _SessionSum(Returns):
         return _latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
 
 
+@dataclass(frozen=True)
 class Discounted(_SessionSum):
     """R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
 
@@ -69,6 +73,7 @@ class Discounted(_SessionSum):
         return _sum_own_turns(table, reward, self.gamma)
 
 
+@dataclass(frozen=True)
 class PathSum(_SessionSum):
     """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
 
@@ -86,6 +91,7 @@ class PathSum(_SessionSum):
         return sum_joint_turns(table, reward, self.gamma, "one joint turn")
 
 
+@dataclass(frozen=True)
 class TreeMean(Returns):
     """R = r + gamma * mean over the children of their R; a leaf has R = r.
 
@@ -113,6 +119,7 @@ class TreeMean(Returns):
         return ret
 
 
+@dataclass(frozen=True)
 class GAE(_SessionSum):
     """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
 

@@ -24,6 +24,7 @@ QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 """NumPy does not warn: `_finite` raises with the row."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Metric(Part):
     """Base of metrics, name -> value in metrics.jsonl; override one or both methods."""
 

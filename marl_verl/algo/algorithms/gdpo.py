@@ -1,6 +1,7 @@
 """GDPO: normalises each reward component by itself, then their sum."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import Small
 
 
+@dataclass(frozen=True)
 class Decoupled(Estimator):
     """A = whiten(sum_k w_k (r_k - mean r_k) / (std r_k + eps)), mean and std of component k over the group.
 

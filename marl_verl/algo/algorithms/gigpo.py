@@ -1,6 +1,7 @@
 """GiGPO: compares whole episodes, and steps that started from the same observation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from marl_verl.algo.credit.table import Mode, same_observation, step_returns
 from marl_verl.options import Share, Small
 
 
+@dataclass(frozen=True)
 class GroupInGroup(Estimator):
     """A = A_episode + step_w * A_step.
 

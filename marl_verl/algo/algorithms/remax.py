@@ -1,5 +1,6 @@
 """ReMax: compares each episode with a greedy one of the same task."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.reference import PlainRows, rewards_of
 
 
+@dataclass(frozen=True)
 class Greedy(Estimator):
     """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task.
 

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_verl.algo.advantage.columns import FloatArray
@@ -43,6 +44,7 @@ class TableCredit(Credit):
         """The credit of each row, [n]. `table` is sorted by key."""
 
 
+@dataclass(frozen=True)
 class ReplayCredit(Credit):
     """Adds reward component `component` to turns of a finished episode, in the rollout worker."""
 

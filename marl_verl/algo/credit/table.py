@@ -1,5 +1,6 @@
 """Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups steps, efficiency turns of episodes."""
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from marl_verl.options import Share, Small
 Mode = Literal["mean_norm", "mean_std_norm"]
 
 
+@dataclass(frozen=True)
 class C3(TableCredit):
     """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean team reward of the leaves below v.
 
@@ -50,6 +52,7 @@ class C3(TableCredit):
         return quality - LeaveOneOut().compute(quality, group_ids(table, SIBLINGS))
 
 
+@dataclass(frozen=True)
 class StepGroups(TableCredit):
     """credit = S - mean of S over rows with the same observation (or that over std + eps); S as in `step_returns`.
 
@@ -98,6 +101,7 @@ def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     return group_ids(table, (*group, "obs"))
 
 
+@dataclass(frozen=True)
 class Efficiency(TableCredit):
     """efficiency_i = mean of T over the task's other episodes - T_i, in turns; T counts the turns of all agents.
 

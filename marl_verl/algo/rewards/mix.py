@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -36,6 +37,7 @@ class RewardMix(Part):
         """Reward per row, [n]."""
 
 
+@dataclass(frozen=True, init=False)
 class Mix(RewardMix):
     """r = sum over components c of w_c * r_c.
 

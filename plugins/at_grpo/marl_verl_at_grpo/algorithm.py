@@ -1,6 +1,7 @@
 """AT-GRPO (arXiv 2510.11062): candidates for one act are compared, and the best is the next state."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_verl.algo.advantage import TURN, FloatArray, RowTable
@@ -10,6 +11,7 @@ from marl_verl_at_grpo.filtered import FilteredAdvantage
 from marl_verl_at_grpo.metrics import Chosen, Turns
 
 
+@dataclass(frozen=True)
 class AlphaMix(RewardMix):
     """r = alpha * team + role; with alpha None, r = sum of the components.
 

@@ -1,6 +1,7 @@
 """AT-GRPO's filter of groups: those with the lowest mean, or spread, of the rewards are not trained on."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from annotated_types import Interval
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 
 
+@dataclass(frozen=True)
 class FilteredAdvantage(Advantage):
     """A = (R - b) / (sigma + eps), as `advantage`, and A = 0 in the groups that are filtered out.
 

@@ -1,6 +1,7 @@
 """Dr. MAS (arXiv 2602.08847): advantages are normalised per agent."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
@@ -11,6 +12,7 @@ from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl_dr_mas.amplification import Amplification, SecondMoment
 
 
+@dataclass(frozen=True)
 class PenaltyMix(RewardMix):
     """s = sum over components r_i w_i - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847.
 

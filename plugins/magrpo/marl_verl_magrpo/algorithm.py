@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ from marl_verl.errors import MarlError
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}
 
 
+@dataclass(frozen=True)
 class JointAdvantage(GroupEstimator):
     """A = R - b over the siblings of one (node, agent); with `normalize`, A' = (A - mean A) / max(std A, min_std).
 

@@ -10,6 +10,7 @@ Turns count from 0, as in the row table.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from marl_verl.algo.advantage import AdvantageResult, Population, RowTable, comb
 from marl_verl.algo.algorithms import Metric
 
 
+@dataclass(frozen=True)
 class JointTurns(Metric):
     """Rewards, returns and their spread among siblings, turn by turn."""
 

@@ -1,6 +1,7 @@
 """MARS2 and MARS2+: one search tree per task, rewards shaped by parent and siblings, the whole tree as one group."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from marl_verl.algo.rewards import Mix
 from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity
 
 
+@dataclass(frozen=True)
 class Shaped(Returns):
     """R(v) = r(v) + gamma * (r(v) - b(v)), b(v) = (1 - lam) * r(parent) + lam * mean of r over v's siblings without v.
 

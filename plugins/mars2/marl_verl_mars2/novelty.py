@@ -8,6 +8,7 @@ for the same words, about 0.5 for answers without a common word. The definition 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar
 
@@ -31,6 +32,7 @@ def answer_sketch(turn: Turn, episode: Episode) -> Mapping[str, float]:
     return {SKETCH: float(sum(1 << bit for bit in range(BITS) if 2 * ones[bit] > len(parts)))}
 
 
+@dataclass(frozen=True)
 class Novelty(TableCredit):
     """Share of bits (0 to 1) in which the sketches of an answer and of the task's others differ, in the mean.
 

@@ -1,6 +1,7 @@
 """Role-conditioned advantage estimation (RAE): a moving-average baseline for each role, kept between steps."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ BASELINE = "rae_baseline"
 """The column of b, which training computes from earlier steps and `marl-verl explain` shows."""
 
 
+@dataclass(frozen=True)
 class RoleConditioned(GroupEstimator):
     """A(tau, p) = R(tau, p) - b_p, a baseline of its own for each role p of the game.
 
@@ -52,8 +54,8 @@ class RoleConditioned(GroupEstimator):
     alpha: Annotated[float, Interval(ge=0, lt=1)] = 0.95
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
 
-    @property  # type: ignore[misc]
-    def group(self) -> tuple[str, ...]:
+    @property
+    def group(self) -> tuple[str, ...]:  # type: ignore[override]
         """The columns of `role`."""
         return self.role
 

@@ -1,6 +1,7 @@
 """SHARP: a planner and its workers, rewarded by broadcast, marginal credit and tool use."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]
     return rows[first], credit
 
 
+@dataclass(frozen=True)
 class WorkerCalls(Metric):
     """`worker_calls/useful`, `idle`, `harmful`: the shares of the workers' calls with Delta above, at and below 0; and
     `worker_calls/credit`, the mean of Delta. Nothing without mc.
@@ -46,6 +48,7 @@ class WorkerCalls(Metric):
         }
 
 
+@dataclass(frozen=True)
 class SharpMix(RewardMix):
     """R = w_broadcast * broadcast + w_marginal * mc + w_tool * tool.
 

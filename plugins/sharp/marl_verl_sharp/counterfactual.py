@@ -8,6 +8,7 @@ have 0 each). Masking, and its modes: `marl_verl_sharp.masking`.
 Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from marl_verl.algo.sampling import SamplingContext
@@ -15,6 +16,7 @@ from marl_verl.episode import Episode, Turn
 from marl_verl_sharp.masking import MaskingCredit
 
 
+@dataclass(frozen=True)
 class Counterfactual(MaskingCredit):
     """Delta on every turn of a player, by a replay without it; all replays of an episode run concurrently.
 

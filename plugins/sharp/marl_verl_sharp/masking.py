@@ -16,6 +16,7 @@ Source of the modes: SHARP, arXiv 2602.08335, from second-hand descriptions: no 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from marl_verl.algo.credit import ReplayCredit
@@ -28,6 +29,7 @@ Masked = frozenset[str | tuple[str, str]]
 """Masked agents (all of their acts), and masked single acts as keys (agent, slot)."""
 
 
+@dataclass(frozen=True)
 class MaskingCredit(ReplayCredit):
     """Base of the credits that mask agents.
 

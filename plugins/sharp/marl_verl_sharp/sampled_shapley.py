@@ -28,6 +28,7 @@ from marl_verl_sharp.masking import MaskingCredit
 Coalition = frozenset[str]
 
 
+@dataclass(frozen=True)
 class SampledShapley(MaskingCredit):
     """phi_i on every turn of player i. Players are the agents that acted in the episode.
 

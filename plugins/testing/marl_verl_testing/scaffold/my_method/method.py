@@ -4,6 +4,8 @@ A = (R - median) / (std + eps)               over an agent's n-th acts in the ep
 R = team + 0.5 * role + 0.5 * credit         team reward, and the turn's role reward and credit
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from marl_verl import Episode
 from marl_verl.algo.advantage import TURN, Advantage, Baseline, FloatArray, IntArray
@@ -44,6 +46,7 @@ async def episode(context: SamplingContext, session: int) -> Episode:
         return await scored(context, context.finish(run, session))
 
 
+@dataclass(frozen=True)
 class StepForward(ReplayCredit):
     """credit_t = v_t - v_(t-1), where v_t is the score of turn t's text as the answer, and v_(-1) = 0.
 
@@ -60,6 +63,7 @@ class StepForward(ReplayCredit):
         return 0
 
 
+@dataclass(frozen=True)
 class Median(Baseline):
     """b = median of the group's returns, which is robust to a single lucky episode."""
 
