@@ -103,7 +103,6 @@ def changed(**values: Any) -> Rows:
     ("rows", "message"),
     [
         (changed(rewards={"team": float("nan"), "role": 0.0}), ["mixed reward", "q0_1_0", "agent 'a'", "nan"]),
-        (changed(session=0), ["two rows", "q0_0_0"]),
         (changed(rewards={"team": 1e200, "role": 0.0}), ["scale", "q0_", "too large"]),
     ],
 )

@@ -36,10 +36,6 @@ class Broken(Estimator):
             parts["group_by"] = ("uid", "agent")
         if self.mistake == "batch":
             parts["baseline"] = np.full(len(table), reward.mean())
-        if self.mistake == "count":
-            parts["baseline"] = mean + len(table)
-        if self.mistake == "negative":
-            parts["scale"] = -parts["scale"]
         return AdvantageResult(**parts)
 
 

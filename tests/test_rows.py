@@ -103,5 +103,3 @@ ROW = {"uid": "u", "session": 0, "index": 0, "turn": 0, "agent": "a", "rewards":
 def test_a_row_is_in_a_table_once() -> None:
     with pytest.raises(MarlError, match="two rows have the key 'u_0_0'"):
         RowTable.from_rows([ROW, ROW])
-    with pytest.raises(MarlError, match="there are no rows"):
-        RowTable.from_rows([])

@@ -154,14 +154,14 @@ class RowTable:
         """[n] a column that a column function computed (`Algorithm.columns`). MarlError for an unknown column, or with
         the first row that lacks it; `numbers` has NaN for such rows."""
         values: FloatArray = self._computed(name, self.numbers)
-        self._check(np.isfinite(values), f"lacks column '{name}'")
+        self.check(np.isfinite(values), f"lacks column '{name}'")
         return values
 
     def token_column(self, name: str) -> TokenArray:
         """[n] a computed column with a number per response token: arrays [length]. MarlError as in `column`."""
         values: TokenArray = self._computed(name, self.tokens)
         right = [len(row) == length and np.isfinite(row).all() for row, length in zip(values, self.length, strict=True)]
-        self._check(np.array(right), f"needs a finite number per response token in column '{name}'")
+        self.check(np.array(right), f"needs a finite number per response token in column '{name}'")
         return values
 
     def codes(self, column: str) -> IntArray:
@@ -186,7 +186,7 @@ class RowTable:
 
     def component(self, name: str) -> FloatArray:
         """[n] a reward component that all rows have."""
-        self._check(self.having(name), f"lacks reward '{name}'")
+        self.check(self.having(name), f"lacks reward '{name}'")
         return self.rewards[name]
 
     def having(self, name: str) -> BoolArray:
@@ -196,10 +196,15 @@ class RowTable:
             raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
         return present
 
+    def check(self, right: BoolArray, problem: str) -> None:
+        """MarlError with the first row that is not `right` [n]."""
+        if (row := first_true(~right)) is not None:
+            raise MarlError(f"row '{self.key(row)}' {problem}")
+
     def check_roles(self, present: BoolArray, lacks: str) -> None:
         """MarlError for a row that is not `present` [n] although another row of its role is."""
         having = np.bincount(self.role.codes, weights=present)[self.role.codes] > 0
-        self._check(present | ~having, f"lacks {lacks}, which other rows of its agent have")
+        self.check(present | ~having, f"lacks {lacks}, which other rows of its agent have")
 
     def with_team(self, counts: BoolArray) -> "RowTable":
         """The table with its episodes' team rewards as component "team". Rows that are not in `counts` [n] get 0 for it
@@ -258,11 +263,6 @@ class RowTable:
         if name not in columns:
             raise unknown("column", name, columns)
         return columns[name]
-
-    def _check(self, right: BoolArray, problem: str) -> None:
-        """MarlError with the first row that is not `right` [n]."""
-        if (row := first_true(~right)) is not None:
-            raise MarlError(f"row '{self.key(row)}' {problem}")
 
 
 def _taken(column: Any, rows: IntArray) -> Any:

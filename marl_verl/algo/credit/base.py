@@ -62,10 +62,10 @@ class ReplayCredit(Credit):
         """The agents whose turns get the component."""
         return tuple(agents)
 
+    @abstractmethod
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Set the component on the turns of the players, and return the number of tokens sampled for it. AttemptFailed
         or WorkflowError: a replay failed, so that the episode cannot be credited."""
-        raise NotImplementedError(f"{type(self).__name__} has no `async def assign(self, context, episode)`")
 
 
 async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sample) -> None:

@@ -5,14 +5,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, first_true
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine
 from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.groups import SIBLINGS, TASK, Group, group_ids
 from marl_verl.algo.advantage.returns import sum_joint_turns
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.advantage.tree import deepest_first
 from marl_verl.algo.credit.base import TableCredit
-from marl_verl.errors import MarlError
 from marl_verl.options import Share, Small
 
 Mode = Literal["mean_norm", "mean_std_norm"]
@@ -96,8 +95,7 @@ def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
 
 def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     """[n] ids of rows that share group and observation. MarlError if a row has no observation."""
-    if (row := first_true(table.obs.codes < 0)) is not None:
-        raise MarlError(f"row '{table.key(row)}' has no 'obs', the id of its observation, which step groups need")
+    table.check(table.obs.codes >= 0, "has no 'obs', the id of its observation, which step groups need")
     return group_ids(table, (*group, "obs"))
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import FloatArray, first_true
+from marl_verl.algo.advantage.columns import FloatArray
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.episode import Episode, Turn
 from marl_verl.episode.communication import COSTS
@@ -66,8 +66,7 @@ class Mix(RewardMix):
 def total(table: RowTable) -> FloatArray:
     """r = sum_c r_c over the components of a row, without those that another part consumes. MarlError if none."""
     names = sorted(table.rewards.keys() - table.own)
-    if (row := first_true(~np.any([table.present[name] for name in names], axis=0))) is not None:
-        raise MarlError(f"row '{table.key(row)}' has no reward component")
+    table.check(np.any([table.present[name] for name in names], axis=0), "has no reward component")
     return sum((table.rewards[name] for name in names), np.zeros(len(table)))
 
 

@@ -25,7 +25,6 @@ class AlphaMix(RewardMix):
     alpha: float | None = None
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError as in `Mix`."""
         return (Mix() if self.alpha is None else Mix(team=self.alpha, role=1.0)).compute(table)
 
 

@@ -32,7 +32,6 @@ class FilteredAdvantage(Advantage):
     filter_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """As `Advantage.compute`, with advantage 0 in the groups that are filtered out."""
         result = super().compute(table, reward)
         if self.filter_method == "none":
             return result

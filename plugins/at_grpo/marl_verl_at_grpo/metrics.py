@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from marl_verl.algo.algorithms import Metric
@@ -11,7 +10,6 @@ if TYPE_CHECKING:
     from marl_verl.algo.sampling import Sample
 
 
-@dataclass(frozen=True)
 class Turns(Metric):
     """`team/turns`: mean number of turns over a task's episodes. In the paper it falls over training."""
 
@@ -23,7 +21,6 @@ class Turns(Metric):
         return {"team/turns": sum(counts) / len(counts)} if counts else {}
 
 
-@dataclass(frozen=True)
 class Chosen(Metric):
     """`tree/gain/AGENT`: best minus mean reward of an act's candidates, averaged over the acts of an agent.
 

@@ -12,7 +12,6 @@ show several, and counts in each.
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from marl_verl.algo.algorithms import Metric
 from marl_verl.algo.sampling import Sample
@@ -23,7 +22,6 @@ PATTERNS = ("fallback", "decorator", "coordinator", "strategy-filter")
 LOOPS = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
-@dataclass(frozen=True)
 class Cooperation(Metric):
     """Patterns of cooperation between helper and main function."""
 

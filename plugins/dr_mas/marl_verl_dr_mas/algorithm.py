@@ -32,7 +32,6 @@ class PenaltyMix(RewardMix):
         return Mix(self.weights).required()
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError as in `Mix`."""
         return Mix(self.weights).compute(table) - self.penalty * table.invalid
 
 

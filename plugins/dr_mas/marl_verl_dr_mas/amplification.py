@@ -20,15 +20,12 @@ With `grpo` on n rows of one task it is the amplification times (n - 1) / n, sin
 it is (n_k - 1) / n_k, and 0 in tasks where all of the agent's rewards are equal: always below 1.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine, group_mean
 from marl_verl.algo.algorithms import Metric
 
 
-@dataclass(frozen=True)
 class Amplification(Metric):
     """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent
     of how the advantage is normalised. At 1 with shift 0, one mean and std for all agents has no effect."""
@@ -44,12 +41,10 @@ class Amplification(Metric):
         return values
 
 
-@dataclass(frozen=True)
 class SecondMoment(Metric):
     """`agent/NAME/second_moment`, of the actual advantages."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         uid, agent = table.uid.codes[rows], table.role.codes[rows]
         values = _by_agent(result.advantage[rows] ** 2, result.reward[rows], uid, agent)

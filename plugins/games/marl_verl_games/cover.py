@@ -6,7 +6,6 @@ must come to differ although nothing in the prompt tells its agents apart.
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +82,6 @@ class CoverTogether(Workflow):
         return " ".join(number if number in NUMBERS else NOTHING for number in chosen.values())
 
 
-@dataclass(frozen=True)
 class RoleDifference(Metric):
     """`team/difference`: whether agents with one prompt act differently, from 0 (as one agent would) to 1.
 

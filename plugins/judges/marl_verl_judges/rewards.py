@@ -9,7 +9,6 @@ The second one is a proper scoring rule (Brier, 1950): its mean is highest for s
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -53,7 +52,6 @@ def judge_calibration(task: Task, turn: Turn, episode: Episode) -> float:
     raise MarlError(f"role reward 'judge-calibration': {name} is no verdict on an act or an episode")
 
 
-@dataclass(frozen=True)
 class Verdicts(Metric):
     """Means over verdicts with a score: `judge/score`; `judge/accuracy`, 1 - |s - y| on acts and episodes;
     `judge/agreement` of every two judges on one prompt, 1 - |s_j - s_k|; `judge/consistency` of a judge on the two

@@ -68,7 +68,6 @@ class JointAdvantage(GroupEstimator):
         return super().incompatibility(dataclasses.replace(rows, crossed=False))
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """See `Estimator.compute`. MarlError for crossed rows with joint_mode "aligned"."""
         if self.joint_mode == "aligned" and table.tree.crossed:
             row = int(np.argmax(np.bincount(table.tree.row) > 1))
             raise MarlError(f"node '{table.node.value(row)}' belongs to a crossed row: set joint_mode to 'cross'")

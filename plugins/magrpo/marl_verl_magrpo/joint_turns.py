@@ -10,7 +10,6 @@ Turns count from 0, as in the row table.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,12 +17,10 @@ from marl_verl.algo.advantage import AdvantageResult, Population, RowTable, comb
 from marl_verl.algo.algorithms import Metric
 
 
-@dataclass(frozen=True)
 class JointTurns(Metric):
     """Rewards, returns and their spread among siblings, turn by turn."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
-        """A turn without siblings has no `spread`."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         turn, ret, reward = table.turn[rows], result.ret[rows], result.reward[rows]
         group = combine([result.group[rows]], len(rows))

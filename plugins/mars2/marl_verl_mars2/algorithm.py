@@ -32,7 +32,6 @@ class Shaped(Returns):
     shaping_from: Literal["raw"] = "raw"
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """MarlError as `Tree.of`."""
         tree = table.tree
         at_root = tree.parent < 0
         parent = np.where(at_root, tree.count + table.uid.codes, tree.parent)  # nodes are numbered over tasks

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from marl_verl import Turn
 from marl_verl.algo.algorithms import Metric
@@ -10,7 +9,6 @@ from marl_verl.algo.sampling import Sample
 from marl_verl_mars2 import diversity
 
 
-@dataclass(frozen=True)
 class SemanticDiversity(Metric):
     """`diversity/semantic`: mean pairwise distance between the texts of a task's candidates, 0 to 1."""
 
@@ -19,7 +17,6 @@ class SemanticDiversity(Metric):
         return {} if value is None else {"diversity/semantic": value}
 
 
-@dataclass(frozen=True)
 class AlgorithmicDiversity(Metric):
     """`diversity/algorithms`: number of distinct algorithms of a task's candidates; `diversity/algorithms_share`: the
     same divided by the number of candidates."""
@@ -32,7 +29,6 @@ class AlgorithmicDiversity(Metric):
         return {"diversity/algorithms": float(count), "diversity/algorithms_share": count / len(texts)}
 
 
-@dataclass(frozen=True)
 class StyleDiversity(Metric):
     """`diversity/style_moves`, `diversity/style_openings`: style diversity of a task's agents, 0 to 1."""
 
@@ -50,7 +46,6 @@ class StyleDiversity(Metric):
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True)
 class Refinement(Metric):
     """Refinements of own and other agents' attempts in a task's tree, and their gain.
 

@@ -47,7 +47,6 @@ class Novelty(TableCredit):
         return "it compares whole episodes, and turns of a tree are of several" if branches else None
 
     def compute(self, table: RowTable) -> FloatArray:
-        """See `TableCredit.compute`."""
         episode = combine([table.uid.codes, table.session], len(table))
         first = np.unique(episode, return_index=True)[1]
         task = combine([table.uid.codes[first]], len(first))

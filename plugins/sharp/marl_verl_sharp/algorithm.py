@@ -26,7 +26,6 @@ def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]
     return rows[first], credit
 
 
-@dataclass(frozen=True)
 class WorkerCalls(Metric):
     """`worker_calls/useful`, `idle`, `harmful`: the shares of the workers' calls with Delta above, at and below 0; and
     `worker_calls/credit`, the mean of Delta. Nothing without mc.
@@ -78,8 +77,6 @@ class SharpMix(RewardMix):
         return ("tool",)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError: no agent named `planner`, a row without broadcast, a worker's row without
-        mc."""
         planner = np.array(table.role.names)[table.role.codes] == self.planner
         if not planner.any():
             raise unknown("agent", self.planner, table.role.names)

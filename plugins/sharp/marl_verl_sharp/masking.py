@@ -46,11 +46,6 @@ class MaskingCredit(ReplayCredit):
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for option in ("only", "without"):
-            object.__setattr__(self, option, tuple(getattr(self, option)))  # config values are lists
-
     def check(self, agents: Sequence[str]) -> None:
         """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
         for option in ("only", "without"):
@@ -91,8 +86,7 @@ async def masked_value(
     Args:
         masked: agents and acts that get `placeholder`, including acts that the episode does not have.
 
-    Raises:
-        AttemptFailed: the run has no score: a policy, the workflow, the scoring or a limit failed. Names the mask.
+    AttemptFailed, which names the mask: the run has no score.
     """
     who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "no player"
     tokens = 0
