@@ -77,7 +77,7 @@ def test_a_frozen_agent_needs_no_value() -> None:
 
 
 def test_missing_values_raise() -> None:
-    with pytest.raises(MarlError, match="no row has a 'value', which returns 'gae' needs. Configure a critic"):
+    with pytest.raises(MarlError, match="no row has a 'value', which returns 'gae' needs"):
         gae([turn(0, 0, "a", 1.0, None)])
     with pytest.raises(MarlError, match="row 'q_1_0' lacks 'value', which other rows of its agent have"):
         gae([turn(0, 0, "a", 1.0, 0.5), turn(1, 0, "a", 1.0, None)])

@@ -31,7 +31,6 @@ class Amplification(Metric):
     of how the advantage is normalised. At 1 with shift 0, one mean and std for all agents has no effect."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         values: dict[str, float] = {}
         terms = amplification(result.reward[rows], table.uid.codes[rows], table.role.codes[rows])
