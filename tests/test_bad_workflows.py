@@ -64,10 +64,15 @@ class ReturnsNothing(Workflow):
         await team["solver"].act(task.prompt)
 
 
-class Exits(Workflow):
+class ExitsBeside(Workflow):
+    """Not in the workflow's own task, but in one that it gathers."""
+
     async def run(self, task: Task, team: Team) -> str:
-        await team["solver"].act(task.prompt)
-        raise SystemExit("bye")
+        async def lane(name: str) -> str:
+            await team["solver"].act(task.prompt, slot=name)
+            raise SystemExit("bye")
+
+        return str(await asyncio.gather(lane("a")))
 
 
 class Own(BaseException):
@@ -101,7 +106,7 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str]] = [
     (ActsForNobody, "at act solver:0: the team has no agent 'juge': did you mean 'judge'?"),
     (ActsForEver, "at act solver:11: exceeded 12 acts; the workflow may not terminate"),
     (ReturnsNothing, "at act solver:0: the workflow returned no answer (None)"),
-    (Exits, "at act solver:0: SystemExit: bye (test_bad_workflows.py, line "),
+    (ExitsBeside, "at act solver:a: SystemExit: bye (test_bad_workflows.py, line "),
     (RaisesItsOwn, "at act solver:0: Own: end (test_bad_workflows.py, line "),
 ]
 

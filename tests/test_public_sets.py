@@ -84,7 +84,6 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
             "2?\n\n1\n2",
             "2",
         ),
-        ({"question": "1?", "final_answer": 2, "answer": "2"}, {}, "1?", "2"),
     ],
 )
 def test_columns_are_read_as_fields_say(

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from marl_verl.errors import MarlError
@@ -27,13 +28,11 @@ def test_a_line_separator_inside_a_text_is_no_new_row(tmp_path: Path) -> None:
 
 
 def test_parquet_with_data_as_columns_or_as_json(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     as_text = [{"id": "a", "prompt": "p", "data": json.dumps({"answer": 2})}]
     as_columns = [{"id": "a", "prompt": "p", "data": {"answer": 2}}]
     for name, rows in (("text", as_text), ("columns", as_columns)):
         path = tmp_path / f"{name}.parquet"
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
         assert read_tasks(path) == [Task("a", "p", {"answer": 2})]
 
 

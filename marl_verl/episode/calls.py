@@ -98,13 +98,11 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
     With a limit of `seconds`, which raises TimeoutError, a synchronous function runs in its own daemon thread. Python
     cannot stop a thread, so the function continues after a timeout; it does not keep the process alive.
     """
-    if seconds is None:
-        return await _awaited(_plainly(fn, arguments))
     limit = Limit(seconds)
     try:
-        async with limit:
-            # calling an async function only creates its coroutine, which needs no thread
-            return await _awaited(fn(*arguments) if is_async(fn) else await in_thread(fn, arguments))
+        async with limit:  # calling an async function only creates its coroutine, which needs no thread
+            here = seconds is None or is_async(fn)
+            return await _awaited(_plainly(fn, arguments) if here else await in_thread(fn, arguments))
     except TimeoutError as error:
         if not limit.expired():
             raise  # raised by `fn` itself

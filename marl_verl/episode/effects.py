@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -86,7 +87,7 @@ class Effects:
         self.refused: dict[str, str] = {}  # key of a client's request -> why it was refused (the last one)
         self.proposals: list[Any] = []  # answers proposed so far; the last one is the current answer
         self.tokens = 0  # sampled in this run by all agents, including recorded actions
-        self._acts = self._joints = self._called = 0  # counts so far
+        self._counts: Counter[str] = Counter()  # effects so far, by kind
         self._last: Act | CallRecord | None = None
         self._root: asyncio.Task[Any] | None = None
         self._others: set[asyncio.Task[Any]] = set()  # tasks created by the workflow that had an effect
@@ -98,19 +99,15 @@ class Effects:
 
     async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action:
         self._enter()
-        reached = self._reach(agent, observation, slot, None, parameters)
-        if isinstance(reached, Action):
-            return reached
-        await self._resolved([reached])
-        return reached.future.result()
+        (action,) = await self._resolved([self._reach(agent, observation, slot, None, parameters)])
+        return action
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
         self._enter()
-        joint, self._joints = self._joints, self._joints + 1
-        acts = {agent: self._reach(agent, seen, slot, joint, {}) for agent, seen in observations.items()}
-        if waits := [wait for wait in acts.values() if isinstance(wait, Wait)]:
-            await self._resolved(waits)
-        return {agent: act.future.result() if isinstance(act, Wait) else act for agent, act in acts.items()}
+        joint = self._counts["joint moves"]
+        self._counts["joint moves"] += 1
+        acts = [self._reach(agent, seen, slot, joint, {}) for agent, seen in observations.items()]
+        return dict(zip(observations, await self._resolved(acts), strict=True))
 
     def spawn(self, role: str, instructions: str, policy: str | None) -> str:
         """The name of a new agent. Nothing is recorded: the name follows from the structure of the workflow, ROLE#n for
@@ -119,7 +116,7 @@ class Effects:
         if role not in self.agents:
             raise self.unknown_agent(role)
         if not self._sealed:
-            self._count("spawned agents (marl.rollout.episode_agents)", len(self._spawned), self.limits.spawned)
+            self._count("spawned agents (marl.rollout.episode_agents)", self.limits.spawned)
         task, place = asyncio.current_task(), numbers()
         count, last = self._spawning.get((role, place), (0, None))
         if last is not None and last is not task and not last.done():
@@ -161,12 +158,9 @@ class Effects:
         return min(ends, key=lambda end: end[:3])[-1] if ends else slot
 
     def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
-        """Raise ContextLengthExceeded for a request that is too long for the agent's policy.
-
-        It is recorded as a call of the team, found by agent and content of the request, so that a replay refuses the
-        same requests, also where no policy is present, and a shortened request is sampled. A request that the policy's
-        chat template refuses ends the run.
-        """
+        """Raise ContextLengthExceeded for a request that is too long for the agent's policy, recorded as a call of
+        the team, which is found by agent and content of the request: a replay refuses the same requests, also where no
+        policy is present. A request that the policy's chat template refuses ends the run."""
         tools = parameters.get("tools")
         text = json.dumps([observation, tools], sort_keys=True)
         content = as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
@@ -181,24 +175,23 @@ class Effects:
         if record is None or record.raised is None:
             return
         self._enter()
-        self._count_call(record)
+        self._count("calls", self.limits.calls)
+        self._last = record
         self._records.append(record)
         self._arrived = True
         raise ContextLengthExceeded(record.raised.message)
 
-    def _count(self, kind: str, count: int, limit: int) -> None:
-        if count >= limit:
+    def _count(self, kind: str, limit: int) -> None:
+        if self._counts[kind] >= limit:
             raise self._fail(f"exceeded {limit} {kind}; the workflow may not terminate")
-
-    def _count_call(self, asked: CallRecord) -> None:
-        self._count("calls", self._called, self.limits.calls)
-        self._last, self._called = asked, self._called + 1
+        self._counts[kind] += 1
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
         self._enter()
         function, text = function_name(fn), as_json(list(arguments))
         asked = CallRecord(function, text, agent=agent)
-        self._count_call(asked)
+        self._count("calls", self.limits.calls)
+        self._last = asked
         number = self._calls.get((agent, function, text), 0)
         self._calls[agent, function, text] = number + 1
         record = self._given.call(function, text, number, agent)
@@ -267,10 +260,11 @@ class Effects:
                 self._others.add(task)
                 task.add_done_callback(self._others.discard)
 
-    async def _resolved(self, waits: list[Wait]) -> None:
-        """Return when every act of a move has its action. Cancellation means that the workflow dropped these acts."""
-        self._moves.append(waits)
-        self._wake()
+    async def _resolved(self, acts: list[Action | Wait]) -> list[Action]:
+        """The actions of a move, when every act has one. Cancellation means that the workflow dropped these acts."""
+        if waits := [act for act in acts if isinstance(act, Wait)]:
+            self._moves.append(waits)
+            self._wake()
         try:
             for wait in waits:
                 await wait.future
@@ -285,6 +279,7 @@ class Effects:
                     if self._lanes[lane] == wait.act.turn + 1:  # no turn: the next act of the lane takes its place
                         self._lanes[lane] -= 1
             raise
+        return [act.future.result() if isinstance(act, Wait) else act for act in acts]
 
     def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None, request: Parameters) -> Action | Wait:
         """The recorded action of the next act in a lane, or a `Wait` for it."""
@@ -296,7 +291,7 @@ class Effects:
             raise self._fail(f"invalid observation for agent '{agent}': {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
             raise self._fail(f"a slot name must be non-empty, without '#', and not a number; got {name!r}")
-        self._count("acts", self._acts, self.limits.acts)
+        self._count("acts", self.limits.acts)
         turn = self._lanes.get((agent, name), 0)
         if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
@@ -305,9 +300,9 @@ class Effects:
         same = shared_messages(earlier := self._seen.get(agent, ()), observation)
         observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
         former = self._action(agent, slot_name(name, turn - 1)) if turn else None
-        act = Act(agent, slot_name(name, turn), turn, self._acts, observation, joint, asked, former)
+        act = Act(agent, slot_name(name, turn), turn, self._counts["acts"] - 1, observation, joint, asked, former)
         self._lanes[agent, name] = turn + 1
-        self._acts, self._last = self._acts + 1, act
+        self._last = act
         record = self._given.act(agent, act.slot)
         if record is not None and record.act.seen == act.seen:
             self._records.append(None)

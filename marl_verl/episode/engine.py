@@ -159,10 +159,7 @@ class Run(Effects):
             self._driver = None
 
     async def _main(self) -> Any:
-        try:
-            return await self.workflow._begin(self.task, Team(self, self.agents))
-        except SystemExit as error:  # it would end the event loop, with all runs in it
-            raise RuntimeError(f"SystemExit: {error}") from error
+        return await self.workflow._begin(self.task, Team(self, self.agents))
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
         """Handle the end of the workflow: set the answer, or raise its error."""

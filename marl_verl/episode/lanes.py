@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import re
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
@@ -40,18 +40,49 @@ class _Place:
 _place: contextvars.ContextVar[_Place | None] = contextvars.ContextVar("marl_verl_place", default=None)
 
 
+class _Contained(Coroutine[Any, Any, Any]):
+    """The coroutine of a task; SystemExit, which would end the event loop with all runs in it, becomes RuntimeError."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._work.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._work.throw, *error)
+
+    def _step(self, go: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return go(*arguments)
+        except SystemExit as error:
+            raise RuntimeError(f"SystemExit: {error}") from error
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __getattr__(self, name: str) -> Any:  # its name, and the state of the coroutine, which anyio reads
+        return getattr(self._work, name)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
+
+
 _prepared: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Create a task in the running loop; the tasks that it creates have places."""
+    """Create a task in the running loop; the tasks that it creates have places, and cannot end the loop."""
     loop = asyncio.get_running_loop()
     if loop not in _prepared:
         _prepared.add(loop)
         before = loop.get_task_factory()
 
         def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-            options = placed(loop, options)
+            if _place.get() is not None:
+                work, options = _Contained(work), placed(loop, options)
             return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
 
         loop.set_task_factory(make)

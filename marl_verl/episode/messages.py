@@ -201,7 +201,6 @@ def untrained_sampling(
     for name, value in trained_at.items():
         if parameters.get(name, value) != value:
             conflict = f"a request sets {name}={parameters[name]:g}, but {whose} is trained at {value:g}"
-            why = "the update would use other probabilities than the sampling"
             remedy = f"Remove it, drop it by `ignored=('{name}',)`, or set marl.policies.{policy}.rollout.{name}"
-            return f"{conflict}: {why}. {remedy}."
+            return f"{conflict}: the update would use other probabilities than the sampling. {remedy}."
     return None

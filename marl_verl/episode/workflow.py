@@ -32,12 +32,8 @@ class Conversation:
         self.messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
 
     async def act(self, said: str | Sequence[Mapping[str, Any]], **parameters: Any) -> Action:
-        """Say something to the agent and return its action, which becomes the last message.
-
-        Args:
-            said: a text (one user message), or messages such as results of tools.
-            parameters: of the request, as of `Member.act`.
-        """
+        """Say something to the agent, a text or messages such as results of tools, and return its action, which becomes
+        the last message. `parameters`: as of `Member.act`."""
         seen = [*self.messages, *as_observation(said)]
         action = await self._act(seen, **parameters)
         self.messages = [*seen, action.message]
@@ -172,10 +168,8 @@ class Team(_Extended):
             fn: must depend only on its arguments and not change state of the workflow, since a replay does not run it.
                 It may be async. With a time limit (`marl.rollout.call_seconds`), a synchronous function runs in its
                 own thread, and a CallError of kind "TimeoutError" is raised when the limit is reached.
-            args: JSON values or dataclasses; a call with other arguments is another call.
-
-        Returns:
-            The result after a JSON round trip (a tuple becomes a list), live and on replay.
+            args: JSON values or dataclasses; a call with other arguments is another call. So is the result, which is
+                returned after a JSON round trip (a tuple becomes a list), live and on replay.
 
         Raises:
             CallError: `fn` raised an exception; it has `kind` ("ValueError") and `message`, live and on replay. `fn`

@@ -22,7 +22,7 @@ from marl_verl.errors import MarlError, MarlWarning, nearest, unknown, user_erro
 from marl_verl.options import Positive
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.fields import KEY, Fields, unread, with_fields
-from marl_verl.tasks.task import SET, SPLITS, Split, Task
+from marl_verl.tasks.task import SET, Split, Task
 from marl_verl.tasks.task_files import read_rows, read_tasks
 
 Rows = Iterable[tuple[int, dict[str, Any]]]
@@ -90,10 +90,9 @@ class PublicTasks(TaskSet):
     fields: Mapping[str, str | list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for split in SPLITS:
-            for name in self._names(split):
-                if name not in self.sets:
-                    raise unknown("public set", name, self.sets)
+        for name in (*self._names("train"), *self._names("test")):
+            if name not in self.sets:
+                raise unknown("public set", name, self.sets)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Up to `count` random tasks of each of the hub's sets, in its order. MarlError without a set."""
@@ -106,33 +105,27 @@ class PublicTasks(TaskSet):
         tasks: dict[str, Task] = {}
         for name in names:
             for task in self._drawn(name, split, count, seed):
-                task_of_set = replace(task, data={**task.data, SET: name})
-                if task.id in tasks:  # a problem of two sets
-                    task_of_set = replace(task_of_set, id=f"{task.id}-{name}")
-                tasks[task_of_set.id] = task_of_set
+                id = f"{task.id}-{name}" if task.id in tasks else task.id  # a problem of two sets
+                tasks[id] = replace(task, id=id, data={**task.data, SET: name})
         return list(tasks.values())
 
     def _drawn(self, name: str, split: Split, count: int, seed: int) -> list[Task]:
         """`count` random tasks of a set, or all of a smaller one."""
         rows = _hub_rows(name, self._public(name, split), split)
         tasks = self._tasks(rows, split, f"public set '{name}'", name)
-        if self._rows(split) is not None or len(tasks) <= count:
+        if getattr(self, f"{split}_rows") is not None or len(tasks) <= count:
             return tasks
         chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
         return [tasks[index] for index in sorted(chosen)]
 
     def loads(self, split: Split) -> str | None:
-        """The hub's sets and their splits; None where an installed package has them. MarlError for a split that a set
-        lacks."""
+        """The hub's sets and their splits; None where an installed package has them."""
         sets = [self._public(name, split) for name in self._names(split)]
         return " and ".join(public.described(split) for public in sets if public.installed() is None) or None
 
     def _names(self, split: Split) -> tuple[str, ...]:
         names = getattr(self, split)
         return () if names is None else (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
-
-    def _rows(self, split: Split) -> Any:
-        return getattr(self, f"{split}_rows")
 
     def _public(self, name: str, split: Split) -> PublicSet:
         public = self.sets[name]
@@ -179,10 +172,9 @@ class PublicTasks(TaskSet):
             except LeftOut as reason:
                 left[str(reason)] += 1
                 continue
-            for option in self.fields:
-                if option not in fields.read:
-                    hint = nearest(option, fields.read)
-                    raise MarlError(f"{KEY} has '{option}', which public set '{name}' does not read: {hint}")
+            for option in self.fields.keys() - fields.read.keys():
+                hint = nearest(option, fields.read)
+                raise MarlError(f"{KEY} has '{option}', which public set '{name}' does not read: {hint}")
             columns |= dict.fromkeys(unread(row, fields.read, self.fields))
             if name is None:
                 self.check(task)
@@ -195,17 +187,15 @@ class PublicTasks(TaskSet):
 
     def _part(self, tasks: list[Task], split: Split, label: str, left: Counter[str]) -> list[Task]:
         if (most := self.most_words) is not None:
-            short = [task for task in tasks if len(task.prompt.split()) <= most]
-            left[f"longer than {most} words"] += len(tasks) - len(short)
-            tasks = short
-        count, part = len(tasks), self._rows(split)
-        if part is not None:
-            tasks = tasks[part[0] : part[1]]
+            left[f"longer than {most} words"] += sum(len(task.prompt.split()) > most for task in tasks)
+            tasks = [task for task in tasks if len(task.prompt.split()) <= most]
+        first, end = getattr(self, f"{split}_rows") or (0, None)
+        tasks = tasks[first:end]
         out = ", ".join(f"{times} {reason}" for reason, times in left.items() if times)
         if not tasks:
             raise MarlError(f"{label} has no tasks" + (f"; rows left out: {out}" if out else ""))
         if out:
-            warnings.warn(f"{label}: {count} tasks; rows left out: {out}", MarlWarning, stacklevel=2)
+            warnings.warn(f"{label}: {len(tasks)} tasks; rows left out: {out}", MarlWarning, stacklevel=2)
         return tasks
 
 

@@ -23,10 +23,7 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Read the tasks of a file of `read_rows`. What a workflow or score needs must be in 'data'.
-
-    MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt.
-    """
+    """The tasks of a file of `read_rows`; what a workflow or score needs must be in 'data'. MarlError without any."""
     tasks = [_task(row, f"task file '{path}', row {number}") for number, row in read_rows(path, "task file")]
     if not tasks:
         raise MarlError(f"task file '{path}' is empty")
@@ -34,8 +31,8 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in a `.jsonl` or `.json` file. MarlError,
-    beginning with `label`: missing file, another suffix, not JSON or parquet, or a row that is not an object."""
+    """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in any other file. MarlError, beginning with
+    `label`: missing file, not JSON or parquet, or a row that is not an object."""
     if not path.is_file():
         raise missing(label, path, path.parent.glob("*"))
     yield from enumerate(_parquet(path, label) if path.suffix == ".parquet" else _json(path, label), start=1)
@@ -44,12 +41,10 @@ def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, 
 def _parquet(path: Path, label: str) -> Iterator[Any]:
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=4096):  # a set of millions of rows is not in memory as a whole
-                yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise MarlError(f"{label} '{path}' is not parquet: {str(error).splitlines()[0]}") from error
+    problem = f"{label} '{path}' is not parquet"
+    with user_error(problem, pyarrow.ArrowException, OSError), pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=4096):  # a set of millions of rows is not in memory as a whole
+            yield from batch.to_pylist()
 
 
 def _json(path: Path, label: str) -> Iterator[Any]:
