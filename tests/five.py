@@ -33,7 +33,7 @@ marl:
     right: {policy: full, reward: two-words}
     tuned: {policy: lora, reward: two-words}
     foreign: {policy: other, reward: two-words}
-    judge: {policy: still, sampling: {stop: "3"}}
+    judge: {policy: still, sampling: {stop: ["3"]}}
   policies:
     full: {tiny: {steps: 40}, model: {custom_chat_template: "TEMPLATE"}}
     lora:

@@ -8,6 +8,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from marl_verl.config.stored import read_config
+from marl_verl.files import read_json
 from marl_verl.run.checkpoint import folders, weights
 
 
@@ -20,7 +21,8 @@ def change(run: Path, policy: str) -> float:
     assert model is not None
     before, now = load_file(model / "model.safetensors"), weights.assembled(saved)
     moved = [now[name] - tensor for name, tensor in before.items() if name in now]
-    if adapter := weights.lora(saved):
+    if (path := saved / "lora_train_meta.json").is_file():
+        adapter = read_json(path)
         pairs = [(name.replace(".lora_A.", ".lora_B."), name) for name in now if ".lora_A." in name]
         moved = [adapter["lora_alpha"] / adapter["r"] * now[b] @ now[a] for b, a in pairs]
     return _norm(moved) / _norm(before.values())
