@@ -3,7 +3,6 @@
 import importlib.util
 import mmap
 import struct
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from marl_verl_tiny.factory import make_tokenizer
 from marl_verl import plugins
 from marl_verl.api import train
 from marl_verl.backend.rollout.rows import row_fields
-from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.errors import MarlError
 from marl_verl.team import AgentConfig
 from tests.chat_client import (
     LIKE_GEMMA,
@@ -23,7 +22,6 @@ from tests.chat_client import (
     SPOKEN,
     STRIPS,
     TURN,
-    TURNS,
     WORDS,
     Remembers,
     chat,
@@ -90,13 +88,6 @@ def test_a_message_that_a_template_leaves_out_is_refused(template: str, left_out
             with pytest.raises(MarlError, match=rf"agent 'a' of policy 'p' \(model 'm'\): .*{why}"):
                 chat(template).check(AgentConfig("a", "p"), [tuple(told)])
     chat(template).render([*said[:2], {"role": "user", "content": ""}])  # nothing is lost
-
-
-def test_a_template_whose_turns_a_message_can_imitate_is_a_warning() -> None:
-    with pytest.warns(MarlWarning, match=r"policy 'p' \(model 'm'\): the chat template separates messages by ordinary"):
-        chat(TURN + PROMPT).check(AgentConfig("a", "p"))
-    with warnings.catch_warnings(action="error"):
-        chat(TURNS.replace("END", "eos_token")).check(AgentConfig("a", "p"))
 
 
 def real_template(name: str) -> str:

@@ -51,39 +51,17 @@ def cut_after(tool: str, text: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", FORMATS)
 def test_a_call_that_is_cut_off_is_malformed(tool: str) -> None:
-    """In a value, after a closed argument, in a number, and before the last character; also in a second call."""
+    """In a value, in a number, and before the last character; also in a second call."""
     before, call, between, after = FORMATS[tool]
-    whole, once = [{"name": "run", "arguments": json.loads(ARGUMENTS)}], before + call + after
-    try:
-        parsed = parsers(tool).parse(once, once, TOOLS)
-    except (ImportError, RuntimeError) as error:  # a package or an extension that is not part of vLLM's wheel
-        pytest.skip(str(error).splitlines()[0])
-    assert [{**made, "arguments": json.loads(made["arguments"])} for made in parsed.calls] == whole
-    ends = [call.index("/old"), call.index("/old") + 4, call.rindex("17"), call.rindex("17") + 1, len(call) - 1]
+    once = before + call + after
+    parsed = parsers(tool).parse(once, once, TOOLS)
+    assert [json.loads(made["arguments"]) for made in parsed.calls] == [json.loads(ARGUMENTS)]
     for start in (before, f"Sure. {before}", before + call + between):
-        for end in ends:
+        for end in (call.index("/old") + 4, call.rindex("17") + 1, len(call) - 1):
             parsed = cut_after(tool, text := start + call[:end])
-            assert (parsed.calls, parsed.text) == ((), text)
-            assert parsed.malformed or ("<" not in call and start.startswith("Sure")), text
-    answer = "Nothing to remove: 1 < 2, and [see] it"
-    assert cut_after(tool, answer).malformed is None
+            assert (parsed.calls, parsed.text, bool(parsed.malformed)) == ((), text, True)
+    assert cut_after(tool, "Nothing to remove: 1 < 2, and [see] it").malformed is None
     assert cut_after(tool, f"{once}\nThen I").calls == ()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tool", ["hermes", "step3"])
-def test_a_whole_text_with_a_name_like_that_of_a_tag_is_text(tool: str) -> None:
-    for text in (
-        "Usage: run.py <python_file>",
-        "std::vector<std::invoke_result_t<F>> v;",
-        "#include <tool_calls.h>\n\nrun();",
-        "Usage:\n<tool_call_id> is the id, <function_callback> what is called",
-    ):
-        parsed = parsers(tool).parse(text, text, TOOLS)
-        assert (parsed.text, parsed.malformed) == (text, None)
-    for text in ("I do it:\n<function_call>\nrun", '<invoke name="x'):
-        parsed = parsers(tool).parse(text, text, TOOLS)
-        assert parsed.malformed or parsed.calls, text
 
 
 @pytest.mark.slow
@@ -171,7 +149,7 @@ def test_an_answer_without_thinking_is_the_text(reasoning: str) -> None:
 def test_restricted_answers_have_no_reasoning(reasoning: str | None) -> None:
     form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
     answer = '{"command": "</think> <think>"}'
-    for tool, said in (("hermes", answer), ("xlam", answer[:-4])):  # also JSON that is cut off is no call
+    for tool, said in (("hermes", answer), ("hermes", answer[:-4])):  # also JSON that is cut off is no call
         parsed = parsers(tool, reasoning).parse(said, said, {**TOOLS, **form}, cut=True)
         assert (parsed.text, parsed.reasoning, parsed.malformed) == (said, None, None)
     for asked, text in (
@@ -192,7 +170,7 @@ def test_deeply_nested_calls_are_malformed(deep: str) -> None:
     for asked, text in ((NAMED, deep), (FORCED, f'[{{"name": "run", "parameters": {deep}}}]')):
         parsed = parsers("hermes").parse(text, text, asked)
         assert (parsed.text, parsed.calls, bool(parsed.malformed)) == (text, (), True)
-    for tool in ("hermes", "llama3_json", "mistral", "xlam", "qwen3_coder", "pythonic"):
+    for tool in ("hermes", "llama3_json", "mistral", "qwen3_coder"):
         text = "".join(FORMATS[tool]).replace(ARGUMENTS, deep).replace("17", deep)
         parsed = parsers(tool).parse(text, text, TOOLS)
         assert not any(deep in made["arguments"] for made in parsed.calls)

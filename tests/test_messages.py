@@ -33,7 +33,8 @@ TASK = Task("t", "2 + 2?")
 TEMPLATE = (  # a call as Qwen and Hermes write it
     "{% if tools %}{{ '[tools] ' ~ tools | tojson ~ ' ' }}{% endif %}"
     "{% for m in messages %}{{ '[' ~ m.role ~ '] ' ~ m.content ~ ' ' }}"
-    "{% for c in m.tool_calls or [] %}{{ '<tool_call> ' ~ c.function.arguments.a ~ ' </tool_call> ' }}{% endfor %}"
+    "{% for c in m.tool_calls or [] %}{{ '<tool_call> ' ~ c.function.name ~ ' ' ~ c.function.arguments.a }}"
+    "{{ ' </tool_call> ' }}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
 )
 
@@ -175,7 +176,7 @@ def test_the_sampled_tokens_are_trained_and_the_call_is_parsed(tmp_path: Path) -
     assert (server.asked[0]["max_tokens"], server.asked[0]["stop"]) == (9, ["END"])
     assert policy.chat.render(act.observation, tools=[ADD]).startswith('[tools] [{"type": "function"')
     again = [*act.observation, action.message, {"role": "tool", "content": "4"}]
-    assert policy.chat.render(again, tools=[ADD]).endswith("<tool_call> 2 </tool_call> [tool] 4 [assistant] ")
+    assert policy.chat.render(again, tools=[ADD]).endswith("<tool_call> add 2 </tool_call> [tool] 4 [assistant] ")
     words.decode = lambda given, **_: "<tool_call>{"
     assert "cannot be parsed" in str(asyncio.run(context.act(act, 0)).malformed)
 

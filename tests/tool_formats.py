@@ -8,7 +8,6 @@ from pathlib import Path
 COMMAND = "rm -r /tmp/cache/old"
 ARGUMENTS = json.dumps({"command": COMMAND, "n": 17})
 NAMED = f'{{"name": "run", "arguments": {ARGUMENTS}}}'
-PYTHON = f'run(command="{COMMAND}", n=17)'
 FUNCTION = f"<function=run>\n<parameter=command>\n{COMMAND}\n</parameter>\n<parameter=n>\n17\n</parameter>\n</function>"
 PARAMETERS = (("command", COMMAND), ("n", 17))
 INVOKE = "\n".join(
@@ -23,20 +22,13 @@ def tagged(name: str, body: str) -> tuple[str, str, str, str]:
     return "", f"<{name}>\n{body}\n</{name}>", "\n", ""
 
 
-FORMATS = {  # one of each kind: JSON in tags or a list, Python, parameters in tags, and markers of several tokens
+FORMATS = {  # of the families that a chat template shows
     "deepseek_v3": (
         "<｜tool▁calls▁begin｜>",
         f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>run\n```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜>",
         "\n",
         "<｜tool▁calls▁end｜>",
     ),
-    "functiongemma": (
-        "",
-        f"<start_function_call>call:run{{command:<escape>{COMMAND}<escape>,n:<escape>17<escape>}}<end_function_call>",
-        "",
-        "",
-    ),
-    "granite": ("<|tool_call|>[", NAMED, ", ", "]"),
     "hermes": tagged("tool_call", NAMED),
     "glm45": ("", f"<tool_call>run\n{KEYS}</tool_call>", "\n", ""),
     "qwen3_coder": tagged("tool_call", FUNCTION),
@@ -49,18 +41,6 @@ FORMATS = {  # one of each kind: JSON in tags or a list, Python, parameters in t
     "llama3_json": ("<|python_tag|>", f'{{"name": "run", "parameters": {ARGUMENTS}}}', "; ", ""),
     "minimax_m2": ("<minimax:tool_call>\n", INVOKE, "\n", "\n</minimax:tool_call>"),
     "mistral": ("", f"[TOOL_CALLS]run[ARGS]{ARGUMENTS}", "", ""),
-    "olmo3": ("<function_calls>\n", PYTHON, "\n", "\n</function_calls>"),
-    "phi4_mini_json": ("functools[", NAMED, ", ", "]"),
-    "pythonic": ("[", PYTHON, ", ", "]"),
-    "step3": (
-        "<｜tool_calls_begin｜>",
-        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="run"><steptml:parameter name="command">'
-        f'{COMMAND}</steptml:parameter><steptml:parameter name="n">17</steptml:parameter></steptml:invoke>'
-        "<｜tool_call_end｜>",
-        "",
-        "<｜tool_calls_end｜>",
-    ),
-    "xlam": ("[", NAMED, ", ", "]"),
 }
 
 

@@ -6,9 +6,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.backend import is_local
-from marl_verl.config.model_settings import model_folder
 from marl_verl.errors import check, nearest
-from marl_verl.models.count import model_config, shapes
+from marl_verl.models.count import model_config, model_folder, shapes
 from marl_verl.models.sources import ModelToMake
 from marl_verl.team import TeamConfig
 

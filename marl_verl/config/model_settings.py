@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.config.hardware import cpu_run
-from marl_verl.models.count import parameters, shapes
+from marl_verl.models.count import model_folder, parameters, shapes
 
 BUCKET = "rollout.checkpoint_engine.update_weights_bucket_megabytes"
 SMALLEST_BUCKET, MIB = 64, 1 << 20
@@ -51,17 +51,6 @@ def uses_all_cores(path: str) -> bool:
     The time is about the same, but only one model at a time needs memory for gradients, activations and logits.
     """
     return cpu_run() and parameters(shapes(model_folder(path))) >= LARGE
-
-
-def model_folder(path: str) -> Path:
-    """The folder with a model's files: a local one, or the hub's cached snapshot. It need not exist."""
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists():
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(path, "config.json")
-        if isinstance(cached, str):
-            return Path(cached).parent
-    return Path(path).expanduser()
 
 
 @functools.cache

@@ -15,13 +15,12 @@ import copy
 import functools
 import json
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from marl_verl.episode.messages import Observation, as_observation, json_value
-from marl_verl.errors import MarlError, MarlWarning, nearest
+from marl_verl.errors import MarlError, nearest
 from marl_verl.models.control_tokens import ControlTokens
 from marl_verl.models.roles import Roles
 from marl_verl.team import AgentConfig
@@ -47,8 +46,6 @@ class Chat:
         self.roles = Roles(self._apply, whose)
         written = self._probe(TALK)
         self.controls = ControlTokens(tokenizer, written or str(tokenizer.chat_template))
-        between = written.partition(TALK[0]["content"])[2].partition(TALK[1]["content"])[0]
-        self.imitable = bool(between) and not self.controls.pattern.search(between)
         self._encode = functools.lru_cache(maxsize=4096)(self._encode_json)
         # stop strings are compared with the text, which has no special tokens
         self.special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -154,13 +151,8 @@ class Chat:
     ) -> None:
         """MarlError if the template refuses one of the agent's observations (default: a single user message).
 
-        Empty messages are filled in: some templates refuse them, and the actions of a rehearsal are empty. A template
-        without tokens between its messages is a MarlWarning, once.
+        Empty messages are filled in: some templates refuse them, and the actions of a rehearsal are empty.
         """
-        if self.imitable:
-            why = "the chat template separates messages by ordinary text, which a message can imitate"
-            remedy = "Where no agent must write turns of another, set model.custom_chat_template"
-            warnings.warn(f"{self.whose}: {why}. {remedy} to one with special tokens.", MarlWarning, stacklevel=2)
         for observation in observations or [as_observation("task")]:
             try:
                 seen = agent.conversation(observation)

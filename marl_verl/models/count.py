@@ -20,39 +20,46 @@ ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
 HUB_SECONDS = 5
 
 
+def on_hub(path: str) -> bool:
+    """Whether a model is named as one on the hub, and no local folder."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", path) is not None and not Path(path).exists()
+
+
+def model_folder(path: str) -> Path:
+    """The folder with a model's files: a local one, or the hub's cached snapshot. It need not exist."""
+    if on_hub(path):
+        from huggingface_hub import try_to_load_from_cache
+
+        if isinstance(cached := try_to_load_from_cache(path, "config.json"), str):
+            return Path(cached).parent
+    return Path(path).expanduser()
+
+
 @functools.lru_cache
 def model_config(path: str) -> dict[str, Any]:
     """The config.json of a model in a local folder, in the hub's cache or on the hub; {} where there is none.
 
     The hub is asked once and for seconds: a dry run works without it.
     """
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        file = folder / "config.json"
-        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", path):
-        config = _hub_config(path)
+    file = model_folder(path) / "config.json"
+    if file.is_file():
+        config = json.loads(file.read_text(encoding="utf-8"))
     else:
-        config = {}
+        config = _hub_config(path) if on_hub(path) else {}
     return {**config, **config.get("text_config", {})}
 
 
 def _hub_config(name: str) -> dict[str, Any]:
     import httpx
-    from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    cached = try_to_load_from_cache(name, "config.json")
-    if isinstance(cached, str):
-        text = Path(cached).read_text(encoding="utf-8")
-    else:
-        url, headers = hf_hub_url(name, "config.json"), build_hf_headers()
-        try:  # OSError: HF_HUB_OFFLINE is set
-            answer = get_session().get(url, headers=headers, timeout=HUB_SECONDS, follow_redirects=True)
-            text = answer.raise_for_status().text
-        except (httpx.HTTPError, OSError):
-            return {}
-    config: dict[str, Any] = json.loads(text)
+    url, headers = hf_hub_url(name, "config.json"), build_hf_headers()
+    try:  # OSError: HF_HUB_OFFLINE is set
+        answer = get_session().get(url, headers=headers, timeout=HUB_SECONDS, follow_redirects=True)
+        config: dict[str, Any] = answer.raise_for_status().json()
+    except (httpx.HTTPError, OSError):
+        return {}
     return config
 
 

@@ -7,13 +7,9 @@ Importing vLLM takes seconds, so it is imported by the first request with tools 
 import functools
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import validator_for
 
 from marl_verl.episode.messages import json_value, tool_names
 from marl_verl.errors import MarlError
@@ -29,30 +25,9 @@ FAMILIES = (
     ("<|python_tag|>", "llama3_json"),
     ('{"name": function name, "parameters"', "llama3_json"),
 )
-"""(a text in the chat template, vLLM's parser of the model family), the most specific first."""
-BEGIN = re.compile(
-    r"<(?![^<>]*(?:end|END|close))(?!\w+\|>)"  # an opening tag, whose name has no space
-    r"[^\s<>/]{0,30}(?:(?:tool|function)s?[_▁](?:call|prefix)|action_start|START_ACTION)"
-    r"|<(?:\w+:|｜DSML｜)?invoke(?=[\s>]|$)|<\|content_invoke|<\|python_"
-    r"|<function[= ]|<\|open\|>(?:tools|call)|\[TOOL_CALLS\]|functools\["
-)
-"""What begins a tool call in the formats of vLLM's parsers; in a text that is cut off, it is a call that is cut off."""
-BEGUN = re.compile(
-    r"(?:^|[>\]])\s*(?:<(?:[^\s<>/.]{0,20}[:_▁|｜])?(?:tool|function)s?[_▁](?:call|prefix)s?"
-    r"(?:[_▁](?:section[_▁])?(?:begin|start))?[|｜]?>"
-    r"|<\|?(?:action_start|START_ACTION|content_invoke|python_(?:tag|start))|<(?:\w+:|｜DSML｜)?invoke name="
-    r"|<function(?:=| name=)|<\|open\|>(?:tools|call)|\[TOOL_CALLS\]|functools\[)",
-    re.MULTILINE,
-)
-"""A tag of a call at a place where a call may begin: in a whole text without a call, the call is malformed."""
-BARE = ('[{"name": "f", "arguments": {}}]', '{"name": "f", "parameters": {}}', "[f()]")
-"""Calls without a tag: a text that is cut off and begins as one of those that the parser reads may be such a call."""
+"""(a text in the chat template, vLLM's parser of the model family), the most specific first. A response
+with one of the texts has begun a call."""
 CUT = "a tool call that is cut off"
-UNREADABLE = (
-    *(ValueError, TypeError, LookupError, AttributeError, AssertionError, SyntaxError),
-    *(RecursionError, MemoryError, TimeoutError),
-)
-"""What some parsers raise for a call that they cannot read."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +63,9 @@ class Parsers:
         self.reasoning, self.whose, self._words, self._options = reasoning, whose, tokenizer, dict(options or {})
 
     def check(self, parameters: Mapping[str, Any]) -> None:
-        """MarlError for parameters of an act that `parse` or the server would refuse. Does not import vLLM."""
-        choice, schemas = parameters.get("tool_choice"), {}
-        if tool_names(parameters) and choice is None:
+        """MarlError if a response to these parameters of an act may have calls that no parser reads."""
+        if tool_names(parameters) and parameters.get("tool_choice") is None:
             self._check_family()
-        if choice not in (None, "none"):  # structured outputs
-            functions = [tool["function"] for tool in parameters["tools"]]
-            schemas = {f"parameters of tool '{tool['name']}'": tool.get("parameters") or {} for tool in functions}
-        elif (wanted := parameters.get("response_format") or {}).get("type") == "json_schema":
-            schemas = {"'response_format'": wanted["json_schema"]["schema"]}
-        for subject, schema in schemas.items():
-            try:
-                validator_for(schema).check_schema(schema)
-            except SchemaError as error:
-                raise MarlError(f"{self.whose}: {subject}: no valid JSON schema: {error.message}") from error
 
     def _check_family(self) -> None:
         if self.tool is None:
@@ -132,13 +96,12 @@ class Parsers:
         if choice is not None:
             return _forced(parsed, choice, parameters)
         calls, content = self._extracted(raw, request)
-        grown = self._extracted(f"{raw}\nx", request)[0] if calls else []
-        # a call that the model does not close contains what follows
-        if (len(grown) == len(calls) and grown != calls) or (cut and (calls or self._begun(raw, request))):
+        begun = bool(calls) or any(text in raw for text, _ in FAMILIES)
+        if cut and begun:
             return replace(parsed, malformed=CUT)
         if not calls:
             wrong = f"a tool call that cannot be parsed (parser {self.tool})"
-            return replace(parsed, malformed=wrong if BEGUN.search(raw) else None)
+            return replace(parsed, malformed=wrong if begun else None)
         if why := wrong_call(calls, parameters):
             return replace(parsed, malformed=why)
         return replace(parsed, text=content, calls=tuple(calls))
@@ -159,29 +122,20 @@ class Parsers:
 
     def _extracted(self, raw: str, request: Any) -> tuple[list[dict[str, str]], str]:
         """(the tool calls that vLLM's parser finds, the content beside them)."""
-        parser = self._parser(request)
+        from vllm.tool_parsers import ToolParserManager
+
+        self._check_family()
+        parser = ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer, request.tools)
         for name in ("vllm.tool_parsers", "vllm.parser"):  # they log the traceback of a call that they cannot read
             logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             extracted = parser.extract_tool_calls(raw, request)
-        except UNREADABLE:
+        except Exception:  # noqa: BLE001  some parsers raise for a call that they cannot read
             return [], raw
         if not extracted.tools_called:
             return [], raw
         calls = [call.function for call in extracted.tool_calls]
         return [{"name": call.name, "arguments": call.arguments} for call in calls], (extracted.content or "").strip()
-
-    def _parser(self, request: Any) -> Any:
-        from vllm.tool_parsers import ToolParserManager
-
-        self._check_family()
-        return ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer, request.tools)
-
-    def _begun(self, raw: str, request: Any) -> bool:
-        """Whether a text that is cut off has begun a call."""
-        start = raw.lstrip()[:1]
-        bare = start and any(text[0] == start and self._extracted(text, request)[0] for text in BARE)
-        return bool(bare or BEGIN.search(raw))
 
     @functools.cached_property
     def _tokenizer(self) -> Any:

@@ -23,53 +23,35 @@ class Roles:
 
     def check(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> None:
         """MarlError if the template would leave out a message or a tool call. Many leave out a text beside calls."""
-        shape = (bool(tools), *((message["role"], *_names(message, 0)) for message in messages))
+        probes = [_probe(message, n) for n, message in enumerate(messages)]
+        shape = (bool(tools), *((probe["role"], *_texts(probe)) for probe in probes))
         if shape in self._checked:
             return
         for role in (message["role"] for message in messages):
             if not re.fullmatch(r"[\w.-]+", role):
                 raise MarlError(f"{self._whose}: a role must be a word, got {role!r:.80}: {nearest(role, ROLES)}")
-        if left_out := self._left_out(messages, tools):
-            message = messages[left_out[0]]
-            role, part = message["role"], "tool calls" if message.get("tool_calls") else "a message"
-            remedy = "set model.custom_chat_template to one that renders them"
-            hint = remedy if role in ROLES else f"{remedy}, or use another role ({nearest(role, ROLES)})"
-            raise MarlError(f"{self._whose}: the chat template leaves out {part} of role '{role}': {hint}")
+        try:
+            prompt = self._apply(probes, tools)
+        except MarlError:  # it says why when it renders their own texts
+            return
+        for probe in probes:
+            if any(text not in prompt for text in _texts(probe)):
+                role, part = probe["role"], "tool calls" if probe.get("tool_calls") else "a message"
+                remedy = "set model.custom_chat_template to one that renders them"
+                hint = remedy if role in ROLES else f"{remedy}, or use another role ({nearest(role, ROLES)})"
+                raise MarlError(f"{self._whose}: the chat template leaves out {part} of role '{role}': {hint}")
         self._checked.add(shape)
 
-    def _left_out(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> list[int]:
-        """Positions of messages whose text or a call does not change the prompt; none if the template refuses them."""
-        names = [_names(message, n) for n, message in enumerate(messages)]
-        probes = [_probe(message, texts) for message, texts in zip(messages, names, strict=True)]
-        hidden: dict[int, list[int]] = {}  # position of a message -> its parts: 0 is its text
-        try:
-            text = self._apply(probes, tools)
-            parts = [(n, part) for n, texts in enumerate(names) for part, name in enumerate(texts) if name not in text]
-            for n, part in parts:
-                other = _without_call(probes[n], part - 1) if part else {**probes[n], "content": "other"}
-                if self._apply([*probes[:n], other, *probes[n + 1 :]], tools) == text:
-                    hidden.setdefault(n, []).append(part)
-        except MarlError:  # it says why when it renders their own texts
-            return []
-        return [n for n, parts in hidden.items() if parts != [0] or len(names[n]) == 1]
+
+def _probe(message: dict[str, Any], n: int) -> dict[str, Any]:
+    """Message n with other texts as its content, if it has one, and as the names of its tool calls."""
+    probe = {**message, "content": f"probe{n}x" if message["content"].strip() else ""}
+    if calls := message.get("tool_calls"):
+        functions = [{**call["function"], "name": f"probe{n}call{k}x"} for k, call in enumerate(calls)]
+        probe["tool_calls"] = [{**call, "function": named} for call, named in zip(calls, functions, strict=True)]
+    return probe
 
 
-def _names(message: Mapping[str, Any], n: int) -> list[str]:
-    """Other texts for the content of message n, empty if that is, and for each of its tool calls."""
-    calls = range(len(message.get("tool_calls", ())))
-    return [f"probe{n}probe" if message["content"].strip() else "", *(f"probe{n}call{k}probe" for k in calls)]
-
-
-def _probe(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    """A message with other texts as its content and as the names of its tool calls."""
-    calls = [
-        {**call, "function": {**call["function"], "name": text}}
-        for call, text in zip(message.get("tool_calls", ()), texts[1:], strict=True)
-    ]
-    return {**message, "content": texts[0], **({"tool_calls": calls} if calls else {})}
-
-
-def _without_call(message: dict[str, Any], k: int) -> dict[str, Any]:
-    calls = [call for n, call in enumerate(message["tool_calls"]) if n != k]
-    rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "tool_calls": calls} if calls else rest
+def _texts(probe: Mapping[str, Any]) -> list[str]:
+    """The texts of a probe that must be in the prompt."""
+    return [call["function"]["name"] for call in probe.get("tool_calls") or ()] or [probe["content"]]
