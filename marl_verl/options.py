@@ -253,6 +253,8 @@ def in_words(hint: Any) -> str:
         return "null"
     if origin is Literal:
         return f"{'one of ' * (len(get_args(hint)) > 1)}{', '.join(map(repr, get_args(hint)))}"
+    if origin is list:
+        return f"a list of {in_words(get_args(hint)[0])}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     words |= {tuple: "a list", list: "a list", Sequence: "a list"}
     expected = origin or hint
@@ -286,4 +288,6 @@ def _matches(value: Any, hint: Any) -> bool:
     expected = origin or hint
     if expected is tuple:
         return isinstance(value, tuple | list)
+    if origin is list:
+        return isinstance(value, list | tuple) and all(_matches(element, get_args(hint)[0]) for element in value)
     return isinstance(value, expected) if isinstance(expected, type) else True

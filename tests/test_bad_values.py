@@ -3,6 +3,7 @@
 The messages are in `config_messages.txt`: `MARL_VERL_WRITE=1 pytest tests/test_bad_values.py` writes it anew.
 """
 
+import copy
 import math
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, defaults_of, with_overrides
-from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, set_key, settings_of, verl_defaults
+from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, settings_of, verl_defaults
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
 from marl_verl.run.prepare import check_settings
@@ -69,22 +70,23 @@ def test_messages_of_values_keys_and_combinations(refused: Callable[[str], str])
 def test_numbers_out_of_range(base: DictConfig, section: str) -> None:
     """Every key with a range of ours, in the whole config and in the sections of a policy and the critic."""
     verl = {"": "", "marl.policies.one.": "actor_rollout_ref.", "marl.critic.": "critic."}[section]
-    usual = dict(key_paths(verl_defaults()))
+    usual = verl_defaults()
     numbers = [key for key in ALLOWED if isinstance(usual.get(key), int | float) and key.startswith(verl)]
     assert len(numbers) > 10
     for key in numbers:
         for value in (-3, math.nan, [1], {"a": 1}):
             if value == -3 and key.endswith(("entropy_coeff", "clip_cov_lb", "clip_cov_ub")):
                 continue
-            content: Any = OmegaConf.to_container(base)
-            set_key(content, f"{section or verl}{key.removeprefix(verl)}", value)
+            config = copy.deepcopy(base)
+            OmegaConf.update(config, f"{section or verl}{key.removeprefix(verl)}", value, force_add=True)
+            content: Any = OmegaConf.to_container(config)
             with pytest.raises(MarlError, match="must be"):
                 settings_of(content, defaults_of(base))
 
 
 def test_tables_name_keys_of_verl() -> None:
     """A key that verl renames would no longer be checked, or be refused as one that no team uses."""
-    known = {key for key, _ in key_paths(verl_defaults())} | {key for key, _ in key_paths(ADDED)} | set(ADDED)
+    known = {*verl_defaults()} | {key for key, _ in key_paths(ADDED)} | set(ADDED)
     inside = ("mixed_precision", "override_config", "engine_kwargs", "override_optimizer_config", "runtime_env")
     inside += ("custom_reward_function", "actor.log_prob", "actor.entropy", "actor.pad_to_length")  # not all there
     passed = {*ALLOWED, *(key for key, verdict in VERDICTS.items() if verdict == PASS)}

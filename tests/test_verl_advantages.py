@@ -37,7 +37,7 @@ def test_advantages_are_those_of_stock_verl(estimator: str) -> None:
     estimator, _, unscaled = estimator.partition(" ")
     given = [f"algorithm.adv_estimator={estimator}", f"algorithm.norm_adv_by_std_in_grpo={str(not unscaled).lower()}"]
     section = translate(given)[0]["marl"]["algorithm"]
-    method = algorithm_named(section["name"], section["options"], "options")
+    method = algorithm_named(section["name"], section.get("options"), "options")
     rng = np.random.default_rng(7)
     for draw in (lambda: float(rng.integers(0, 2)), lambda: float(rng.normal())):
         sizes = {"a": 8, "b": 5, "c": 2, "d": 8}

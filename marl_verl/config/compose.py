@@ -20,7 +20,7 @@ from marl_verl.config.hardware import flash_attention, has_accelerator
 from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.config.schema import Marl
 from marl_verl.config.stored import marl_section
-from marl_verl.config.verl_keys import ADDED, check_verl, set_key
+from marl_verl.config.verl_keys import ADDED, check_verl
 from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.extensions import names
 from marl_verl.options import build, check_type
@@ -140,10 +140,11 @@ def defaults_of(config: DictConfig) -> Any:
 
 @functools.cache
 def _defaults(hardware: str) -> Any:
-    content: Any = OmegaConf.to_container(_hydra(HERE, "marl_trainer", [f"hardware={hardware}"]))
+    config = _hydra(HERE, "marl_trainer", [f"hardware={hardware}"])
     for key, default in ADDED.items():
-        set_key(content, key, default, keep=True)
-    return content
+        if OmegaConf.select(config, key) is None:
+            OmegaConf.update(config, key, default, force_add=True)
+    return OmegaConf.to_container(config)
 
 
 def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:

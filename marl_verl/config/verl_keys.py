@@ -5,11 +5,10 @@ verl accepts other values than those of `PASSED`, and trains wrongly, hangs or f
 are checked by verl, vLLM, Ray and torch themselves.
 """
 
-import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Gt, Interval
@@ -145,42 +144,35 @@ DROPPED = """
     reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
 """
 """Keys and sections that change nothing of what is trained."""
-ENGINE = (
-    "Megatron, VeOmni and others: policies are trained by verl's FSDP engine (actor_rollout_ref.actor.strategy=fsdp2)"
-)
-REWARD = "a function that scores answers is marl.task.reward"
-ESTIMATOR = "set marl.algorithm.name and marl.algorithm.options (docs/algorithms.md)"
 INSTEAD: Mapping[str, str] = {
-    ENGINE: "model_engine learner.megatron learner.engine",
-    "a team is served by vLLM, with the settings of rollout": "rollout.engine_kwargs rollout.disaggregation",
-    "what an agent does is marl.workflow, and tools are functions that it calls (team.call)": """
+    "policies are trained by verl's FSDP engine": "model_engine learner.megatron learner.engine",
+    "a team is served by vLLM": "rollout.engine_kwargs rollout.disaggregation",
+    "what an agent does is marl.workflow": """
         rollout.multi_turn rollout.agent data.tool_config_path data.function_tool_path""",
-    "a judge is an agent, with a frozen policy or an endpoint (docs/teams.md)": "reward_model reward.reward_model",
-    REWARD: "reward.reward_manager reward.reward_kwargs reward.custom_reward_function custom_reward_function",
-    "it is one of marl.task.options of task set verl (docs/from-verl.md)": """
+    "a judge is an agent, with a frozen policy or an endpoint": "reward_model reward.reward_model",
+    "a function that scores answers is marl.task.reward": """
+        reward.reward_manager reward.reward_kwargs reward.custom_reward_function custom_reward_function""",
+    "it is one of marl.task.options of task set verl": """
         data.train_files data.val_files data.prompt_key data.reward_fn_key data.train_max_samples data.val_max_samples
         reward.sandbox_fusion sandbox_fusion""",
     "set marl.schedule.mode=async": "trainer.v1 async_training",
-    "register a task set (docs/plugins.md)": "data.custom_cls data.sampler data.datagen",
-    "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef": """
+    "set actor_rollout_ref.actor.use_kl_loss=true and kl_loss_coef": """
         algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty""",
-    ESTIMATOR: "algorithm",
-    "marl.algorithm.name=ippo or mappo has critics, without a warm-up": "critic.enable trainer.critic_warmup",
+    "set marl.algorithm.name and marl.algorithm.options": "algorithm critic.enable trainer.critic_warmup",
     "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
     "set data.filter_overlong_prompts=true": "data.truncation",
-    "set marl.checkpoint.keep and trainer.save_freq; marl-verl train --resume RUN continues a run": """
-        trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path
-        trainer.checkpoint_callback_class trainer.val_only""",
+    "set marl.run, marl.checkpoint.keep and trainer.save_freq": """
+        trainer.default_local_dir trainer.max_actor_ckpt_to_keep trainer.resume_from_path trainer.val_only""",
     "set marl.sampler.options and marl.validation.options": "rollout.n rollout.val_kwargs.n",
     "set lora_rank, lora_alpha, target_modules": "models.lora",
-    "the model's servers would not have it: set model.path to a model that has it": "models.override_config",
+    "set model.path to a model that has it": "models.override_config",
     "set the key of the same meaning of rollout or model": """vllm.model vllm.tensor_parallel_size
         vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
         vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",
     "set ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size critic.ppo_micro_batch_size",
     "a team does not use it": "actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config",
 }
-"""What replaces a key -> keys and sections. Other keys are refused with the nearest accepted one."""
+"""What replaces a key -> keys and sections."""
 PASS, DROP = "pass", "it changes nothing of what is trained"
 
 
@@ -223,12 +215,7 @@ def verdict(key: str) -> str:
     """`PASS`, `DROP`, or what to use instead of a key of verl."""
     names = key.split(".")
     prefixes = (".".join(names[:count]) for count in range(len(names), 0, -1))
-    if (known := next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), None)) is not None:
-        return known
-    section, _, last = key.rpartition(".")
-    ends = {name.rpartition(".")[2]: name for name in VERDICTS if VERDICTS[name] == PASS and name.startswith(section)}
-    close = difflib.get_close_matches(last, ends, n=1)
-    return f"did you mean '{ends[close[0]]}'?" if close else "a team does not use it"
+    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), "a team does not use it")
 
 
 def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool) -> None:
@@ -281,43 +268,25 @@ def changed(
     """
     if type(content) is type(default) and content == default:
         return
-    if isinstance(content, str) and (content == "???" or "${" in content):
-        yield key, where, content  # its type is not known yet
-        return
-    if (hint := allowed.get(key)) is not None:
-        check_type(content, hint, where)
-        for index, element in enumerate(content) if get_origin(hint) is list else ():
-            check_type(element, get_args(hint)[0], f"{where}[{index}]")
-    elif isinstance(default, Mapping) and (default or content is not None):
-        check_type(content, Mapping, where)
-    elif isinstance(default, bool | int | float | list):
-        check_type(content, type(default), where)
-    elif isinstance(default, str) and "${" not in default and isinstance(content, Mapping | list):
-        check_type(content, str, where)
+    if not isinstance(content, str) or not (content == "???" or "${" in content):  # its type is not known yet
+        check_type(content, allowed.get(key) or _type_of(default), where)
     if not isinstance(content, Mapping):
         yield key, where, content
         return
     for name, value in content.items():
         path, below = (f"{prefix}.{name}" if prefix else str(name) for prefix in (where, key))
-        if isinstance(default, Mapping) and name in default:
-            yield from changed(value, default[name], below, path, allowed)
-        elif OPEN.fullmatch(below) or not default or isinstance(default, str):
-            yield from changed(value, None, below, path, allowed)
-        else:
+        known = isinstance(default, Mapping) and name in default
+        if not known and isinstance(default, Mapping) and default and not OPEN.fullmatch(below):
             hint = pip_line(str(name)) if name in missing_extras() else nearest(str(name), map(str, default))
             raise MarlError(f"unknown key '{path}': {hint}")
+        yield from changed(value, default[name] if known else None, below, path, allowed)
 
 
-def set_key(content: dict[str, Any], key: str, value: Any, keep: bool = False) -> None:
-    """Set a dotted key of nested mappings; `keep`: not where it has a value."""
-    *sections, last = key.split(".")
-    for section in sections:
-        content = content.setdefault(section, {})
-    before = content.get(last)
-    if isinstance(before, dict) and isinstance(value, dict):
-        content[last] = {**value, **before} if keep else {**before, **value}
-    elif not keep or before is None:
-        content[last] = value
+def _type_of(default: Any) -> Any:
+    """The type of the values of a key with this default."""
+    if isinstance(default, Mapping):
+        return Mapping if default else Mapping | None
+    return type(default) if isinstance(default, bool | int | float | list) else Any
 
 
 def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -331,6 +300,6 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def verl_defaults() -> dict[str, Any]:
-    """verl's own config, in which an interpolation is a text."""
+    """Every key and section of verl's own config -> its default, in which an interpolation is a text."""
     text = (verl_configs() / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    return dict(key_paths(yaml.safe_load(text)))

@@ -1,33 +1,19 @@
 """The overrides of a verl script as a recipe: `python -m marl_verl.main_ppo key=value ...`.
 
-Keys with a counterpart are translated; those that change nothing of what is trained are dropped, and verl's own that a
-team passes on stay as they are. All others are refused together. Without a team in `marl.*`, it is one agent with
-workflow `single`.
+Keys with a counterpart are translated, those that change nothing of what is trained are dropped, and all others stay as
+they are: composing the recipe checks them. Without a team in `marl.*`, it is one agent with workflow `single`.
 """
 
-import functools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.config.verl_keys import (
-    DROP,
-    ENGINE,
-    ESTIMATOR,
-    OPEN,
-    PASS,
-    REWARD,
-    key_paths,
-    set_key,
-    verdict,
-    verl_defaults,
-)
+from marl_verl.config.verl_keys import DROP, OPEN, PASS, key_paths, verdict, verl_defaults
 from marl_verl.errors import MarlError, unknown
 
 ARR, ACTOR, ROLLOUT = "actor_rollout_ref", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -96,8 +82,6 @@ VERLS = {
     **{"trainer.save_freq": -1, "trainer.test_freq": -1},
 }
 """verl's defaults, which differ from those of a recipe."""
-defaults = functools.cache(lambda: dict(key_paths(verl_defaults())))
-"""Every key of verl's own config with its default, where an interpolation is a text."""
 AT_THE_END = 1_000_000
 """Steps between validations, of which the last step has one anyway: a run has at least one."""
 ROUNDS = 16
@@ -105,33 +89,45 @@ ROUNDS = 16
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
 
 
-@dataclass
 class Script:
-    """A verl script's overrides, and the recipe that they become.
+    """The overrides of a verl script, and the recipe that they become.
 
     Attributes:
         values: the keys of verl that are left to translate -> their values.
-        overrides: of the recipe: what a recipe cannot have, such as removed keys.
-        translated: what became of settings of the script.
-        dropped: settings that change nothing of what is trained.
-        refused: reason -> settings that cannot be honoured.
+        overrides: of the recipe: what a recipe cannot have, such as removed keys and whole files of verl's config.
+        translated, dropped: what became of settings of the script.
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
-    recipe: dict[str, Any] = field(default_factory=lambda: {"marl": {}})
-    overrides: list[str] = field(default_factory=list)
-    translated: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
-    refused: dict[str, list[str]] = field(default_factory=dict)
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.values: dict[str, Any] = {}
+        self.recipe: DictConfig = OmegaConf.create({"marl": {}})
+        self.overrides: list[str] = []
+        self.translated: list[str] = []
+        self.dropped: list[str] = []
+        for change in parse_overrides(list(lines)):  # the last one of a key holds
+            key, content = change.key_or_group, change.value()
+            if change.package is not None or change.is_delete() or key == "hardware":
+                self.overrides.append(str(change.input_line))
+            elif key.startswith("marl."):
+                OmegaConf.update(self.recipe, key, content, force_add=True)
+            elif isinstance(content, dict) and content and not OPEN.fullmatch(key):
+                leaves = key_paths(content, key)
+                self.values |= {path: leaf for path, leaf in leaves if not isinstance(leaf, dict) or not leaf}
+            else:
+                self.values[key] = content
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key in the script, else `default`, else verl's default."""
-        values = self.values.get(key), default, defaults().get(key)
+        values = self.values.get(key), default, verl_defaults().get(key)
         return next((value for value in values if value is not None), None)
 
     def put(self, key: str, value: Any) -> None:
         """Set a key of the recipe that the script does not set itself."""
-        set_key(self.recipe, key, value, keep=True)
+        if isinstance(value, dict) and value:
+            for name, item in value.items():
+                self.put(f"{key}.{name}", item)
+        elif OmegaConf.select(self.recipe, key) is None:
+            OmegaConf.update(self.recipe, key, value, force_add=True)
 
     def become(self, key: str, new: str, value: Any) -> None:
         """Replace a key by a key of a recipe, or by another key of verl, unless the script has that one, too."""
@@ -149,9 +145,6 @@ class Script:
     def drop_section(self, prefix: str, keep: str = "") -> None:
         self.drop(*(key for key in self.values if key.startswith(prefix) and key != keep))
 
-    def refuse(self, reason: str, text: str) -> None:
-        self.refused.setdefault(reason, []).append(text)
-
 
 def setting(key: str, value: Any) -> str:
     return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
@@ -160,48 +153,26 @@ def setting(key: str, value: Any) -> str:
 def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list[str]]:
     """(recipe, overrides of it, notes of what was translated and dropped) for a verl script's overrides.
 
-    MarlError for an override that is not in Hydra's grammar, or with all keys that cannot be honoured.
+    MarlError for an override that is not in Hydra's grammar, or an unknown estimator. Composing the recipe refuses all
+    other keys that cannot be honoured.
     """
-    script = Script()
-    for change in parse_overrides(list(overrides)):
-        _read(script, change)
+    script = Script(overrides)
     _move(script)
     critic = _set_algorithm(script)
     _set_reward(script)
     _set_training(script)
     _set_team(script)
-    values = dict(script.values)
-    for key, value in values.items():
-        reason, unused = verdict(key), key.startswith("critic.") and not critic
-        if unused or reason == DROP or value in HARMLESS.get(key, ()) or (reason != PASS and _harmless(values, key)):
+    for key, value in list(script.values.items()):
+        if (key.startswith("critic.") and not critic) or _changes_nothing(script.values, key):
             script.drop(key)
-        elif reason == PASS:
-            set_key(script.recipe, f"marl.{key}" if key.startswith("critic.") else key, value)
         else:
-            script.refuse(reason, setting(key, value))
-    if script.refused:
-        listed = "".join(f"\n  {reason}\n    {' '.join(lines)}" for reason, lines in script.refused.items())
-        raise MarlError(f"{sum(map(len, script.refused.values()))} settings of the script cannot be honoured:{listed}")
+            where = f"marl.{key}" if key.startswith("critic.") else key
+            OmegaConf.update(script.recipe, where, value, force_add=True)
     for key, value in VERLS.items():
         script.put(key, value)
     notes = {"translated": script.translated, "dropped, it changes nothing of what is trained": script.dropped}
-    return script.recipe, script.overrides, [f"{label}: {', '.join(lines)}" for label, lines in notes.items() if lines]
-
-
-def _read(script: Script, change: Any) -> None:
-    """Sort an override into keys of `marl`, of verl, and whole files of verl's config; the last one of a key holds."""
-    key, text = change.key_or_group, str(change.input_line)
-    if change.package is not None:  # a file of verl's config, such as actor@actor_rollout_ref.actor=megatron_actor
-        script.refuse(ENGINE, text)
-    elif change.is_delete() or key == "hardware":
-        script.overrides.append(text)
-    elif key.startswith("marl."):
-        set_key(script.recipe, key, change.value())
-    elif isinstance(content := change.value(), dict) and content and not OPEN.fullmatch(key):
-        leaves = {path: leaf for path, leaf in key_paths(content, key) if not isinstance(leaf, dict) or not leaf}
-        script.values |= leaves
-    else:
-        script.values[key] = content
+    recipe: Any = OmegaConf.to_container(script.recipe)
+    return recipe, script.overrides, [f"{label}: {', '.join(lines)}" for label, lines in notes.items() if lines]
 
 
 def _move(script: Script) -> None:
@@ -220,10 +191,11 @@ def _move(script: Script) -> None:
 
 def _set_algorithm(script: Script) -> bool:
     """Set algorithm and number of episodes from verl's keys. Returns whether the algorithm has critics."""
-    section, key = script.recipe["marl"].setdefault("algorithm", {}), "algorithm.adv_estimator"
-    name, estimator, options = section.get("name"), script.values.pop(key, None), dict[str, Any]()
+    key, section = "algorithm.adv_estimator", "marl.algorithm"
+    name, estimator = OmegaConf.select(script.recipe, f"{section}.name"), script.values.pop(key, None)
+    options: dict[str, Any] = {}
     if estimator is not None or name is None:
-        estimator = estimator or defaults()[key]
+        estimator = estimator or verl_defaults()[key]
         if estimator not in ESTIMATORS:
             raise unknown(key, estimator, ESTIMATORS)
         algorithm, usual = ESTIMATORS[estimator]
@@ -239,15 +211,11 @@ def _set_algorithm(script: Script) -> bool:
         if (where := f"algorithm.{word}") in script.values:
             if (estimator or ("gae" if critic else name)) in readers:
                 options[option] = script.values.pop(where)
-            elif word == "gamma" and estimator == "reinforce_plus_plus":  # which reads it
-                script.refuse(ESTIMATOR, setting(where, script.values.pop(where)))
-            else:
+            elif word != "gamma" or estimator != "reinforce_plus_plus":  # which reads it in verl only
                 script.drop(where)
-    advantage: dict[str, Any] = {}
+    OmegaConf.update(script.recipe, f"{section}.name", name, force_add=True)
     for option, value in options.items():
-        set_key(advantage, f"advantage.{option}", value)
-    section["name"] = name
-    section["options"] = OmegaConf.to_container(OmegaConf.merge(advantage, section.get("options", {})))
+        script.put(f"{section}.options.advantage.{option}", value)
     if script.get(f"{ACTOR}.policy_loss.loss_mode") != "vanilla":
         script.put("marl.algorithm.options.loss", "verl")
     return critic
@@ -266,9 +234,7 @@ def _set_reward(script: Script) -> None:
     if not script.values.get(enable):
         script.drop_section(f"{BUFFER}.")
         script.drop(longest)
-    elif script.values.get(length) is None:
-        script.refuse(REWARD, setting(enable, script.values.pop(enable)))
-    else:
+    elif script.values.get(length) is not None:
         limit = script.get(longest, script.get("data.max_response_length"))
         overlong: dict[str, float] = {"L": int(limit), "C": int(script.values[length])}
         if script.values.get(factor) not in (None, 1):
@@ -317,47 +283,49 @@ def _set_training(script: Script) -> None:
 
 def _set_team(script: Script) -> None:
     """Set task set, workflow, agents, policies and their pool where the script does not set them."""
-    marl: dict[str, Any] = script.recipe["marl"]
     script.put("marl.task.name", "verl")
-    if "agents" not in marl:
+    if "agents" not in script.recipe.marl:
         script.put("marl.workflow.name", "single")
-    agents = marl.setdefault("agents", {AGENT: {"policy": AGENT}})
-    policies = marl.setdefault("policies", {})
-    for agent in agents.values():
+        script.put("marl.agents", {AGENT: {"policy": AGENT}})
+    for agent in script.recipe.marl.agents.values():
         if "policy" in agent:
-            policies.setdefault(agent["policy"], {})
+            script.put(f"marl.policies.{agent.policy}", {})
+    policies, pools = script.recipe.marl.policies, script.recipe.marl.get("pools")
     gpus, nodes = (script.get(f"trainer.{key}", 1) for key in ("n_gpus_per_node", "nnodes"))
     if nodes > 1 and ADDRESS not in script.values:  # the running cluster, as `ray.init` chooses it
         script.values[ADDRESS] = "auto"
         script.translated.append(f"trainer.nnodes={nodes} -> {ADDRESS}=auto")
-    inside = [policy for policy in policies.values() if not policy.get("endpoint") and not policy.get("script")]
-    if not (has_accelerator() or ADDRESS in script.values) or marl.get("pools") or len(inside) < 2:
+    inside = {
+        name: policy for name, policy in policies.items() if not policy.get("endpoint") and not policy.get("script")
+    }
+    if not (has_accelerator() or ADDRESS in script.values) or pools or len(inside) < 2:
         return
-    groups = sum(not policy.get("base") for policy in inside) + any(policy.get("base") for policy in inside)
-    marl["pools"] = {POOL: {"gpus": gpus, "nodes": nodes}}
+    groups = sum(not policy.get("base") for policy in inside.values()) + any(p.get("base") for p in inside.values())
+    script.put(f"marl.pools.{POOL}", {"gpus": gpus, "nodes": nodes})
     share = round(script.get(f"{ARR}.{SHARE}") / groups, 3)
-    for policy in inside:
-        policy["pool"] = POOL
-        policy.setdefault("rollout", {}).setdefault("gpu_memory_utilization", share)
+    for name in inside:
+        OmegaConf.update(script.recipe, f"marl.policies.{name}.pool", POOL, force_add=True)
+        script.put(f"marl.policies.{name}.{SHARE}", share)
     if script.values.get(f"{ROLLOUT}.free_cache_engine") is False:
         script.drop(f"{ROLLOUT}.free_cache_engine")
     text = f"marl.pools.{POOL}={{gpus: {gpus}, nodes: {nodes}}}, {SHARE}={share:g} each"
     script.translated.append(f"the GPUs of the script, shared by {len(inside)} policies -> {text}")
 
 
-def _harmless(values: Mapping[str, Any], key: str) -> bool:
-    """Whether a value is verl's default, switches off what is off by default, or is in a section that is off."""
-    usual, value = defaults(), values[key]
-    unset = key in usual and (usual[key] is None or "${" in str(usual[key]))
-    if value == usual.get(key) or (unset and not value):
+def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting has no effect: by its key, or with verl's default, or because its section is switched off."""
+    known, value, judged = verl_defaults(), values[key], verdict(key)
+    if judged == DROP or value in HARMLESS.get(key, ()):
+        return True
+    if judged == PASS:
+        return False
+    usual = known.get(key)
+    if value == usual or (not value and (usual is None or "${" in str(usual))):
         return True
     names = key.split(".")
-    for count in range(len(names), 0, -1):
-        section = ".".join(names[:count])
-        if section == "critic":  # whether it is on is a question of the estimator
-            return False
-        switches = SWITCHES.get(section), *(f"{section}.{name}" for name in ("enable", "enabled"))
-        switch = next((switch for switch in switches if switch in usual), None)
+    for section in (".".join(names[:count]) for count in range(len(names), 0, -1)):
+        switches = SWITCHES.get(section), f"{section}.enable", f"{section}.enabled"
+        switch = next((switch for switch in switches if switch in known), None)
         if switch not in (None, key):
             return not values.get(switch) or values[switch] in HARMLESS.get(switch, ())
     return False
