@@ -45,7 +45,6 @@ def train(
     resume: StrPath | None = None,
     backend: Backend | None = None,
     dry_run: bool = False,
-    assume: str | None = None,
     progress: "Progress" = True,
 ) -> Run:
     """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
@@ -59,7 +58,6 @@ def train(
         resume: a run directory to continue, instead of a recipe.
         backend: "local" trains in this process, "verl" with Ray and vLLM; default: `marl.run.backend`.
         dry_run: check everything and write nothing; the returned run has no directory yet.
-        assume: what the machine of the run has and this one may lack, such as "gpus=8,flash-attn"; for `dry_run` only.
         progress: whether to print progress; or a function that is called with every event, a dict. An exception of it
             ends the run.
 
@@ -68,14 +66,11 @@ def train(
         RunError: training failed after it had started; the message has the reason and the path of the log.
         KeyboardInterrupt: Ctrl-C; the run has ended, and can be resumed from its latest checkpoint.
     """
-    from marl_verl.config.hardware import assumed
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
     from marl_verl.run.run_dir import locked
 
-    if assume is not None and not dry_run:
-        raise MarlError(f"'{assume}' can be assumed in a dry run only: add --dry-run (dry_run=True)")
-    with alone(), assumed(assume):
+    with alone():
         begun, display = time.time(), Display.of(progress)
         plan = planned(display, recipe, _lines(overrides, backend), plugins, resume, dry_run)
         if dry_run:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from marl_verl.api import train
 from marl_verl.cli.main import reported
-from marl_verl.config.hardware import assumed
 from marl_verl.config.verl_script import translate
 from marl_verl.errors import MarlError
 from marl_verl.run.parent import use_installed_verl
@@ -21,7 +20,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="verl's keys, and those of marl.*")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
-    parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options, rest = parser.parse_known_args(arguments)
 
@@ -29,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         use_installed_verl()
         if flag := next((word for word in rest if word.startswith("-")), None):
             raise MarlError(f"unknown option '{flag}': see --help")
-        with assumed(options.assume):
-            recipe, overrides, notes = translate([*options.overrides, *rest])
-        print("".join(f"{note}\n" for note in notes), end="")
-        train(recipe, overrides, dry_run=options.dry_run, assume=options.assume)
+        recipe, overrides, dropped = translate([*options.overrides, *rest])
+        if dropped:
+            print(f"dropped, it changes nothing of what is trained: {', '.join(dropped)}")
+        train(recipe, overrides, dry_run=options.dry_run)
         return 0
 
     return reported(run, options.debug)

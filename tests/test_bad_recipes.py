@@ -44,13 +44,6 @@ def test_a_recipe_file_is_refused_at_once(content: str, message: str) -> None:
     assert message in refused(content)
 
 
-@pytest.mark.parametrize("name", ["marl_trainer.yaml", "hardware/cpu.yaml"])
-def test_a_config_beside_a_recipe_would_replace_the_one_that_it_extends(name: str) -> None:
-    Path(name).parent.mkdir(exist_ok=True)
-    Path(name).write_text("trainer: {device: cpu}\n")
-    assert f"'{name}' would replace the config file of that name" in refused(TEXT)
-
-
 @pytest.mark.parametrize(
     "line", ["x='" + "a" * 30_000, "trainer.test_freq=[", "~marl", "+hydra.run.dir=x", "hardware=tpu"]
 )

@@ -72,7 +72,6 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     assert config.actor_rollout_ref.actor.optim.lr == 1e-6  # a copy was changed
     for line, message in (
         ("trainer.total_steps=3", "unknown key 'trainer.total_steps': did you mean"),
-        ("marl.policies.tow.frozen=true", "unknown key 'marl.policies.tow.frozen': did you mean 'two'?"),
         ("marl.run.seed=x", "'marl.run.seed' must be a whole number"),
     ):
         with pytest.raises(MarlError) as error:

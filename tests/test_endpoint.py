@@ -192,7 +192,7 @@ def test_a_cluster_is_not_sent_the_key_as_a_variable(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("key", ["sk secret", "sk\nsecret", "sk-sécret"])
 def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)
-    with pytest.raises(MarlError, match="the key in JUDGE_KEY of policy 'judge' has white space or") as error:
+    with pytest.raises(MarlError, match="a key of ASCII letters") as error:
         check_endpoint("judge", Endpoint("http://host/v1", "m", "JUDGE_KEY"))
     assert key not in str(error.value)
 

@@ -60,7 +60,6 @@ def test_verls_update_of_packed_rows_is_that_of_padded_rows(
         ({}, {"model_type": "opt"}, "models of type 'opt' are not known to separate packed rows with attention 'sdpa'"),
         ({"use_fused_kernels": True}, {"final_logit_softcapping": 30.0}, "ignore 'final_logit_softcapping'"),
         ({"use_remove_padding": False}, {"model_type": "opt"}, None),
-        ({}, {"vision_config": {}, "model_type": "qwen2_5_vl"}, "rows of text by models of type 'qwen2_5_vl'"),
         ({"use_fused_kernels": True}, {"final_logit_softcapping": None}, None),
     ],
 )

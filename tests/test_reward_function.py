@@ -76,13 +76,13 @@ def test_rows_of_verl_give_the_arguments() -> None:
         tasks.generate("train", 1, 0)
 
 
-def test_a_function_of_a_batch_with_kwargs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_with_kwargs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In another process and folder it works from its copy."""
     (tmp_path / "countdown.py").write_text(
-        "def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos, bonus=0):\n"
-        "    return [float(a.strip() == b) + bonus for a, b in zip(solution_strs, ground_truths)]\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info, bonus=0):\n"
+        "    return float(solution_str.strip() == ground_truth) + bonus\n"
     )
-    recipe = config(reward="countdown.py:compute_score_batch", reward_kwargs={"bonus": 1})
+    recipe = config(reward="countdown.py:compute_score", reward_kwargs={"bonus": 1})
     files = use_reward_function(recipe, Path("mine").resolve())
     one_file.copy_files(files, tmp_path / "run")
     (tmp_path / "empty").mkdir()

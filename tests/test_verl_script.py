@@ -201,11 +201,11 @@ reward.reward_manager.name=prime model_engine=dp actor_rollout_ref.hybrid_engine
 
 
 def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None:
-    script, _, (note,) = translate([*DROPS.split(), "algorithm.adv_estimator=grpo"])
+    script, _, dropped = translate([*DROPS.split(), "algorithm.adv_estimator=grpo"])
     assert script["data"]["filter_overlong_prompts"] is True
     for line in DROPS.split():
         key = line.removeprefix("+").partition("=")[0]
-        assert f"{key}=" in note or key == "data.filter_overlong_prompts", line
+        assert any(text.startswith(f"{key}=") for text in dropped) or key == "data.filter_overlong_prompts", line
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
         ),
     ],
 )
-def test_keys_with_a_counterpart_are_translated_and_listed(lines: str, wanted: dict[str, Any]) -> None:
+def test_keys_with_a_counterpart_are_translated(lines: str, wanted: dict[str, Any]) -> None:
     script, _, _ = translate([*lines.split(), "algorithm.adv_estimator=grpo"])
     usual = recipe("algorithm.adv_estimator=grpo")["marl"]
     changed = {f"marl.{key}": value for key, value in leaves(script["marl"], usual)}

@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this directory")
     dry_run = "check everything, print the resolved team, start nothing"
     parser.add_argument("--dry-run", action="store_true", help=dry_run)
-    parser.add_argument("--assume", metavar="gpus=8,flash-attn", help="in a dry run: what the run's machine has")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,14 +39,14 @@ def run(options: argparse.Namespace) -> int:
         overrides = [*variant_overrides(recipe, options.variant), *overrides]
     if recipe is not None and options.own_process and _begins_locally(options, overrides):
         return _train_while_planning(recipe, overrides, options)
-    how = {"resume": options.resume, "dry_run": options.dry_run, "assume": options.assume}
+    how = {"resume": options.resume, "dry_run": options.dry_run}
     train(recipe, overrides, plugins=options.plugin, backend=options.backend, **how)
     return 0
 
 
 def _begins_locally(options: argparse.Namespace, overrides: list[str]) -> bool:
     """Whether a new run will probably work in this process, which can import verl while a child plans the run."""
-    if options.dry_run or options.assume or has_accelerator() or sys.platform != "linux":
+    if options.dry_run or has_accelerator() or sys.platform != "linux":
         return False
     key = "marl.run.backend"
     if options.backend is not None or any(line.startswith(key) for line in overrides):

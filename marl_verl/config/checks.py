@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,26 +103,18 @@ def check_machine(folder: Path) -> Iterator[str]:
 
 
 def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
-    """Make verl's own config objects, look up its losses, and correct a token, if a recipe sets what they read: the
-    imports take seconds. MarlError with verl's error."""
+    """Make verl's own config objects and look up its losses, if a recipe sets what they read: the imports take seconds.
+    MarlError with verl's error."""
     settings = settings_of(OmegaConf.to_container(config), defaults_of(config))  # type: ignore[arg-type]
-    looked_up = re.compile(r"algorithm\.rollout_correction\..*|.*loss(_agg)?_mode")
-    tried = [f"{name}={shown(value)}" for key, name, value in settings if looked_up.fullmatch(key)]
+    tried = [f"{name}={shown(value)}" for key, name, value in settings if re.search(r"loss(_agg)?_mode$", key)]
     if not tried:
         return
-    import torch
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
-    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
     from verl.utils.config import omega_conf_to_dataclass
 
-    names = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
-    zero, one = torch.zeros(1, 1), torch.ones(1, 1)  # a token, corrected as the training does
-    with user_error(f"verl refuses {' or '.join(tried)}", Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with user_error(f"verl refuses {' or '.join(tried)}", Exception):
         for section in resolved.policies.values():
             omega_conf_to_dataclass(section.actor_rollout_ref.actor)
             get_policy_loss_fn(section.actor_rollout_ref.actor.policy_loss.loss_mode)
-            options = {name: section.algorithm.rollout_correction[name] for name in names}
-            compute_rollout_correction_and_rejection_mask(zero, zero, one, **options)
         for critic in resolved.critics.values():
             omega_conf_to_dataclass(critic.critic)

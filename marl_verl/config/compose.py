@@ -21,11 +21,9 @@ from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.config.schema import Marl
 from marl_verl.config.stored import marl_section
 from marl_verl.config.verl_keys import ADDED, check_verl
-from marl_verl.errors import MarlError, nearest, shown, user_error
+from marl_verl.errors import MarlError, shown, user_error
 from marl_verl.extensions import names
 from marl_verl.options import build, check_type
-
-MEMBERS = ("marl.agents.", "marl.policies.")
 
 
 def attention(dtype: str) -> str:
@@ -67,11 +65,8 @@ def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool =
     """
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
-    members: Any = OmegaConf.to_container(config.marl)
     for change in parse_overrides(overrides):
         key = change.key_or_group
-        _forced(change)
-        _check_name(change, members)
         if change.is_delete():
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)
@@ -112,25 +107,9 @@ def _is_group(change: Override) -> bool:
 
 
 def _forced(change: Override) -> str:
-    """The override for Hydra, as a key that may be new: `check_verl` refuses unknown ones with the nearest one.
-
-    MarlError for one that removes a key which every run has.
-    """
-    line, key = str(change.input_line), change.key_or_group
-    if change.is_delete():
-        if not key.startswith((*MEMBERS, "marl.pools")) and ".options." not in f"{key}.":
-            raise MarlError(f"'~{key}' would remove a setting that every run has: set it to another value instead")
-        return line
-    return line if change.is_add() or change.is_force_add() else f"++{line}"
-
-
-def _check_name(change: Override, members: Any) -> None:
-    """MarlError for an override of an agent or policy that a run does not have, unless it has a `+`."""
-    names = change.key_or_group.split(".")
-    if change.key_or_group.startswith(MEMBERS) and not (change.is_add() or change.is_force_add()):
-        section = members.get(names[1]) or {}
-        if names[2] not in map(str, section):
-            raise MarlError(f"unknown key '{change.key_or_group}': {nearest(names[2], map(str, section))}")
+    """The override for Hydra, as a key that may be new: `check_verl` refuses unknown ones with the nearest one."""
+    line = str(change.input_line)
+    return line if change.is_delete() or change.is_add() or change.is_force_add() else f"++{line}"
 
 
 def defaults_of(config: DictConfig) -> Any:

@@ -20,8 +20,6 @@ PACKED = (
 """Model types whose packed rows were compared with separate ones (tests/test_packed.py)."""
 SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Keys of a model's config that change its logits after the output layer."""
-SEEING = ("qwen2_vl", "qwen2_5_vl", "glm4v")
-"""Model types whose forward pass in verl takes positions in images, which rows have not."""
 
 
 @check
@@ -86,12 +84,9 @@ def _adapter_problems(model: DictConfig, where: str) -> Iterator[str]:
 
 
 def kernel_problems(model: DictConfig, where: str, attention: str) -> Iterator[str]:
-    """Where verl cannot compute rows of text, or packed rows or fused kernels are known to give wrong log-probs."""
+    """Where packed rows or fused kernels are known to give wrong log-probs."""
     config = model_config(str(model.path))
     kind = str(config.get("model_type"))
-    if "vision_config" in config and kind.startswith(SEEING):
-        yield f"'{where}.model.path': verl cannot compute rows of text by models of type '{kind}': use a text model"
-        return
     if model.use_remove_padding and config and attention in MASKED and kind not in PACKED:
         problem = f"'{where}.model.use_remove_padding': models of type '{kind}' are not known to separate packed rows"
         yield f"{problem} with attention '{attention}': set {where}.model.use_remove_padding=false"

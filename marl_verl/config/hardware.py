@@ -4,7 +4,6 @@ Also whether flash-attn can be used, and the names and replica ranks of a policy
 where verl's are unique per job only.
 """
 
-import contextlib
 import functools
 import importlib.util
 import json
@@ -12,19 +11,14 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from marl_verl.errors import unknown
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
 HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
 FLASH_ATTENTION = "import torch, flash_attn, flash_attn.ops.triton.cross_entropy"
 """Code that loads what transformers and verl use of flash-attn."""
-ASSUMED_VARIABLE = "MARL_VERL_ASSUMED"  # "flash-attn" in a dry run for another machine
 _SUPPORTED = "assert not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)"
-FLASH = "flash-attn"
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 
@@ -49,38 +43,12 @@ def cpu_run() -> bool:
     return in_run() and not has_accelerator()
 
 
-def flash_attention() -> bool:
-    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one."""
-    return os.environ.get(ASSUMED_VARIABLE) == FLASH or _flash_attention()
-
-
-@contextlib.contextmanager
-def assumed(text: str | None) -> Iterator[None]:
-    """Assume what this machine may lack, for a dry run: "gpus=8,flash-attn". MarlError for another text."""
-    variables: dict[str, str] = {}
-    for part in text.split(",") if text else ():
-        name, _, number = part.strip().partition("=")
-        if name == "gpus":
-            variables |= {HARDWARE_VARIABLE: "gpu", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(number))))}
-        elif name == FLASH:
-            variables[ASSUMED_VARIABLE] = FLASH
-        else:
-            raise unknown("assumption", part, ("gpus=8", FLASH))
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 @functools.cache
-def _flash_attention() -> bool:
-    """Loading it takes seconds, in a separate process: a build for another version of torch may crash."""
+def flash_attention() -> bool:
+    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one.
+
+    Loading it takes seconds, in a separate process: a build for another version of torch may crash.
+    """
     if importlib.util.find_spec("flash_attn") is None:
         return False
     command = [sys.executable, "-c", f"{FLASH_ATTENTION}; {_SUPPORTED}"]

@@ -68,10 +68,6 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> Iter
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
         message = f"{CORRECTION} needs the log-probs of the sampled tokens, but policy '{policy}' does not request them"
         yield f"{message}: set rollout.calculate_log_probs=true"
-    low, high = actor.policy_loss.clip_cov_lb, actor.policy_loss.clip_cov_ub
-    if actor.policy_loss.loss_mode == "clip_cov" and low >= high:
-        where = f"policy '{policy}': policy_loss.clip_cov_lb"
-        yield f"{where}={low:g} must be below clip_cov_ub={high:g}, else no token is clipped"
     if actor.policy_loss.loss_mode == "bypass_mode":
         message = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
         yield f"{message}: set another loss_mode, and the correction in {CORRECTION}"

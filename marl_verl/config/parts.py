@@ -16,21 +16,7 @@ from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
-from marl_verl.plugins.registry import KINDS
 from marl_verl.team import Named, TeamConfig
-
-
-def part(kind: str, name: str, base: type | None) -> Any:
-    """Return a registered part. MarlError unless it is a subclass of `base`, or callable where `base` is None."""
-    known = plugins.load()
-    target = known.get(kind, name)
-    right = callable(target) if base is None else isinstance(target, type) and issubclass(target, base)
-    if not right:
-        wanted = "a function" if base is None else f"a subclass of {base.__name__}"
-        source = known.entry(kind, name).source
-        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, got {target!r:.80}")
-    return target
-
 
 CORE = tuple(module.__name__ for module in (rewards, credit, advantage, compare, gigpo, remax, gdpo))
 """Modules whose parts have short names in every config."""
@@ -45,9 +31,7 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
     parts defines or imports it; and everywhere as "package.module:Class". MarlError for an invalid option.
     """
     known = plugins.load()
-    algorithm = known.get("algorithms", name)
-    if not isinstance(algorithm, Algorithm):
-        raise MarlError(f"algorithm '{name}' must be an Algorithm, got {algorithm!r:.80}")
+    algorithm: Algorithm = known.get("algorithms", name)
     entry = known.entry("algorithms", name)
     homes = [str(place).partition(":")[0] for place in (entry.target, entry.source.target)]
     return algorithm.with_options(options, where, finder(algorithm, *homes, *modules_of(entry.source.target)))
@@ -136,7 +120,11 @@ def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Samp
     """Section of the config ("sampler", "validation") -> the sampler with its options."""
     samplers: dict[str, Sampler] = {}
     for section, name in sampler_names(algorithm, marl).items():
-        kind, options, where = part("samplers", name, Sampler), marl[section].get("options"), f"marl.{section}.options"
+        kind, options, where = (
+            plugins.load().get("samplers", name),
+            marl[section].get("options"),
+            f"marl.{section}.options",
+        )
         if section == "validation" and marl[section]["sampler"] is None:
             options = {"episodes": 1, **(options or {})}
         with user_error(f"sampler '{name}'"):

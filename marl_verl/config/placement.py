@@ -18,7 +18,7 @@ from marl_verl.config.hardware import on_gpu, rollout_name
 from marl_verl.config.schema import Size
 from marl_verl.errors import MarlError, check, unknown
 from marl_verl.options import build
-from marl_verl.team import Named, TeamConfig
+from marl_verl.team import PolicyConfig, TeamConfig
 
 OWN = {
     "actor": (
@@ -30,18 +30,6 @@ OWN = {
     "ref": ("ppo_mini_batch_size",),
 }
 """Keys of a policy's sections that may differ: those of its optimiser, its loss, and its requests."""
-
-
-@check
-def check_sharing(team: TeamConfig) -> Iterator[str]:
-    """MarlError unless policies that share a base model have it, and are on one pool."""
-    for name in team.sharing[1:]:
-        first, other = team.policies[team.sharing[0]], team.policies[name]
-        kind = (other.made or first.made or Named("model")).name
-        for key, differs in (("pool", first.pool != other.pool), (kind, first.made != other.made)):
-            if differs:
-                problem = f"policies '{first.name}' and '{other.name}' have base=shared, but their {key} differs"
-                yield f"{problem}: make marl.policies.{other.name}.{key} equal, or remove base"
 
 
 def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequence[str]) -> None:
@@ -67,12 +55,18 @@ def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfi
     """MarlError for the first setting in which policies with `base: shared` differ; `policies` are resolved."""
     for other in team.sharing[1:]:
         first = team.sharing[0]
-        mine, theirs = (dict(_settings(policies[name]["actor_rollout_ref"])) for name in (first, other))
+        mine, theirs = (_shared(team.policies[name], policies[name]["actor_rollout_ref"]) for name in (first, other))
         for key in dict.fromkeys([*mine, *theirs]):
             if mine.get(key) != theirs.get(key):
                 problem = f"policies '{first}' and '{other}' have base=shared, but their {key} differ"
                 values = f"{mine.get(key)} and {theirs.get(key)}"
                 yield f"{problem}, {values}: make marl.policies.{other}.{key} equal, or remove base"
+
+
+def _shared(policy: PolicyConfig, section: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a policy that must be those of the others on its base model."""
+    made = {} if policy.made is None else {policy.made.name: policy.made.options}
+    return {"pool": policy.pool, **made, **dict(_settings(section))}
 
 
 def _settings(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -124,7 +118,6 @@ class Pool:
 
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
     """The pools of a team, in the order of its policies; external ones have none. MarlError for an invalid pool."""
-    check_sharing(team)
     pools = config.marl.get("pools")  # absent with the override ~marl.pools
     named: Any = OmegaConf.to_container(pools, resolve=True) if pools else {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}

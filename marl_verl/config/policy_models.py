@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl import plugins
 from marl_verl.config.backend import is_local
-from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing, user_error
@@ -22,9 +22,9 @@ from marl_verl.models.sources import ModelToMake, Pretrained, pretrained, source
 from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
 
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set
+SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the query of a URL
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the name of a query of a URL
 NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none
 
 
@@ -35,7 +35,7 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
         if policy.endpoint is not None:
             check_endpoint(name, policy.endpoint)
         elif policy.script is not None:
-            part("scripts", policy.script, None)
+            plugins.load().get("scripts", policy.script)
         elif policy.made is None:
             _check_model(name, model_of(policy, config))
         elif policy.past is not None:
@@ -52,7 +52,9 @@ def check_scripts(config: DictConfig, team: TeamConfig, training: bool) -> None:
     for name, policy in team.policies.items():
         if policy.script is not None:
             with user_error(f"policy '{name}'"):
-                getattr(part("scripts", policy.script, None), "check", lambda *_: None)(training, is_local(config))
+                getattr(plugins.load().get("scripts", policy.script), "check", lambda *_: None)(
+                    training, is_local(config)
+                )
 
 
 def pretrained_models(config: DictConfig, team: TeamConfig) -> dict[str, Pretrained]:
@@ -154,27 +156,20 @@ def local_model(whose: str, path: Any) -> Path | None:
 
 
 def check_endpoint(name: str, endpoint: Endpoint) -> None:
-    """MarlError for an invalid address or key of policy `name`'s endpoint, which is not shown. Makes no request."""
-    where, parts = f"'marl.policies.{name}.endpoint.url'", urlsplit(endpoint.url)
-    if parts.scheme not in ("http", "https"):
-        raise MarlError(f"{where} must be an HTTP URL such as http://localhost:8000/v1")
-    if parts.password is not None or any(SECRET.search(word) for word, _ in parse_qsl(parts.query)):
-        remedy = "put it into an environment variable, and name that in key_variable"
-        raise MarlError(f"{where} contains a key or a password, and a run stores its config: {remedy}")
+    """MarlError for an invalid address or a missing key of policy `name`'s endpoint. Makes no request."""
+    parts = urlsplit(endpoint.url)
+    if parts.scheme not in ("http", "https") or parts.password is not None or SECRET.search(parts.query):
+        example = "such as http://localhost:8000/v1, without a key or a password, since a run stores its config"
+        raise MarlError(f"'marl.policies.{name}.endpoint.url' must be an HTTP URL {example}")
     endpoint_key(name, endpoint)
 
 
 def endpoint_key(name: str, endpoint: Endpoint) -> str:
     """The API key of policy `name`'s endpoint. MarlError where its environment variable is not set."""
-    variable = endpoint.key_variable
-    if variable is None:
+    if endpoint.key_variable is None:
         return NO_KEY
-    if not variable.isidentifier():  # not shown: it may be the key itself
+    key = os.environ.get(endpoint.key_variable, "").strip()
+    if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it; the name, too, may be the key itself
         where = f"'marl.policies.{name}.endpoint.key_variable'"
-        raise MarlError(f"{where} must be the name of an environment variable, such as JUDGE_KEY, and not a key")
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise MarlError(f"{variable}, the environment variable with the key of policy '{name}', is not set: export it")
-    if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
-        raise MarlError(f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII")
+        raise MarlError(f"{where} must name an exported environment variable with a key of ASCII letters and signs")
     return key

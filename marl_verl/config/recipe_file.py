@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def check_recipe(recipe: Path) -> None:
-    """MarlError for a file that is no recipe, or that would replace or be replaced by a config that it extends."""
+    """MarlError for a file that is no recipe."""
     with user_error(f"recipe {shown(str(recipe))} cannot be read", OSError, yaml.YAMLError, ValueError):
         if not recipe.is_file():
             raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
@@ -20,12 +20,6 @@ def check_recipe(recipe: Path) -> None:
     names = defaults if isinstance(defaults, list) else []
     if "marl_trainer" not in names or "_self_" not in names[names.index("marl_trainer") :]:
         raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
-    # Hydra looks beside the recipe first
-    names = [file.relative_to(folder) for folder in search_path() for file in sorted(folder.rglob("*.yaml"))]
-    for name in (Path("marl_defaults.yaml"), *names):
-        if (recipe.parent / name).exists():
-            problem = f"'{recipe.parent / name}' would replace the config file of that name, which recipes extend"
-            raise MarlError(f"{problem}: rename it, or move recipe '{recipe.name}' to another folder")
 
 
 def verl_configs() -> Path:

@@ -1,11 +1,9 @@
 """Scores from a user's function: `marl.task.reward: my_reward.py:compute_score`.
 
     compute_score(data_source, solution_str, ground_truth, extra_info) -> a number, or {"score": a number}
-    compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos) -> a list of these
 
-The signatures are verl's; all arguments are passed by name, and a batch is one answer. Before a run starts, the
-setting becomes the task set `function-scored`, which wraps the recipe's own one. The file is copied into the run
-directory with its plugin files.
+The signature is verl's; all arguments are passed by name. Before a run starts, the setting becomes the task set
+`function-scored`, which wraps the recipe's own one. The file is copied into the run directory with its plugin files.
 """
 
 import inspect
@@ -29,7 +27,6 @@ from marl_verl.tasks.task import Split, Task
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY, VERL_ROWS = "marl.task.reward", "verl"
 ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
-OF_A_BATCH = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
 
 class FunctionScored(TaskSet):
@@ -50,7 +47,7 @@ class FunctionScored(TaskSet):
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._fn, self._batch = function(self.function, self.kwargs)
+        self._fn = function(self.function, self.kwargs)
         base = TaskSet if self.task is None else plugins.load().get("tasks", self.task)
         self._base: TaskSet = build(base, self.options, "marl.task.options")
 
@@ -76,24 +73,16 @@ class FunctionScored(TaskSet):
         text = answer if isinstance(answer, str) else json.dumps(plain(answer))
         info = task.data.get("extra_info", task.data)
         arguments = (task.data.get("data_source", self.task), text, truth, info)
-        names = OF_A_BATCH if self._batch else ARGUMENTS
-        values = [[value] for value in arguments] if self._batch else arguments
-        result = self._fn(**{**dict(zip(names, values, strict=True)), **self.kwargs})
-        return self._awaited(result) if inspect.isawaitable(result) else self._number(result)
-
-    async def _awaited(self, result: Any) -> Any:
-        return self._number(await result)
-
-    def _number(self, result: Any) -> Any:
-        """The score in what a function returned: a number, or a mapping with "score"; of a batch the first of these."""
-        return DetailedScore.of(result[0] if self._batch else result)
+        result = self._fn(**{**dict(zip(ARGUMENTS, arguments, strict=True)), **self.kwargs})
+        return _awaited(result) if inspect.isawaitable(result) else DetailedScore.of(result)
 
 
-def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], bool]:
-    """(the function FILE.py:NAME of the run's reward file, whether it takes a batch).
+async def _awaited(result: Any) -> Any:
+    return DetailedScore.of(await result)
 
-    MarlError: no such function, or another signature.
-    """
+
+def function(text: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function FILE.py:NAME of the run's reward file. MarlError: no such function, or another signature."""
     file, _, name = text.rpartition(":")
     loaded = [used for used in one_file.files_in_use() if used.name == f"{REWARDS}{file}"]
     if not loaded:
@@ -104,10 +93,9 @@ def function(text: str, kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], 
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise MarlError(f"reward file '{loaded[0].path}' has no function '{name}': {nearest(name, functions)}")
     signature = inspect.signature(reward)
-    names = OF_A_BATCH if OF_A_BATCH[0] in signature.parameters else ARGUMENTS
     with user_error(f"reward function '{text}' must be `def {name}({', '.join(ARGUMENTS)})`", TypeError):
-        signature.bind(**{**dict.fromkeys(names), **kwargs})
-    return reward, names is OF_A_BATCH
+        signature.bind(**{**dict.fromkeys(ARGUMENTS), **kwargs})
+    return reward
 
 
 def use_reward_function(config: DictConfig, folder: Path) -> list[one_file.PluginFile]:

@@ -21,13 +21,30 @@ from marl_verl.extensions import states
 from marl_verl.options import build
 from marl_verl.team import TeamConfig
 
-WHERE = "marl.schedule"
+WHERE, FILTER, CURRICULUM = "marl.schedule", "marl.sampler.filter", "marl.data.curriculum"
 T = TypeVar("T")
 
 
 def settings_of(config: DictConfig) -> Schedule:
     """The `marl.schedule` section of a config."""
-    return build(Schedule, OmegaConf.to_container(config.marl.schedule, resolve=True), WHERE)  # type: ignore[arg-type]
+    return _built(Schedule, config, WHERE) or Schedule()
+
+
+def filter_of(config: DictConfig) -> Filter | None:
+    """The filter of a config, None without one."""
+    settings = _built(Filter, config, FILTER)
+    return settings if settings is not None and settings.no_variance else None
+
+
+def curriculum_of(config: DictConfig) -> Curriculum | None:
+    """The curriculum of a config, None without one."""
+    return _built(Curriculum, config, CURRICULUM)
+
+
+def _built(kind: type[T], config: DictConfig, key: str) -> T | None:
+    section: Any = OmegaConf.select(config, key)
+    options: Any = None if section is None else OmegaConf.to_container(section, resolve=True)
+    return None if section is None else build(kind, options, key)
 
 
 @check
@@ -105,20 +122,6 @@ def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
         yield f"{prefix}: {problem}, but with async a row's advantage is computed when its own task is finished"
 
 
-FILTER, CURRICULUM = "marl.sampler.filter", "marl.data.curriculum"
-
-
-def filter_of(config: DictConfig) -> Filter | None:
-    """The filter of a config, None without one."""
-    settings = _built(Filter, config, FILTER)
-    return settings if settings is not None and settings.no_variance else None
-
-
-def curriculum_of(config: DictConfig) -> Curriculum | None:
-    """The curriculum of a config, None without one."""
-    return _built(Curriculum, config, CURRICULUM)
-
-
 @check
 def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
     """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
@@ -128,10 +131,3 @@ def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]
     if curriculum_of(config) is not None and config.marl.schedule.mode == "async":
         why = "the tasks of a batch would depend on which episodes finish first"
         yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
-
-
-def _built(kind: type[T], config: DictConfig, key: str) -> T | None:
-    section: Any = OmegaConf.select(config, key)
-    if isinstance(section, DictConfig):
-        section = OmegaConf.to_container(section, resolve=True)
-    return None if section is None else build(kind, section, key)

@@ -95,14 +95,13 @@ class Script:
     Attributes:
         values: the keys of verl that are left to translate -> their values.
         overrides: of the recipe: what a recipe cannot have, such as removed keys and whole files of verl's config.
-        translated, dropped: what became of settings of the script.
+        dropped: settings that change nothing of what is trained.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.values: dict[str, Any] = {}
         self.recipe: DictConfig = OmegaConf.create({"marl": {}})
         self.overrides: list[str] = []
-        self.translated: list[str] = []
         self.dropped: list[str] = []
         for change in parse_overrides(list(lines)):  # the last one of a key holds
             key, content = change.key_or_group, change.value()
@@ -131,13 +130,11 @@ class Script:
 
     def become(self, key: str, new: str, value: Any) -> None:
         """Replace a key by a key of a recipe, or by another key of verl, unless the script has that one, too."""
-        if new in self.values:
-            return self.drop(key)
-        self.translated.append(f"{setting(key, self.values.pop(key))} -> {setting(new, value)}")
+        del self.values[key]
         if new.startswith("marl."):
             self.put(new, value)
         else:
-            self.values[new] = value
+            self.values.setdefault(new, value)
 
     def drop(self, *keys: str) -> None:
         self.dropped += [setting(key, self.values.pop(key)) for key in keys if key in self.values]
@@ -151,7 +148,7 @@ def setting(key: str, value: Any) -> str:
 
 
 def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """(recipe, overrides of it, notes of what was translated and dropped) for a verl script's overrides.
+    """(recipe, overrides of it, settings that were dropped) for a verl script's overrides.
 
     MarlError for an override that is not in Hydra's grammar, or an unknown estimator. Composing the recipe refuses all
     other keys that cannot be honoured.
@@ -170,9 +167,8 @@ def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list
             OmegaConf.update(script.recipe, where, value, force_add=True)
     for key, value in VERLS.items():
         script.put(key, value)
-    notes = {"translated": script.translated, "dropped, it changes nothing of what is trained": script.dropped}
     recipe: Any = OmegaConf.to_container(script.recipe)
-    return recipe, script.overrides, [f"{label}: {', '.join(lines)}" for label, lines in notes.items() if lines]
+    return recipe, script.overrides, script.dropped
 
 
 def _move(script: Script) -> None:
@@ -278,7 +274,6 @@ def _set_training(script: Script) -> None:
     script.drop(key)
     if script.values.get("trainer.val_before_train") is False and script.get(test, -1) < 1:
         script.values[test] = AT_THE_END
-        script.translated.append(f"no validation -> one at the end ({setting(test, AT_THE_END)})")
 
 
 def _set_team(script: Script) -> None:
@@ -294,7 +289,6 @@ def _set_team(script: Script) -> None:
     gpus, nodes = (script.get(f"trainer.{key}", 1) for key in ("n_gpus_per_node", "nnodes"))
     if nodes > 1 and ADDRESS not in script.values:  # the running cluster, as `ray.init` chooses it
         script.values[ADDRESS] = "auto"
-        script.translated.append(f"trainer.nnodes={nodes} -> {ADDRESS}=auto")
     inside = {
         name: policy for name, policy in policies.items() if not policy.get("endpoint") and not policy.get("script")
     }
@@ -308,8 +302,6 @@ def _set_team(script: Script) -> None:
         script.put(f"marl.policies.{name}.{SHARE}", share)
     if script.values.get(f"{ROLLOUT}.free_cache_engine") is False:
         script.drop(f"{ROLLOUT}.free_cache_engine")
-    text = f"marl.pools.{POOL}={{gpus: {gpus}, nodes: {nodes}}}, {SHARE}={share:g} each"
-    script.translated.append(f"the GPUs of the script, shared by {len(inside)} policies -> {text}")
 
 
 def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:

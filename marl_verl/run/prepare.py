@@ -18,7 +18,7 @@ from marl_verl.config import checks, engine, fit
 from marl_verl.config.backend import check_local, choose_backend, is_local
 from marl_verl.config.checks import check_with_verl
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
+from marl_verl.config.parts import algorithm_of, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
@@ -149,12 +149,12 @@ def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]
     if not is_local(config):
         check_placement(config, team)
     checks.check_sampling(config, team)
+    known = plugins.load()
     for agent in team.agents.values():
         if agent.reward is not None:
-            part("rewards", agent.reward, None)
-    task_set = build(part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
-    workflow = part("workflows", team.workflow.name, Workflow)
-    return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
+            known.get("rewards", agent.reward)
+    task_set = build(known.get("tasks", team.task.name), team.task.options, "marl.task.options")
+    return build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"), task_set
 
 
 def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: bool = False) -> Plan:

@@ -17,7 +17,7 @@ from marl_verl.algo.rewards.mix import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.errors import MarlError, shown
-from marl_verl.options import Find, Part, changed, check_options, check_type, config_of
+from marl_verl.options import Find, Part, changed, check_type, config_of
 from marl_verl.team import AgentConfig
 
 QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -58,8 +58,6 @@ class Algorithm:
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Algorithm).items():
             check_type(getattr(self, name), hint, name)
-        for part in self.parts():
-            check_options(part)
         components = [credit.component for credit in self.credit if isinstance(credit, TableCredit | ReplayCredit)]
         if twice := [component for component in components if components.count(component) > 1]:
             raise MarlError(f"two credits set component '{twice[0]}': set another `component` of one of them")

@@ -22,7 +22,7 @@ from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observ
 from marl_verl.backend.rollout.endpoint import EndpointClient, ScriptClient
 from marl_verl.backend.rollout.rows import Row, turn_rows
 from marl_verl.config.backend import is_local
-from marl_verl.config.parts import algorithm_of, columns_of, part, samplers_of
+from marl_verl.config.parts import algorithm_of, columns_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.episode import Episode, Journal
 from marl_verl.episode.codec import decode_journal
@@ -53,7 +53,7 @@ def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
         longest = int(config.data.max_response_length)
         return EndpointClient(name, policy.endpoint, server, rollout, longest, policy.stop)
     if policy.script is not None:
-        return ScriptClient(name, policy.script, part("scripts", policy.script, None), rollout)
+        return ScriptClient(name, policy.script, plugins.load().get("scripts", policy.script), rollout)
     section = config.policies[name]
     # in one process each policy has a model of its own
     adapter = team.sharing.index(name) if name in team.sharing and not is_local(config) else None
