@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from marl_verl.api import train
 from marl_verl.cli.main import reported
 from marl_verl.config.verl_script import translate
-from marl_verl.errors import MarlError
 from marl_verl.run.parent import use_installed_verl
 
 EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
@@ -21,13 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="verl's keys, and those of marl.*")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    options, rest = parser.parse_known_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
 
     def run() -> int:
         use_installed_verl()
-        if flag := next((word for word in rest if word.startswith("-")), None):
-            raise MarlError(f"unknown option '{flag}': see --help")
-        recipe, overrides, dropped = translate([*options.overrides, *rest])
+        recipe, overrides, dropped = translate(options.overrides)
         if dropped:
             print(f"dropped, it changes nothing of what is trained: {', '.join(dropped)}")
         train(recipe, overrides, dry_run=options.dry_run)

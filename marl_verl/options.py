@@ -106,7 +106,9 @@ Find = Callable[[type[Part] | None, str, str], Any]
 MarlError for an unknown name."""
 
 
-def build(cls: type[T], options: Mapping[str, Any] | None, where: str, find: Find | None = None) -> T:
+def build(
+    cls: type[T], options: Mapping[str, Any] | None, where: str, find: Find | None = None, old: T | None = None
+) -> T:
     """Construct `cls`, a dataclass such as every subclass of `Options` or `Part`, from config.
 
     Args:
@@ -114,28 +116,16 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str, find: Fin
             a name, or a mapping with the key `name`; without `name`, the default part is kept.
         where: config key of the section, e.g. "marl.task.options"; it begins the error message.
         find: resolves names of parts.
+        old: an object of which a copy is made with these options changed: its other options and parts are kept.
 
     Raises:
         MarlError: an unknown option (with the nearest), a wrong type, a missing option, or a value that `cls` rejects.
     """
-    built: T = _build(cls, options, where, find)
-    return built
-
-
-def changed(value: T, options: Mapping[str, Any] | None, where: str, find: Find | None = None) -> T:
-    """A copy of a dataclass with some options changed, as in `build`: the other options and parts are kept."""
-    new: T = _build(value, options, where, find)
-    return new
-
-
-def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find | None) -> Any:
-    """`base` is a class, or an object whose options change."""
     check_type(options, Mapping | None, where)
-    chosen = dict(options or {})
-    cls: Any = base if isinstance(base, type) else type(base)
-    cls = cls.for_options(chosen) if issubclass(cls, Options) else cls
-    fields = [field.name for field in dataclasses.fields(cls) if field.init]
-    hints = get_type_hints(cls, include_extras=True)
+    chosen, base = dict(options or {}), cls if old is None else old
+    kind: Any = cls.for_options(chosen) if issubclass(cls, Options) else cls
+    fields = [field.name for field in dataclasses.fields(kind) if field.init]
+    hints = get_type_hints(kind, include_extras=True)
     values = {}
     for name, value in chosen.items():
         if name not in fields:
@@ -144,7 +134,8 @@ def _build(base: Any, options: Mapping[str, Any] | None, where: str, find: Find 
             raise MarlError(f"unknown key '{where}.{name}': {hint}")
         values[name] = _read(value, hints[name], getattr(base, name, None), f"{where}.{name}", find)
     with user_error(where, MarlError, ValueError, TypeError):  # for a missing option, and raised by `__post_init__`
-        return cls(**values) if isinstance(base, type) else dataclasses.replace(base, **values)
+        built: T = kind(**values) if old is None else dataclasses.replace(old, **values)  # type: ignore[type-var]
+        return built
 
 
 def paths(base: Any, name: str) -> list[str]:
@@ -194,7 +185,7 @@ def _read(value: Any, hint: Any, old: Any, where: str, find: Find | None) -> Any
         if _is_part(option):
             return _part(value, option, old, where, find)
         if isinstance(option, type) and dataclasses.is_dataclass(option) and isinstance(value, Mapping):
-            return _build(old if isinstance(old, option) else option, value, where, find)
+            return build(option, value, where, find, old if isinstance(old, option) else None)
     check_type(value, hint, where)
     plain = [option.__origin__ if get_origin(option) is Annotated else option for option in union]
     return tuple(value) if isinstance(value, list) and any(get_origin(kind) is tuple for kind in plain) else value
@@ -220,9 +211,10 @@ def _part(value: Any, kind: type[Part], old: Any, where: str, find: Find | None)
     check_type(value, str | Mapping, where)
     options = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = options.pop("name", None)
-    if old is not None and name in (None, old.name, old.path):
-        return _build(old, options, where, find)
-    return _build(find(kind, str(name), where) if find else kind, options, where, find)
+    if old is None or name not in (None, old.name, old.path):
+        old = find(kind, str(name), where) if find else kind
+    cls = old if isinstance(old, type) else type(old)
+    return build(cls, options, where, find, None if cls is old else old)
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:

@@ -24,7 +24,7 @@ from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from tests.chat_client import Server, client
-from tests.tool_formats import parser_names
+from tests.tool_formats import tool_parsers
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ADD = {"type": "function", "function": {"name": "add", "description": "adds", "parameters": SCHEMA}}
@@ -153,7 +153,7 @@ def test_structured_outputs_are_a_schema_without_free_white_space() -> None:
 
 
 def test_every_family_has_a_parser_of_the_installed_vllm() -> None:
-    assert {name for _, name in FAMILIES} <= {*parser_names("tool")}
+    assert {name for _, name in FAMILIES} <= {*tool_parsers()}
 
 
 # From request to action

@@ -44,14 +44,10 @@ FORMATS = {  # of the families that a chat template shows
 }
 
 
-STUBS = ("openai", "openai_gptoss")
-"""Names of vLLM's tables that parse no text."""
-
-
-def parser_names(kind: str) -> list[str]:
-    """Names of vLLM's parsers of tool calls or reasoning, read from its source, since its import takes seconds."""
+def tool_parsers() -> list[str]:
+    """Names of vLLM's parsers of tool calls, read from its source, since its import takes seconds."""
     (folder,) = importlib.util.find_spec("vllm").submodule_search_locations or ()
-    file = Path(folder) / {"tool": "tool_parsers", "reasoning": "reasoning"}[kind] / "__init__.py"
+    file = Path(folder) / "tool_parsers" / "__init__.py"
     tables = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Dict)]
     keys = [[key.value for key in table.keys if isinstance(key, ast.Constant)] for table in tables]
-    return next(names for names in keys if "hermes" in names or "qwen3" in names)
+    return next(names for names in keys if "hermes" in names)

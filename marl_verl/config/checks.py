@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.verl_keys import settings_of
-from marl_verl.errors import MarlError, check, missing, shown, user_error
+from marl_verl.errors import check, missing, shown, user_error
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
 from marl_verl.tasks.task_files import trained
@@ -53,9 +53,7 @@ def load_tasks(
     if (file := options[f"{split}_file"]) is not None:
         path = Path(str(file)).expanduser()
         if not path.is_file():
-            message = str(missing("task file", path, path.parent.glob("*")))
-            hint = "" if "did you mean" in message else " The README of the recipe says how to make its data."
-            raise MarlError(f"marl.task.{split}_file: {message}{hint}")
+            raise missing(f"marl.task.{split}_file", path, path.parent.glob("*"))
         return task_set.read(path, split)
     size = int(options[f"{split}_size"])
     return task_set.generate(split, size if most is None else min(size, most), seed)

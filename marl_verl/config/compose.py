@@ -21,7 +21,7 @@ from marl_verl.config.recipe_file import HERE, check_recipe, search_path
 from marl_verl.config.schema import Marl
 from marl_verl.config.stored import marl_section
 from marl_verl.config.verl_keys import ADDED, check_verl
-from marl_verl.errors import MarlError, shown, user_error
+from marl_verl.errors import MarlError, shown, unknown, user_error
 from marl_verl.extensions import names
 from marl_verl.options import build, check_type
 
@@ -66,7 +66,9 @@ def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool =
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
     for change in parse_overrides(overrides):
-        key = change.key_or_group
+        key, policies = change.key_or_group, [str(name) for name in config.marl.get("policies") or ()]
+        if key.startswith("marl.policies.") and not change.is_add() and key.split(".")[2] not in policies:
+            raise unknown("policy", key.split(".")[2], policies)  # an evaluation would ignore it
         if change.is_delete():
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)

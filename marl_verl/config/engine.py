@@ -1,14 +1,12 @@
 """Checks of training settings that verl accepts, and that fail long after the start or give wrong numbers."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.backend import is_local
 from marl_verl.errors import check, nearest
 from marl_verl.models.count import model_config, model_folder, shapes
-from marl_verl.models.sources import ModelToMake
 from marl_verl.team import TeamConfig
 
 MASKED = ("sdpa", "eager", "flex_attention")
@@ -96,19 +94,11 @@ def kernel_problems(model: DictConfig, where: str, attention: str) -> Iterator[s
 
 
 @check
-def check_lengths(resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake]) -> Iterator[str]:
-    """MarlError where prompt and response exceed `rollout.max_model_len` or the model's context, or a server fails."""
+def check_lengths(resolved: DictConfig) -> Iterator[str]:
+    """MarlError where prompt and response exceed `rollout.max_model_len`."""
     for name, section in resolved.policies.items():
-        where, part = f"marl.policies.{name}", section.actor_rollout_ref
-        rollout, model = part.rollout, part.model
+        rollout, where = section.actor_rollout_ref.rollout, f"marl.policies.{name}.rollout.max_model_len"
         prompt, response, limit = int(rollout.prompt_length), int(rollout.response_length), rollout.max_model_len
-        row = f"prompt {prompt} + response {response} = {prompt + response} tokens (data.max_prompt_length, "
-        row += "data.max_response_length)"
         if limit is not None and limit < prompt + response:
-            yield f"'{where}.rollout.max_model_len' is {limit}, but a turn may have {row}: raise it"
-        context: Any = made[name].context if name in made else model.override_config.get("max_position_embeddings")
-        context = context or model_config(str(model.path)).get("max_position_embeddings")
-        if limit is not None and isinstance(context, int) and limit > context:
-            problem = f"'{where}.rollout.max_model_len' is {limit}, but its model has a context of {context} tokens"
-            source = team.policies[name].made
-            yield f"{problem}: lower it" + (f", or raise {where}.{source.name}.context" if source else "")
+            row = f"prompt {prompt} + response {response} = {prompt + response} tokens (data.max_prompt_length, "
+            yield f"'{where}' is {limit}, but a turn may have {row}data.max_response_length): raise it"

@@ -95,13 +95,11 @@ def algorithm_of(team: TeamConfig) -> Algorithm:
 
 
 def loss_named(name: str) -> Loss:
-    """Return a registered loss. MarlError for an unknown name, and a target that is no `Loss` and no loss function."""
+    """Return a registered loss. MarlError for an unknown name, and a target that is no loss function."""
     known = plugins.load()
     target, entry = known.get("losses", name), known.entry("losses", name)
     if isinstance(target, Loss) and not entry.settings:
         return target
-    if not callable(target):
-        raise MarlError(f"loss '{name}' must be a Loss without further settings, or a function, got {target!r:.80}")
     return Loss.of(target, name, entry.settings)
 
 

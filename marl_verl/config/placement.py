@@ -16,20 +16,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.config.hardware import on_gpu, rollout_name
 from marl_verl.config.schema import Size
+from marl_verl.config.verl_keys import key_paths
 from marl_verl.errors import MarlError, check, unknown
 from marl_verl.options import build
 from marl_verl.team import PolicyConfig, TeamConfig
 
-OWN = {
-    "actor": (
-        *("optim", "policy_loss", "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos"),
-        *("tau_neg", "loss_agg_mode", "loss_scale_factor", "entropy_coeff", "calculate_entropy", "use_kl_loss"),
-        *("kl_loss_coef", "kl_loss_type", "ppo_epochs", "ppo_mini_batch_size", "shuffle", "data_loader_seed"),
-    ),
-    "rollout": ("temperature", "top_p", "top_k"),
-    "ref": ("ppo_mini_batch_size",),
-}
-"""Keys of a policy's sections that may differ: those of its optimiser, its loss, and its requests."""
+OWN = (
+    *("actor.optim", "actor.policy_loss", "actor.clip_ratio", "actor.tau", "actor.loss", "actor.entropy_coeff"),
+    *("actor.calculate_entropy", "actor.use_kl_loss", "actor.kl_loss", "actor.ppo_epochs", "actor.ppo_mini_batch_size"),
+    *("actor.shuffle", "actor.data_loader_seed", "rollout.temperature", "rollout.top_", "ref.ppo_mini_batch_size"),
+)
+"""What keys begin with that may differ between policies on one base model: of optimiser, loss and requests."""
 
 
 def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequence[str]) -> None:
@@ -65,19 +62,9 @@ def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfi
 
 def _shared(policy: PolicyConfig, section: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a policy that must be those of the others on its base model."""
+    settings = {key: value for key, value in key_paths(section) if not (isinstance(value, Mapping) and value)}
     made = {} if policy.made is None else {policy.made.name: policy.made.options}
-    return {"pool": policy.pool, **made, **dict(_settings(section))}
-
-
-def _settings(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of the settings that must be equal, without sections."""
-    for key, value in section.items():
-        if prefix and key in OWN.get(prefix.rstrip("."), ()):
-            continue
-        if isinstance(value, Mapping) and value:
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return {"pool": policy.pool, **made, **{key: settings[key] for key in settings if not key.startswith(OWN)}}
 
 
 WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
@@ -207,15 +194,16 @@ def _visible_gpus() -> int:
 
 def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> None:
     """MarlError unless the pools fit on `nodes` (GPUs of each); `there` names their owner, e.g. "Ray has"."""
-    free = sorted(nodes, reverse=True)
+    free = sorted(nodes)
     for pool in sorted(pools, key=lambda pool: -pool.gpus):
         # best fit: the machines with the fewest sufficient free GPUs, a different one for each node
-        fitting = sorted((left, i) for i, left in enumerate(free) if left >= pool.gpus)
+        fitting = [i for i, left in enumerate(free) if left >= pool.gpus][: pool.nodes]
         if len(fitting) < pool.nodes:
             sizes = " + ".join(f"{count:g}" for count in nodes) or 0
             needed = f"{' + '.join(map(str, pools))} = {sum(pool.size for pool in pools)} GPUs, but {there} {sizes}"
             advice = "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools)"
             where = f" (no room for pool '{pool.name}')" if len(nodes) > 1 else ""
             raise MarlError(f"the policies need {needed}{where}: {advice}, or lower trainer.n_gpus_per_node")
-        for _, i in fitting[: pool.nodes]:
+        for i in fitting:
             free[i] -= pool.gpus
+        free.sort()

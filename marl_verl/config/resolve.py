@@ -148,7 +148,7 @@ def critic_configs(
     limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
     if scope == "policy" and team.sharing:
         problem = f"algorithm '{team.algorithm.name}' has a critic per policy, but '{team.sharing[0]}' has base=shared"
-        raise MarlError(f"{problem}: remove base, or use a critic of scope team (marl.algorithm.name=mappo)")
+        raise MarlError(f"{problem}: remove base, or use one critic for the team (marl.algorithm.name=mappo)")
     critics = {}
     for name, policy in hosts.items():
         critic = _verl_critic(config, policies[policy]["actor_rollout_ref"])
@@ -157,19 +157,20 @@ def critic_configs(
 
 
 def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
-    """The scope of the run's critics (the algorithm's). MarlError for an invalid or unused `marl.critic`."""
-    section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
-    own: dict[str, Any] = {key: section[key] for key in ("scope", "max_prompt_length") if key in section}
-    scope = build(CriticKeys, own, "marl.critic").scope
+    """The scope of the run's critics: "policy", one per trained policy; "team", one that sees all observations; or
+    None. MarlError for an invalid or unused `marl.critic`."""
+    section, scope = _section(config), algorithm.advantage.wants_critic()
+    build(CriticKeys, {key: section[key] for key in ("max_prompt_length",) if key in section}, "marl.critic")
     keys = [key for key, value in section.items() if value is not None]
-    if (wish is None and keys) or scope not in (None, wish):
-        has = f"needs a critic of scope '{wish}'" if wish else "uses no critic"
+    if scope is None and keys:
         remedy = "leave marl.critic out, or choose marl.algorithm.name=ippo, mappo or options.advantage.returns=gae"
-        raise MarlError(f"'marl.critic.{keys[0]}' is set, but algorithm '{name}' {has}: {remedy}")
+        raise MarlError(
+            f"'marl.critic.{keys[0]}' is set, but algorithm '{team.algorithm.name}' has no critic: {remedy}"
+        )
     path = (section.get("model") or {}).get("path")
     if path and "${" not in str(path) and located(path) == path:
         local_model("marl.critic", path)
-    return wish
+    return scope
 
 
 def made_critic(config: DictConfig, team: TeamConfig) -> tuple[str, ModelToMake] | None:

@@ -67,7 +67,7 @@ def check_schedule(
         return
     if algorithm.advantage.remembers:
         yield f"advantage '{algorithm.advantage.name}' depends on earlier steps, which overlap with async: it {needs}"
-    if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
+    if algorithm.advantage.wants_critic():
         yield f"{WHERE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one: it {needs}"
     if team.sharing:
         problem = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"

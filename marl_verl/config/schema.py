@@ -181,11 +181,10 @@ class Checkpoint:
 class CriticKeys:
     """For algorithms with a critic; the section also takes any key of verl's `critic`."""
 
-    max_prompt_length: Positive | None = None  # scope team: most tokens of a joint observation; null: the agents' sum
-    scope: Literal["policy", "team"] | None = None  # a critic per trained policy, or one that sees all observations
+    max_prompt_length: Positive | None = None  # of a team: most tokens of a joint observation; null: the agents' sum
 
 
-CRITIC_KEYS = ("scope", *names("model"), "max_prompt_length")
+CRITIC_KEYS = (*names("model"), "max_prompt_length")
 """Keys of `marl.critic` that are not keys of verl's `critic`; distributions add sources of models."""
 
 
@@ -205,7 +204,7 @@ class Marl:
     policies: Mapping[str, Any] = field(default_factory=dict)
     pools: Mapping[str, Any] | None = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
-    critic: Mapping[str, Any] | None = field(default_factory=lambda: dict.fromkeys(("max_prompt_length", "scope")))
+    critic: Mapping[str, Any] | None = field(default_factory=lambda: {"max_prompt_length": None})
     rollout: Rollout = field(default_factory=Rollout)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 

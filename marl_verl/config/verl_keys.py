@@ -50,7 +50,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
         rollout.layered_summon rollout.log_prob_use_dynamic_bsz rollout.disable_log_stats
         rollout.calculate_log_probs rollout.quantization rollout.engine_kwargs.vllm rollout.val_kwargs.do_sample
         data.shuffle data.filter_overlong_prompts data.apply_chat_template_kwargs algorithm.rollout_correction
-        trainer.logger trainer.val_before_train actor.entropy_coeff reward.num_workers
+        trainer.logger trainer.val_before_train reward.num_workers
         transfer_queue.backend.SimpleStorage ray_kwargs.ray_init""",
     ),
     (
@@ -91,6 +91,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
     ),
     (Above | None, "actor.clip_ratio_low actor.clip_ratio_high learner.loss_scale_factor actor.policy_loss.dro_beta"),
     (Least, "actor.kl_loss_coef actor.policy_loss.ppo_kl_coef rollout.val_kwargs.temperature"),
+    (float, "actor.entropy_coeff"),
     (NonNegative, "rollout.seed actor.fsdp_config.seed data.dataloader_num_workers models.lora_rank"),
     (NonNegative | None, "data.seed learner.data_loader_seed"),
     (Annotated[float, Gt(1)], "actor.clip_ratio_c"),

@@ -200,8 +200,6 @@ def _set_algorithm(script: Script) -> bool:
             raise MarlError(f"{problem}: remove the first one")
         name, options = algorithm, dict(usual)
         script.put("marl.sampler.options.episodes", 1)
-        if estimator == "gdpo" and not script.values.get("algorithm.gdpo_reward_keys"):
-            raise MarlError(f"'{key}=gdpo' needs algorithm.gdpo_reward_keys: the keys of the score that it normalises")
     critic = name in ("ippo", "mappo")
     for word, (option, readers) in READ.items():
         if (where := f"algorithm.{word}") in script.values:
@@ -250,11 +248,9 @@ def _set_reward(script: Script) -> None:
 def _set_training(script: Script) -> None:
     """Prompts are filtered, never cut; micro-batches; what is saved; validations; and the run's directory and name."""
     truncation, filtered = "data.truncation", "data.filter_overlong_prompts"
-    if script.values.get(filtered) or script.values.get(truncation) == "error":
-        script.drop(truncation)
-    elif truncation in script.values:
-        script.drop(filtered)
-        script.become(truncation, filtered, True)
+    if script.values.get(truncation, "error") != "error":
+        script.values[filtered] = True
+    script.drop(truncation)
     for part in (f"{ACTOR}.checkpoint.save_contents", "critic.checkpoint.save_contents"):
         if "model" not in (script.values.get(part) or ["model"]):
             script.drop(part)  # resuming and export need all parts

@@ -192,7 +192,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     check_schedule(resolved, team, algorithm, synthetic)
     engine.check_engine(resolved, team)
     engine.check_critic_rows(resolved)
-    engine.check_lengths(resolved, team, made)
+    engine.check_lengths(resolved)
     seen = [act for acts in moves for act in acts]
     check_templates(resolved, team, seen, made)
     check_with_verl(config, resolved)

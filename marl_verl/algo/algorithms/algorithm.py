@@ -17,7 +17,7 @@ from marl_verl.algo.rewards.mix import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.base import ColumnFunction
 from marl_verl.errors import MarlError, shown
-from marl_verl.options import Find, Part, changed, check_type, config_of
+from marl_verl.options import Find, Part, build, check_type, config_of
 from marl_verl.team import AgentConfig
 
 QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -84,7 +84,9 @@ class Algorithm:
     ) -> "Algorithm":
         """A copy with some options changed, as `options.changed`; null keeps the algorithm's sampler or loss."""
         kept = {name for name in ("sampler", "loss") if (options or {}).get(name, "") is None}
-        return changed(self, {name: value for name, value in (options or {}).items() if name not in kept}, where, find)
+        return build(
+            Algorithm, {name: value for name, value in (options or {}).items() if name not in kept}, where, find, self
+        )
 
     @QUIET
     def compute(self, table: RowTable) -> AdvantageResult:
