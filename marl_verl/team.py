@@ -32,7 +32,7 @@ class Sampling:
     top_p: Annotated[float, Interval(gt=0, le=1)] | None = None  # share of the probability from which tokens are drawn
     top_k: Literal[-1] | Positive | None = None  # number of most likely tokens that are drawn; -1 for all
     min_p: Annotated[float, Interval(ge=0, le=1)] | None = None  # least probability, relative to the likeliest token's
-    max_tokens: Positive | None = None  # of a response, at most data.max_response_length
+    max_tokens: Positive | None = None  # of a response; data.max_response_length is the most
     stop: list[str] | None = None  # texts that end an action; None for those of the policy
 
 

@@ -30,14 +30,9 @@ def check_validation(config: DictConfig) -> Iterator[str]:
 
 @check
 def check_sampling(config: DictConfig, team: TeamConfig) -> Iterator[str]:
-    """MarlError unless each agent's sampling options fit the batch's length and its policy's temperature."""
-    longest = config.data.max_response_length
+    """MarlError unless each agent's temperature is that at which its policy is trained."""
     for agent in team.agents.values():
-        tokens, temperature = agent.sampling.max_tokens or 0, agent.sampling.temperature
-        if tokens > longest:
-            where = f"marl.agents.{agent.name}.sampling.max_tokens"
-            yield f"'{where}' must be <= data.max_response_length={longest}, got {tokens}"
-        name, policy = agent.policy, team.policies[agent.policy]
+        temperature, name, policy = agent.sampling.temperature, agent.policy, team.policies[agent.policy]
         rollout = policy.override.get("rollout") or {}
         trained = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
         if temperature not in (None, trained) and not policy.frozen:

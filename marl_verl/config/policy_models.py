@@ -16,7 +16,7 @@ from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing, user_error
 from marl_verl.extensions import names
 from marl_verl.models.chat import Chat, with_template
-from marl_verl.models.count import shapes
+from marl_verl.models.count import on_hub, shapes
 from marl_verl.models.parsers import Parsers
 from marl_verl.models.sources import ModelToMake, Pretrained, pretrained, source
 from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
@@ -147,8 +147,7 @@ def check_files(folder: Path, whose: str, words: Path | None = None) -> Iterator
 def local_model(whose: str, path: Any) -> Path | None:
     """The folder of a local model (MarlError if missing); None for one on the hub or in a remote store."""
     folder = Path(str(path)).expanduser()
-    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not folder.exists() and not folder.parent.is_dir()
-    if on_hub or "://" in str(path):
+    if (on_hub(str(path)) and not folder.parent.is_dir()) or "://" in str(path):
         return None
     if not folder.is_dir():
         raise missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))

@@ -9,17 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Gt, Interval
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from marl_verl.errors import MarlError
 from marl_verl.extensions import names
-from marl_verl.options import NonNegative, Positive
+from marl_verl.options import NonNegative, Positive, Share, Small
 
 Above = Annotated[float, Gt(0)]
-Least = Annotated[float, Ge(0)]
-Share = Annotated[float, Interval(ge=0, le=1)]
 Part = Annotated[float, Interval(gt=0, le=1)]
 Tasks = Annotated[int, Interval(ge=1, le=1_000_000)]
 Options = dict[str, Any]
@@ -99,10 +97,10 @@ class SamplerSection:
 class PoolWeights:
     """Relative probability that a task of a pool is drawn."""
 
-    new: Least = 1.0  # not sampled yet
-    hard: Least = 0.5  # success rate below `hard`
-    medium: Least = 1.0  # success rate from `hard` to `easy`
-    easy: Least = 0.2  # success rate above `easy`
+    new: Small = 1.0  # not sampled yet
+    hard: Small = 0.5  # success rate below `hard`
+    medium: Small = 1.0  # success rate from `hard` to `easy`
+    easy: Small = 0.2  # success rate above `easy`
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.recipe_file import verl_configs
-from marl_verl.config.schema import CRITIC_KEYS, Above, Least, Part, Share
+from marl_verl.config.schema import CRITIC_KEYS, Above, Part
 from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.extensions import missing_extras, pip_line
-from marl_verl.options import NonNegative, Positive, check_type
+from marl_verl.options import NonNegative, Positive, Share, Small, check_type
 from marl_verl.team import own_keys
 
 Every = Literal[-1] | Positive
@@ -90,7 +90,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
         critic.cliprange_value rollout.temperature models.lora_alpha""",
     ),
     (Above | None, "actor.clip_ratio_low actor.clip_ratio_high learner.loss_scale_factor actor.policy_loss.dro_beta"),
-    (Least, "actor.kl_loss_coef actor.policy_loss.ppo_kl_coef rollout.val_kwargs.temperature"),
+    (Small, "actor.kl_loss_coef actor.policy_loss.ppo_kl_coef rollout.val_kwargs.temperature"),
     (float, "actor.entropy_coeff"),
     (NonNegative, "rollout.seed actor.fsdp_config.seed data.dataloader_num_workers models.lora_rank"),
     (NonNegative | None, "data.seed learner.data_loader_seed"),
@@ -190,7 +190,7 @@ MOST = 5
 """Refused keys in a message."""
 ALLOWED: Mapping[str, Any] = {key: hint for hint, names in PASSED if hint is not Any for key in _keys(names)}
 """Key of a composed config -> the type of its values."""
-ACTS_ONLY = {**ALLOWED, "actor_rollout_ref.rollout.temperature": Least}
+ACTS_ONLY = {**ALLOWED, "actor_rollout_ref.rollout.temperature": Small}
 """As `ALLOWED`, for a policy that is not trained: it may act greedily."""
 PRECISION = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"))
 RAY_INIT = (
