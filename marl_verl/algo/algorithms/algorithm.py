@@ -76,8 +76,11 @@ class Algorithm:
             waiting += [value for value in values if isinstance(value, Part)]
 
     def describe(self) -> str:
-        """The options in one line for the log, as in a recipe."""
-        return yaml.safe_dump(self.options(), default_flow_style=True, sort_keys=False, width=math.inf).strip()
+        """The options in one line for the log, as in a recipe, with short names of parts."""
+        line = yaml.safe_dump(self.options(), default_flow_style=True, sort_keys=False, width=math.inf).strip()
+        for part in self.parts():
+            line = line.replace(f"'{part.path}'", part.name)
+        return line
 
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
