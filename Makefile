@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml scripts/install.py $(wildcard plugins/*/pyproject.toml)
 	echo 'marl-verl needs Python 3.11 or 3.12 with the venv module: none of python3.12, python3.11, python3, python is suitable.' >&2; \
 	exit 2
 
-demo: $(STAMP)  ## train two tiny models in one process, and plot the success
+demo: $(STAMP)  ## train two tiny models in one process
 	$(BIN)/marl-verl train recipes/quickstart/split_plan_path.yaml
 
 demo-verl: $(STAMP)  ## the same on Ray and vLLM
