@@ -217,7 +217,7 @@ def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
         terminal.expect(f"('here', '{name}')")
         terminal.type("c")
     terminal.expect("OPENED [] [] False False")  # nothing listens, only scores have a process, no Ray, no vLLM
-    terminal.expect("the same on Ray and vLLM")
+    terminal.expect("next, try: ")
     assert terminal.end() == 0
     summary = json.loads((tmp_path / "runs" / "inventory-1" / "summary.json").read_text())
     assert summary["steps"] == 1
