@@ -19,7 +19,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    Self,
     TypeVar,
     Union,
     dataclass_transform,
@@ -54,11 +53,6 @@ class Options:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(cls)
-
-    @classmethod
-    def for_options(cls, options: Mapping[str, Any]) -> type[Self]:
-        """The class to construct: override it if the value of one option decides which others there are."""
-        return cls
 
 
 class Part:
@@ -123,9 +117,8 @@ def build(
     """
     check_type(options, Mapping | None, where)
     chosen, base = dict(options or {}), cls if old is None else old
-    kind: Any = cls.for_options(chosen) if issubclass(cls, Options) else cls
-    fields = [field.name for field in dataclasses.fields(kind) if field.init]
-    hints = get_type_hints(kind, include_extras=True)
+    fields = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    hints = get_type_hints(cls, include_extras=True)
     values = {}
     for name, value in chosen.items():
         if name not in fields:
@@ -134,7 +127,7 @@ def build(
             raise MarlError(f"unknown key '{where}.{name}': {hint}")
         values[name] = _read(value, hints[name], getattr(base, name, None), f"{where}.{name}", find)
     with user_error(where, MarlError, ValueError, TypeError):  # for a missing option, and raised by `__post_init__`
-        built: T = kind(**values) if old is None else dataclasses.replace(old, **values)  # type: ignore[type-var]
+        built: T = cls(**values) if old is None else dataclasses.replace(old, **values)  # type: ignore[type-var]
         return built
 
 

@@ -148,5 +148,5 @@ def test_credit_where_one_of_both_runs_spawns_more(mode: Any, said: str, placeho
         (episode, *_) = check_credit(part, Crew(), TASK, policy(said), Workers())
         workers = {f"worker#{number + 1}": 0.0 for number in range(int(said))}
         assert {turn.agent: turn.rewards["credit"] for turn in episode.turns} == {"planner": credit, **workers}
-    (episode, *_) = check_credit(Counterfactual(only=("worker",)), Crew(), TASK, policy(said), Workers())
+    (episode, *_) = check_credit(Counterfactual(without=("planner",)), Crew(), TASK, policy(said), Workers())
     assert all(("credit" in turn.rewards) == (turn.role == "worker") for turn in episode.turns)

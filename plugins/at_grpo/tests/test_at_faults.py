@@ -153,16 +153,9 @@ def filtered(**options: object) -> list[str]:
     )
 
 
-def test_by_default_nothing_is_filtered() -> None:
-    assert filtered() == filtered(filter_method="mean", filter_ratio=0.0) == []
-
-
 def test_the_groups_of_an_agent_with_the_lowest_mean_are_left_out() -> None:
-    assert filtered(filter_method="mean", filter_ratio=0.5) == ["a-q0", "a-q1", "b-q0"]
-
-
-def test_groups_without_spread_are_first_by_std() -> None:
-    assert filtered(filter_method="std", filter_ratio=0.25) == []  # a-q2, whose advantages are 0 anyway
+    assert filtered(filter_ratio=0.5) == ["a-q0", "a-q1", "b-q0"]
+    assert filtered() == []
 
 
 # AT-GRPO's tree on mathematics: each candidate has the reward of its own answer

@@ -27,7 +27,6 @@ FORMS: Sequence[Mapping[str, type]] = (
     {"entry": str, "assert": str},
 )
 TIMEOUTS = 3
-"""After so many tests of a program that take too long, the others fail without running."""
 _CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
 
@@ -59,19 +58,13 @@ class CodeWithTests(PublicTasks):
         return solution if isinstance(solution, str) and solution.strip() else None
 
     async def measures(self, task: Task, answer: Any) -> dict[str, float]:
-        """`pass_rate`: the share of all tests, public and private, that a program passes.
-
-        After `TIMEOUTS` tests that take too long, the others fail without running.
-        """
+        """`pass_rate`: the share of all tests, public and private, that a program passes (`run_all`)."""
+        if not answer.strip():
+            return {"pass_rate": 0.0}
         tests = [*tests_of(task, "public"), *tests_of(task, "private")]
-        passed = timeouts = 0
-        for test in tests if answer.strip() else ():
-            (outcome,) = await run_tests(answer, [test], self._limits())
-            passed += outcome.passed
-            timeouts += outcome.verdict == "timeout"
-            if timeouts == TIMEOUTS:
-                break
-        return {"pass_rate": passed / len(tests)}
+        loop = asyncio.get_running_loop()
+        outcomes = await loop.run_in_executor(_threads, run_all, answer, tests, self._limits())
+        return {"pass_rate": sum(outcome.passed for outcome in outcomes) / len(tests)}
 
     async def public_score(self, task: Task, answer: Any) -> float:
         """Share of the public tests that a program passes. MarlError where there is no public test."""
@@ -102,6 +95,18 @@ def run_test(code: str, test: Mapping[str, Any], limits: Limits) -> Outcome:
     if outcome.verdict == "wrong" and "or" in test:
         return sandbox.returns(program, test["entry"], test["args"], test["or"], limits)
     return outcome
+
+
+def run_all(code: str, tests: Sequence[Mapping[str, Any]], limits: Limits) -> list[Outcome]:
+    """Run a program on tests, one after the other. After `TIMEOUTS` that take too long, the others fail without
+    running."""
+    outcomes: list[Outcome] = []
+    for test in tests:
+        if sum(outcome.verdict == "timeout" for outcome in outcomes) < TIMEOUTS:
+            outcomes.append(run_test(code, test, limits))
+        else:
+            outcomes.append(Outcome("timeout", error=f"not run: {TIMEOUTS} tests took too long"))
+    return outcomes
 
 
 async def run_tests(code: str, tests: Sequence[Mapping[str, Any]], limits: Limits, stop: bool = False) -> list[Outcome]:

@@ -20,13 +20,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
 from marl_verl_code.code_tests import run_tests, tests_of
-from marl_verl_code.refine_code import how, program_in
+from marl_verl_code.refine_code import how
 
 CODER, TESTER = "coder", "tester"
 MOST = 8

@@ -8,17 +8,16 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from annotated_types import Interval
-from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, current
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
-from marl_verl_code.code_tests import TIMEOUTS
+from marl_verl_code.code_tests import run_all
 from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
@@ -42,8 +41,7 @@ class JointCode(PublicTasks):
     An answer is {"helper": code, "main": code}.
 
     Options:
-        enough: share of the tests that must pass for a validation to count the task as solved.
-        scale, shift: the reward in training is scale * score + shift, at most 0 by default: turns that are left after a
+        shift: added to the score in training, so that the reward is at most 0 by default: turns that are left after a
             solution would otherwise add to the return of a later one.
         seconds, megabytes: limits of each test. After three that take too long, the others fail.
     """
@@ -51,8 +49,6 @@ class JointCode(PublicTasks):
     quick = True
 
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
-    enough: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    scale: float = 1.0
     shift: float = -4.0
     seconds: Seconds = 10.0
     megabytes: Megabytes = 512
@@ -66,8 +62,8 @@ class JointCode(PublicTasks):
         return sum(self._judged(task, answer)[0].values())
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether `enough` of the tests pass."""
-        return share(self._judged(task, answer)[1]) >= self.enough
+        """Whether all tests pass."""
+        return share(self._judged(task, answer)[1]) == 1.0
 
     def measures(self, task: Task, answer: Any) -> dict[str, float]:
         """`pass_rate`: the share of the tests that both functions together pass."""
@@ -168,13 +164,7 @@ def run_assertions(program: str, entry: str, setup: str, tests: tuple[str, ...],
         setup: statements before each test.
         limits: of each test.
     """
-    outcomes: list[Outcome] = []
-    for test in tests:
-        if sum(outcome.verdict == "timeout" for outcome in outcomes) < TIMEOUTS:
-            outcomes.append(current().holds(program, entry, setup, test, limits))
-        else:
-            outcomes.append(Outcome("timeout", error=f"not run: {TIMEOUTS} tests took too long"))
-    return tuple(outcomes)
+    return tuple(run_all(program, [{"entry": entry, "setup": setup, "assert": test} for test in tests], limits))
 
 
 def _functions(task: Task, helper: str, main: str) -> tuple[str, str]:

@@ -4,15 +4,15 @@ Programs are those of `code-with-tests`. Public tests run as a recorded call, so
 the same attempt, reads their result from the journal.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
-from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
+from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
+from marl_verl.tasks import clipped
 from marl_verl_code.code_tests import run_tests, tests_of
 
 
@@ -65,7 +65,6 @@ class GenerateAndRefine(Workflow):
         raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
 
 
-FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 HOW = (
     "Write a Python program that reads from standard input and writes to standard output. "
     "Put the whole program in one ```python block."
@@ -149,19 +148,5 @@ def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: in
     else:
         called = test.get("assert") or f"{test['entry']}({', '.join(map(repr, test['args']))}) == {test['expected']!r}"
         blocks = {"Test": called, "Result": outcome.error}
-    shown = [f"{title}:\n```\n{shortened(text.rstrip(), longest)}\n```" for title, text in blocks.items()]
+    shown = [f"{title}:\n```\n{clipped(text.rstrip(), longest)}\n```" for title, text in blocks.items()]
     return "\n".join([f"Public test {number + 1}: {happened}", *shown])
-
-
-def shortened(text: str, longest: int) -> str:
-    """A text of at most about `longest` characters: its beginning and end."""
-    if len(text) <= longest:
-        return text
-    half = longest // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
-
-
-def program_in(text: str) -> str:
-    """The last fenced block of a text without its fences, empty without one (or where it is not closed)."""
-    blocks = FENCED.findall(text)
-    return str(blocks[-1]).rstrip() if blocks else ""

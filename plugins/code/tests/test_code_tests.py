@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from marl_verl_code.code_tests import CodeWithTests, run_tests
-from marl_verl_code.refine_code import RefineCode, program_in
-from marl_verl_sandbox import Limits, Outcome
+from marl_verl_code.refine_code import RefineCode
+from marl_verl_sandbox import Limits, Outcome, program_in
 from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl import Task

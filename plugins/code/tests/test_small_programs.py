@@ -3,8 +3,8 @@
 import asyncio
 
 from marl_verl_code.coder_tester import written
-from marl_verl_code.refine_code import program_in
 from marl_verl_code.small_programs import SIGNS, SmallPrograms, TinyCoderTester, fenced, program
+from marl_verl_sandbox import program_in
 from marl_verl_testing import ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task

@@ -9,7 +9,7 @@ from annotated_types import Ge
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import Mix, RewardMix
-from marl_verl_dr_mas.amplification import Amplification, SecondMoment
+from marl_verl_dr_mas.amplification import Amplification
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ DR_MAS = Algorithm(
     rewards=PenaltyMix(penalty=0.1),
     advantage=Advantage(sample="row", group=AGENT, singleton="raw"),
     loss="ppo-clip",
-    metrics=(Amplification(), SecondMoment()),
+    metrics=(Amplification(),),
 )
 """A = (s - mean_k) / (std_k + 1e-6), mean and std over all rows of agent k in the task.
 

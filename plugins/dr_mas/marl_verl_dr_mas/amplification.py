@@ -12,7 +12,7 @@ Both terms are reported too, because a factor of 1 can hide that an agent gets n
 std^2, distinguishes the agent's good actions from its bad ones; `shift`, (mean_k - mean)^2 / std^2, is the same for
 all its rows: noise, which reinforces or suppresses all sampled actions alike.
 
-Metric `second-moment` is the second moment of the actual advantages:
+The second moment of the actual advantages is reported beside it:
 
     second_moment_k = mean over these tasks of E_k[A^2]
 
@@ -27,27 +27,22 @@ from marl_verl.algo.algorithms import Metric
 
 
 class Amplification(Metric):
-    """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent
-    of how the advantage is normalised. At 1 with shift 0, one mean and std for all agents has no effect."""
+    """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent of how
+    the advantage is normalised; and `agent/NAME/second_moment`, of the actual advantages.
+
+    At amplification 1 with shift 0, one mean and std for all agents has no effect."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
+        """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
+        reward, task, agent = result.reward[rows], table.uid.codes[rows], table.role.codes[rows]
+        moments = _by_agent(result.advantage[rows] ** 2, reward, task, agent)
         values: dict[str, float] = {}
-        terms = amplification(result.reward[rows], table.uid.codes[rows], table.role.codes[rows])
-        for code, (spread, shift) in terms.items():
-            name = f"agent/{table.role.names[code]}/amplification"
-            values |= {name: spread + shift, f"{name}/spread": spread, f"{name}/shift": shift}
+        for code, (spread, shift) in amplification(reward, task, agent).items():
+            name = f"agent/{table.role.names[code]}"
+            values |= {f"{name}/amplification": spread + shift, f"{name}/second_moment": moments[code]}
+            values |= {f"{name}/amplification/spread": spread, f"{name}/amplification/shift": shift}
         return values
-
-
-class SecondMoment(Metric):
-    """`agent/NAME/second_moment`, of the actual advantages."""
-
-    def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
-        uid, agent = table.uid.codes[rows], table.role.codes[rows]
-        values = _by_agent(result.advantage[rows] ** 2, result.reward[rows], uid, agent)
-        return {f"agent/{table.role.names[code]}/second_moment": value for code, value in values.items()}
 
 
 def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, tuple[float, float]]:

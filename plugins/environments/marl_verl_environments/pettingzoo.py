@@ -6,7 +6,6 @@ the whole text where the action space is one of texts.
 
 import importlib
 import json
-import random
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from marl_verl import Task
 from marl_verl.errors import MarlError
-from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks, required
+from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks, required
 
 
 class PettingZooTasks(SeatedTasks):
@@ -30,19 +29,8 @@ class PettingZooTasks(SeatedTasks):
         super().__post_init__()
         _made(self.env, self.arguments or {})
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """For tiny models: (observation, action) pairs of random games of all players. A share `good` of the actions is
-        legal; the others are any."""
-        rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
-        while len(pairs) < count:
-            game = PettingZooGame(self.env, self.arguments or {}, rng.randrange(SEEDS))
-            while seen := game.to_move():
-                moves = {seat: str(rng.choice(game.actions(seat))) for seat in seen}
-                for seat, text in seen.items():
-                    careless = str(rng.choice(game.actions(seat, illegal=True)))
-                    pairs.append((text, moves[seat] if rng.random() < good else careless))
-                game.play(moves)
-        return pairs[:count]
+    def game(self, seed: int) -> Game:
+        return PettingZooGame(self.env, self.arguments or {}, seed)
 
 
 class PettingZoo(Seated):
@@ -100,7 +88,7 @@ class PettingZooGame:
         """The action that a text names; an illegal one is noted in `refused`."""
         if not hasattr(self._env.action_space(self._players[seat]), "n"):  # a space of texts
             return text
-        legal = self.actions(seat)
+        legal = self._actions(seat, self._mask(self._players[seat]))
         number = re.search(r"-?\d+", text)
         action = None if number is None else int(number[0])
         if action in legal:
@@ -108,10 +96,13 @@ class PettingZooGame:
         refused[seat] = f"{text!r:.40} names no legal action: {', '.join(map(str, legal[:20]))}"
         return legal[0]
 
-    def actions(self, seat: int, illegal: bool = False) -> list[int]:
-        """The legal actions of a player that moves now, of a space of numbers; with `illegal`, all actions."""
-        player = self._players[seat]
-        space, mask = self._env.action_space(player), None if illegal else self._mask(player)
+    def choices(self, seat: int) -> tuple[list[str], list[str]]:
+        legal, every = (self._actions(seat, mask) for mask in (self._mask(self._players[seat]), None))
+        return list(map(str, legal)), list(map(str, every))
+
+    def _actions(self, seat: int, mask: Any) -> list[int]:
+        """The actions that a mask allows, of a space of numbers; None allows all."""
+        space = self._env.action_space(self._players[seat])
         return [int(space.start) + n for n in range(int(space.n)) if mask is None or mask[n]]
 
     def _mask(self, player: str) -> Any:

@@ -18,6 +18,7 @@ from marl_verl.tasks import Split, held_out, quick
 
 TEST = 4  # one seed in four is a seed of test tasks
 SEEDS = 1 << 31
+LONGEST = 100  # moves of a demonstrated game
 
 
 def required(module: str) -> Any:
@@ -37,6 +38,9 @@ class Game(Protocol):
 
     def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
         """Make the moves of these seats. Returns seat -> reason for the moves that are illegal."""
+
+    def choices(self, seat: int) -> tuple[Sequence[str], Sequence[str]]:
+        """(legal moves, all moves) of a player that moves now."""
 
     def outcomes(self) -> list[float]:
         """One number per seat: of the finished game, or so far."""
@@ -76,8 +80,25 @@ class SeatedTasks(TaskSet):
         return list(tasks.values())
 
     @abstractmethod
+    def game(self, seed: int) -> Game:
+        """A game to demonstrate."""
+
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """For tiny models: (observation, move) pairs of random games."""
+        """(observation, move) pairs of random games of all players, for tiny models. A share `good` of the moves is
+        among the legal ones of `Game.choices`, the others are any of them."""
+        rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
+        while len(pairs) < count:
+            game = self.game(rng.randrange(SEEDS))
+            for _ in range(LONGEST):
+                moves: dict[int, str] = {}
+                for seat, text in game.to_move().items():
+                    legal, others = game.choices(seat)
+                    moves[seat] = rng.choice(legal)
+                    pairs.append((text, moves[seat] if rng.random() < good else rng.choice(others)))
+                if not moves:
+                    break
+                game.play(moves)
+        return pairs[:count]
 
     def vocabulary(self) -> list[str]:
         pairs = self.demonstrations("", 2000, 0, 1.0)

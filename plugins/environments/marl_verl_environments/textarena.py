@@ -1,7 +1,6 @@
 """Games of TextArena as task sets. They run offline, and depend on their seed and the moves only."""
 
 import io
-import random
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -9,7 +8,7 @@ from typing import Any
 
 from marl_verl import Task
 from marl_verl.errors import MarlError, unknown
-from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks, required
+from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks, required
 
 _JUDGED = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
 _BROKEN = ("Bandit", "CharacterConclave", "Checkers", "FifteenPuzzle", "ScorableGames", "Tak")
@@ -18,7 +17,7 @@ REFUSED = {
     **dict.fromkeys(_BROKEN, "it fails in textarena 0.7.4, at the start or when it is won, or rewards regret (Bandit)"),
 }
 """Game -> why it cannot be used."""
-LONGEST = 100  # moves of a demonstrated game
+_SUGGESTED = re.compile(r"'(\[[^\[\]\n']{1,20}\])'")
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
 
 
@@ -29,26 +28,7 @@ class TextArenaTasks(SeatedTasks):
         super().__post_init__()
         _made(self.env, self.arguments or {})
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """For tiny models: (observation, move) pairs of random games of all players. A share `good` of the moves is
-        among those that the end of the observation suggests; the others are suggested anywhere in it. MarlError for a
-        game that suggests none."""
-        rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
-        while len(pairs) < count:
-            game = self._game(rng.randrange(SEEDS))
-            for _ in range(LONGEST):
-                if not (seen := game.to_move()):
-                    break
-                ((seat, text),) = seen.items()
-                legal, other = suggested(text)
-                if not legal:
-                    raise MarlError(f"textarena '{self.env}' suggests no moves, which a tiny model would learn from")
-                move = rng.choice(legal)
-                pairs.append((text, move if rng.random() < good else rng.choice(other)))
-                game.play({seat: move})
-        return pairs[:count]
-
-    def _game(self, seed: int) -> "TextArenaGame":
+    def game(self, seed: int) -> Game:
         """A game of two players, or of one if it cannot have two."""
         try:
             return TextArenaGame(self.env, self.arguments or {}, seed, 2)
@@ -107,6 +87,14 @@ class TextArenaGame:
                 self._over, self._rewards = True, dict.fromkeys(eliminated, LOST)
         return {} if self._refused is None else {seat: self._refused}
 
+    def choices(self, seat: int) -> tuple[list[str], list[str]]:
+        """The moves in quoted brackets, such as '[4]', of the last line of the observation that has any, and of all
+        lines. MarlError for a game that suggests none."""
+        lines = [moves for line in self._next[seat].splitlines() if (moves := _SUGGESTED.findall(line))]
+        if not lines:
+            raise MarlError(f"textarena '{self._name}' suggests no moves, which a tiny model would learn from")
+        return lines[-1], [move for line in lines for move in line]
+
     def outcomes(self) -> list[float]:
         rewards = [self._rewards.get(seat, 0.0) for seat in range(self._seats)]
         return [float(reward) if isinstance(reward, int | float) else LOST for reward in rewards]
@@ -128,12 +116,6 @@ class TextArenaGame:
             return refuse(*args, **kwargs)
 
         self._env.state.set_invalid_move = recorded
-
-
-def suggested(text: str) -> tuple[list[str], list[str]]:
-    """The moves in quoted brackets, such as '[4]', of the last line that has any, and of all lines."""
-    lines = [moves for line in text.splitlines() if (moves := re.findall(r"'(\[[^\[\]\n']{1,20}\])'", line))]
-    return (lines[-1], [move for line in lines for move in line]) if lines else ([], [])
 
 
 def _made(name: str, arguments: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ must come to differ although nothing in the prompt tells its agents apart.
 import random
 from collections.abc import Mapping
 from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
@@ -102,13 +103,11 @@ class RoleDifference(Metric):
 
 
 def _difference(texts: Mapping[str, list[str]]) -> float:
-    within = [_share(list(combinations(own, 2))) for own in texts.values()]
-    between = [
-        _share([(a, b) for number, a in enumerate(one) for other, b in enumerate(two) if number != other])
-        for one, two in combinations(texts.values(), 2)
-    ]
-    return sum(between) / len(between) - sum(within) / len(within)
+    within = [_differing(own, own) for own in texts.values()]
+    between = [_differing(one, two) for one, two in combinations(texts.values(), 2)]
+    return fmean(between) - fmean(within)
 
 
-def _share(pairs: list[tuple[str, str]]) -> float:
-    return sum(one != two for one, two in pairs) / len(pairs)
+def _differing(one: list[str], two: list[str]) -> float:
+    """The share of pairs from different episodes that differ."""
+    return fmean(a != b for at, a in enumerate(one) for to, b in enumerate(two) if at != to)

@@ -1,11 +1,15 @@
-"""Plan-Path, Sokoban and Sudoku in turns, for chat models: a planner and an executor, and a single agent.
+"""Plan-Path, Sokoban and Sudoku in turns, for chat models: a tool caller and a planner, and a single agent.
 
 Each turn shows the state, the legal moves, and the refused moves of the turn before with the reason. After every act
 the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
+
+Source: AT-GRPO, arXiv 2510.11062, and its public code: the tool caller, whose program finds the moves, acts first in
+each turn; the planner sees the program's output, and decides; 5 turns. The wording of the prompts is our own.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+
+from marl_verl_sandbox import program_in, run_python
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
@@ -13,11 +17,11 @@ from marl_verl.options import Positive
 from marl_verl_games import log
 from marl_verl_games.board import PathGame
 from marl_verl_games.game import Game, Played, play
-from marl_verl_games.lists import answered
+from marl_verl_games.lists import answered, printed
 from marl_verl_games.sokoban import Sokoban
 from marl_verl_games.sudoku import Sudoku
 
-PLANNER, EXECUTOR = "planner", "executor"
+CALLER, PLANNER = "tool-caller", "planner"
 GAMES: dict[str, Callable[[Task], Game]] = {
     "plan-path": PathGame.of,
     "sokoban": lambda task: Sokoban.of(task.data["rows"]),
@@ -30,8 +34,8 @@ def game_of(task: Task) -> Game:
     return GAMES[task.data.get("game", "plan-path")](task)
 
 
-class GameWorkflow(Workflow):
-    """Base of the workflows of games.
+class GamePlayer(Workflow):
+    """One agent of any name plays alone, without a tool: the single-agent baseline.
 
     Options:
         turns: maximum number of turns.
@@ -50,7 +54,15 @@ class GameWorkflow(Workflow):
 
     async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
         """Add the lines of one turn, the last of which moves."""
-        raise NotImplementedError
+        await self.moves(team, lines, team.agents[0], seen, game)
+
+    async def moves(self, team: Team, lines: list[log.Line], agent: str, seen: str, game: Game) -> None:
+        """Add the line of an agent that moves."""
+        action = await team[agent].act(f"{seen}\nEnd your answer with a list of moves, such as {game.example}.")
+        line = answered(agent, "moves", action.text, game.move)
+        if not line.moves:
+            team.invalid(action, "no list of moves")
+        log.proposed(team, lines, line)
 
     def seen(self, last: Played[Game], turn: int) -> str:
         """What all agents see at the start of a turn, after the moves of the turn before."""
@@ -60,30 +72,25 @@ class GameWorkflow(Workflow):
         parts += [f"Refused in the last turn: {refused}."] if refused else []
         return "\n\n".join([*parts, f"Turn {turn + 1} of {self.turns}."])
 
-    async def line(
-        self, team: Team, lines: list[log.Line], agent: str, verb: log.Verb, seen: str, game: Game
-    ) -> log.Line:
-        """Add one act as a line of the log."""
-        action = await team[agent].act(f"{seen}\nEnd your answer with a list of moves, such as {game.example}.")
-        line = answered(agent, verb, action.text, game.move)
-        if not line.moves:
-            team.invalid(action, "no list of moves")
-        return log.proposed(team, lines, line)
 
+class ToolCallerPlanner(GamePlayer):
+    """In each turn the tool caller writes a program, and the planner, which sees its output, moves.
 
-class GamePlannerExecutor(GameWorkflow):
-    """In each turn the planner plans moves; the executor, which sees the plan, makes the moves."""
+    The moves that a program prints are the tool caller's plan. They are proposed as the team's answer, so that its
+    candidates get their own scores and rewards.
+    """
 
     async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
-        plan = await self.line(team, lines, PLANNER, "plans", f"{seen}\nPlan the next moves for the executor.", game)
-        advice = f"The planner's moves: {' '.join(plan.moves or ('none',))}. They may be wrong: check them and move."
-        await self.line(team, lines, EXECUTOR, "moves", f"{seen}\n{advice}", game)
-
-
-class GamePlayer(GameWorkflow):
-    """One agent, named `player`, plays alone: the single-agent baseline."""
-
-    player: ClassVar[str] = "player"
-
-    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
-        await self.line(team, lines, self.player, "moves", seen, game)
+        action = await team[CALLER].act(
+            f"{seen}\nWrite a Python program in a ```python block that finds the moves and prints them as a list, "
+            f"such as {game.example}. It has no input: write the state into it."
+        )
+        program, output = program_in(action.text), "(no program)"
+        if program:
+            output = await team[CALLER].call(run_python, program)
+        plan = printed(CALLER, "plans", output, game.move, game.only_moves)
+        if plan.moves is None:
+            team.invalid(action, "no program that prints moves")
+        log.proposed(team, lines, plan)
+        shown = f"{seen}\nA program of the tool caller printed:\n{output}\nIt may be wrong: check it, and decide."
+        await self.moves(team, lines, PLANNER, shown, game)

@@ -2,13 +2,12 @@
 
 import random
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import unknown
-from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
 from marl_verl_games.board import STEPS, WORDS, Board, PathGame, cells, place
@@ -17,6 +16,7 @@ from marl_verl_games.game import outcome
 HELD_OUT = 10  # one board in ten
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"
+TURNS = 4
 Size = Annotated[int, Interval(ge=2, le=26)]
 WORD = {move: word for word, move in WORDS.items()}
 
@@ -27,15 +27,14 @@ class PlanPath(TaskSet):
     Options:
         size: side of the board, in cells (2 to 26).
         wall_share: probability that a cell is a wall (0 to below 1).
-        near, far: minimum and maximum length of a shortest walk; far 0: no maximum.
     """
 
     quick = True
 
     size: Size = 10
     wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.22
-    near: Positive = 1
-    far: NonNegative = 0
+    near: ClassVar[int] = 1  # minimum and maximum length of a shortest walk
+    far: ClassVar[int] = 26 * 26
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed. MarlError if
@@ -69,7 +68,7 @@ class PlanPath(TaskSet):
         start, goal, landmark = rng.sample(free, 3)
         board = Board(self.size, frozenset(walls), start, goal)
         left = board.left(start)
-        if left == self.size**2 or left < self.near or (self.far and left > self.far):
+        if left == self.size**2 or not self.near <= left <= self.far:
             return None
         shown = f"{self.size} start {start} goal {goal} walls {' '.join(walls)}"
         if held_out(shown, HELD_OUT) != (split == "test"):
@@ -82,17 +81,13 @@ class TinyPlanPath(PlanPath):
     """Small boards for tiny models, one token per word, with demonstrations.
 
     Only boards that need both agents: the right policies of `demonstrations` reach the goal together, but not if either
-    agent is careless.
-
-    Options:
-        turns: maximum number of turns that the two need, with one move each.
+    agent is careless, in `TURNS` turns with one move each.
     """
 
     size: Size = 4
     wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.25
-    near: Positive = 2
-    far: NonNegative = 4
-    turns: Positive = 4
+    near: ClassVar[int] = 2
+    far: ClassVar[int] = 4
 
     def _fit(self, task: Task) -> bool:
         best = ((True, True), (True, False), (False, True))
@@ -101,7 +96,7 @@ class TinyPlanPath(PlanPath):
     def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
         """Whether a team reaches the goal; `planner`, `executor`: whether that agent acts right or carelessly."""
         board, at = Board.of(task), str(task.data["start"])
-        for _ in range(self.turns):
+        for _ in range(TURNS):
             plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
             if not plan or at == board.goal:
                 break

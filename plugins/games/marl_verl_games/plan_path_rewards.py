@@ -41,12 +41,9 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     over = episode.finished and number == len(lines) - 1
     if line.moves is None:
         return INVALID + (FAIL if over else 0.0)
-    after = play(before, line.moves)
-    refused = len(after.refused)
-    taken = after.made - before.made - refused
-    reward = before.game.left - after.game.left + STEP * taken + INVALID * refused
+    after, reward = _played(before, line.moves)
     if after.game.solved:
-        shortest = not before.refused and not refused and after.made == after.game.shortest
+        shortest = not before.refused and not after.refused and after.made == after.game.shortest
         return reward + GOAL + (OPTIMAL if shortest else 0.0)
     return reward + (FAIL if over else 0.0)
 
@@ -59,10 +56,16 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
     if moves is None:
         return INVALID
     free = PathGame(Board(before.board.size, frozenset(), before.cell, before.board.goal), before.cell)
-    after = play(Played(free), moves)
+    after, reward = _played(Played(free), moves)
+    return reward + GOAL * after.game.solved
+
+
+def _played(before: Played[PathGame], moves: tuple[str, ...]) -> tuple[Played[PathGame], float]:
+    """(the state after moves, the first two terms of the reward)."""
+    after = play(before, moves)
     refused = len(after.refused)
-    taken = after.made - refused
-    return free.left - after.game.left + STEP * taken + INVALID * refused + GOAL * after.game.solved
+    taken = after.made - before.made - refused
+    return after, before.game.left - after.game.left + STEP * taken + INVALID * refused
 
 
 @quick

@@ -1,15 +1,15 @@
 """Every generator of reasoning-gym as a task set, scored by the generator's own `score_answer`."""
 
-import dataclasses
+import ast
 import decimal
 import functools
 import hashlib
+import json
 import random
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any
 
 import numpy as np
 import reasoning_gym
@@ -19,9 +19,7 @@ from reasoning_gym.utils import extract_answer
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError, unknown
-from marl_verl.options import build
 from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games.entries import decoded, encoded
 from marl_verl_games.safe_scores import make_safe
 
 make_safe()
@@ -30,7 +28,6 @@ HELD_OUT = 4  # one question in four belongs to the test split
 CHUNK = 64  # entries per seed: some generators refuse a large size
 MISSES = 400  # consecutive entries without a new task of the split after which generation fails
 ASK = "\n\nEnd with the final answer between <answer> and </answer>."
-FROM_RUN = ("size", "seed")
 
 
 class ReasoningGym(TaskSet):
@@ -40,38 +37,23 @@ class ReasoningGym(TaskSet):
     its parser raise an exception has score 0.
 
     Options:
-        dataset: name of a generator, e.g. chain_sum; all other options are those of its config class.
+        dataset: name of a generator, e.g. chain_sum.
+        config: options of its config class, e.g. {min_terms: 2}, without size and seed.
     """
 
     quick = True
 
     dataset: str
-
-    @classmethod
-    def for_options(cls, options: Mapping[str, Any]) -> type[Self]:
-        """The subclass whose fields are the options of the generator that `given` names. MarlError if unknown."""
-        name = options.get("dataset")
-        if not isinstance(name, str):
-            return cls
-        if name not in DATASETS:
-            raise unknown("marl.task.options.dataset", name, DATASETS)
-        return _class_of(name)  # type: ignore[no-any-return]
+    config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        try:
-            config = DATASETS[self.dataset][1](**self._given())
-            if hasattr(config, "validate"):
-                config.validate()
-        except Exception as error:  # an assertion, or whatever the generator raises
-            line = traceback.extract_tb(error.__traceback__)[-1].line
-            raise MarlError(f"reasoning-gym '{self.dataset}' refuses these options: {str(error) or line}") from error
-
-    def __reduce__(self) -> Any:
-        return build, (ReasoningGym, self._options(), "marl.task.options")
+        if self.dataset not in DATASETS:
+            raise unknown("marl.task.options.dataset", self.dataset, DATASETS)
+        self._made(1, 0)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` tasks with different questions. A question is in one split only, whatever the seed. MarlError: the
-        generator fails, or finds too few different questions."""
+        generator fails, or has too few different questions."""
         entries = self._entries(split, seed)
 
         def draw() -> Task | None:
@@ -79,60 +61,55 @@ class ReasoningGym(TaskSet):
             if held_out(f"{self.dataset} {question}", HELD_OUT) != (split == "test"):
                 return None
             name = f"reasoning-gym {self.dataset} {hashlib.sha256(question.encode()).hexdigest()[:16]}"
-            return Task(name, question + ASK, {"entry": encoded(entry)})
+            return Task(name, question + ASK, {"entry": as_literal(entry)})
 
         return distinct(draw, count, split, f"reasoning-gym '{self.dataset}'", MISSES)
 
     def score(self, task: Task, answer: Any) -> float:
         """The generator's score of a text."""
-        tagged, entry = extract_answer(answer), decoded(task.data["entry"])
+        tagged, entry = extract_answer(answer), ast.literal_eval(task.data["entry"])
         try:
-            return float(self._scorer.score_answer(answer.strip() if tagged is None else tagged, entry))
+            return float(self._made(1, 0).score_answer(answer.strip() if tagged is None else tagged, entry))
         except Exception:  # noqa: BLE001  some parsers of generators raise on a wrong format
             return 0.0
-
-    @functools.cached_property
-    def _scorer(self) -> Any:
-        return self._made(1, 0)
 
     def _entries(self, split: Split, seed: int) -> Iterator[dict[str, Any]]:
         for chunk in range(1 << 30):
             digest = hashlib.sha256(f"{self.dataset} {split} {seed} {chunk}".encode()).digest()
             first = int.from_bytes(digest[:3], "big") * CHUNK
-            made = self._made(CHUNK, first)
+            dataset = self._made(CHUNK, first)
             for index in range(CHUNK):
-                with _seeded(first + index):
-                    try:
-                        entry = made[index]
-                    except Exception as error:
-                        raise self._failed(error) from error
+                with _seeded(first + index), _failing(self.dataset):
+                    entry = dataset[index]
                 yield entry
 
     def _made(self, size: int, seed: int) -> Any:
-        try:
-            return reasoning_gym.create_dataset(self.dataset, size=size, seed=seed, **self._given())
-        except Exception as error:
-            raise self._failed(error) from error
+        return _dataset(self.dataset, json.dumps(dict(self.config or {})), size, seed)
 
-    def _failed(self, error: Exception) -> MarlError:
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        problem = f"{type(error).__name__}: {str(error) or line.line} ({Path(line.filename).name}:{line.lineno})"
-        return MarlError(f"reasoning-gym '{self.dataset}' cannot make a task with these options: {problem}")
 
-    def _options(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+@functools.lru_cache(maxsize=8)
+def _dataset(name: str, config: str, size: int, seed: int) -> Any:
+    options = json.loads(config)
+    with _failing(name):
+        if name == "composite":
+            options["datasets"] = [DatasetSpec(**spec) for spec in options.get("datasets", [])]
+        return reasoning_gym.create_dataset(name, size=size, seed=seed, **options)
 
-    def _given(self) -> dict[str, Any]:
-        options = {name: value for name, value in self._options().items() if name != "dataset"}
-        if self.dataset == "composite":
-            where = "marl.task.options.datasets"
-            specs = enumerate(options["datasets"] or ())
-            options["datasets"] = [build(DatasetSpec, spec, f"{where}.{number}") for number, spec in specs]
-        hints = get_type_hints(DATASETS[self.dataset][1])
-        return {
-            name: tuple(value) if isinstance(value, list) and "tuple" in str(hints[name]).lower() else value
-            for name, value in options.items()
-        }
+
+def as_literal(entry: Mapping[str, Any]) -> str:
+    """An entry as a Python literal: JSON has no tuples and sets. Numbers and texts of NumPy become Python's."""
+    with np.printoptions(legacy="1.25"):
+        return repr(entry)
+
+
+@contextmanager
+def _failing(name: str) -> Iterator[None]:
+    """MarlError with the reason, often an assertion without a message, if a generator fails in this block."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error) or traceback.extract_tb(error.__traceback__)[-1].line
+        raise MarlError(f"reasoning-gym '{name}' refuses marl.task.options.config: {reason}") from error
 
 
 @contextmanager
@@ -147,20 +124,3 @@ def _seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(before)
         np.random.set_state(before_numpy)
-
-
-@functools.cache
-def _class_of(name: str) -> Any:
-    """A subclass with the fields of a generator's config class, except for size and seed."""
-    config = DATASETS[name][1]
-    hints = get_type_hints(config)
-    body: dict[str, Any] = {"__annotations__": {}, "__module__": __name__, "__doc__": ReasoningGym.__doc__}
-    for field in dataclasses.fields(config):
-        if field.name in FROM_RUN:
-            continue
-        body["__annotations__"][field.name] = hints[field.name]
-        if field.default is not dataclasses.MISSING:
-            body[field.name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            body[field.name] = dataclasses.field(default_factory=field.default_factory)
-    return type(ReasoningGym.__name__, (ReasoningGym,), body)

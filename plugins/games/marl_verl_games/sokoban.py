@@ -11,7 +11,6 @@ from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError
-from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
 from marl_verl_games.board import STEPS, StepGame
@@ -79,22 +78,18 @@ class Sokoban(StepGame):
             return "the box cannot move"
         return dataclasses.replace(self, boxes=self.boxes - {to} | {behind}, player=to)
 
-    def shortest(self) -> list[str] | None:
+    def solution(self) -> str | None:
         """A shortest solution, by breadth-first search; None if there is none within `MOST_STATES` states."""
-        before: dict[Sokoban, tuple[Sokoban, str] | None] = {self: None}
+        moves: dict[Sokoban, str] = {self: ""}
         queue = deque([self])
-        while queue and len(before) <= MOST_STATES:
+        while queue and len(moves) <= MOST_STATES:
             state = queue.popleft()
             if state.solved:
-                moves = []
-                while (step := before[state]) is not None:
-                    state, move = step
-                    moves.append(move)
-                return moves[::-1]
+                return moves[state]
             for move in STEPS:
                 reached = state.after(move)
-                if not isinstance(reached, str) and reached not in before:
-                    before[reached] = state, move
+                if not isinstance(reached, str) and reached not in moves:
+                    moves[reached] = moves[state] + move
                     queue.append(reached)
         return None
 
@@ -121,7 +116,6 @@ class SokobanTasks(TaskSet):
         size: side of the board with its walls (5 to 10).
         boxes: number of boxes (1 to 4).
         apart: minimum distance of a box to its goal, in rows plus columns; each box can be given a goal of its own so.
-        near, far: minimum and maximum number of moves of a shortest solution; far 0: no maximum.
     """
 
     quick = True
@@ -130,12 +124,10 @@ class SokobanTasks(TaskSet):
     size: Annotated[int, Interval(ge=5, le=10)] = 6
     boxes: Annotated[int, Interval(ge=1, le=4)] = 1
     apart: Annotated[int, Interval(ge=0, le=8)] = 2
-    near: Positive = 1
-    far: NonNegative = 0
 
     def __post_init__(self) -> None:
-        if self.apart > self.size or 0 < self.far < self.near:
-            raise MarlError("sokoban: apart must be at most size, and near at most far: the generator would search on")
+        if self.apart > self.size:
+            raise MarlError("sokoban: apart must be at most size: the generator would search on")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A board is in one split only, whatever the seed. MarlError if there are fewer."""
@@ -161,8 +153,6 @@ class SokobanTasks(TaskSet):
         pairs = (list(zip(game.boxes, goals, strict=True)) for goals in itertools.permutations(game.goals))
         if not any(all(_apart(box, goal) >= self.apart for box, goal in pairing) for pairing in pairs):
             return None
-        solution = game.shortest()
-        if solution is None or len(solution) < self.near or (self.far and len(solution) > self.far):
+        if game.solution() is None:
             return None
-        data = {"game": "sokoban", "rows": rows, "shortest": len(solution)}
-        return Task(f"sokoban {shown}", "\n".join(rows), data)
+        return Task(f"sokoban {shown}", "\n".join(rows), {"game": "sokoban", "rows": rows})

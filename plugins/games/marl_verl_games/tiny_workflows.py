@@ -11,8 +11,8 @@ from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, pl
 MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
 
 
-class _Turns(Workflow):
-    """Base of both workflows.
+class OneWalker(Workflow):
+    """One agent with the observations of both moves, turn by turn: the single-agent baseline.
 
     Options:
         turns: maximum number of turns, with one move each.
@@ -30,7 +30,7 @@ class _Turns(Workflow):
 
     async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
         """Add the lines of one turn, which begins at a cell."""
-        raise NotImplementedError
+        await self.line(team, lines, SOLO, "moves", solo_sees(task, at))
 
     async def line(self, team: Team, lines: list[log.Line], agent: str, verb: log.Verb, seen: str) -> log.Line:
         """Add one act as a log line: one move, or a plan of two. Further moves are dropped and marked invalid."""
@@ -45,7 +45,7 @@ class _Turns(Workflow):
         return log.proposed(team, lines, log.Line(agent, verb, moves))
 
 
-class PlannerExecutor(_Turns):
+class PlannerExecutor(OneWalker):
     """In each turn the planner, which sees the goal, plans two moves; the executor, which sees the walls, makes one.
 
     After every act the log so far is proposed as answer: a candidate is scored by the state that it leads to.
@@ -54,10 +54,3 @@ class PlannerExecutor(_Turns):
     async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
         plan = await self.line(team, lines, PLANNER, "plans", planner_sees(task, at))
         await self.line(team, lines, EXECUTOR, "moves", executor_sees(task, at, plan.moves))
-
-
-class OneWalker(_Turns):
-    """One agent with the observations of both moves, turn by turn: the single-agent baseline."""
-
-    async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
-        await self.line(team, lines, SOLO, "moves", solo_sees(task, at))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
 from marl_verl_games.crew import NEXT, Crew, Spawner
-from marl_verl_games.text_teams import TextDiscussion, TextSolverVerifier, vote
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task
@@ -55,33 +54,3 @@ def test_a_planner_decides_how_many_workers_there_are() -> None:
     for workers, answer, score in ((0, "4 0", 0.8), (3, "4 0 0", 0.7), (1, "4", -0.1)):
         run = check_workflow(Spawner(workers), task, policy, may_not_act=["planner"])
         assert (run.answer, Crew().score(task, run.answer)) == (answer, pytest.approx(score))
-
-
-# Teams for tasks with a text: what each agent sees, and which answer is the team's
-
-
-TEXT = Task("q", "2 + 2?")
-
-
-def test_the_solver_answers_again_until_the_verifier_accepts() -> None:
-    policy = ScriptedPolicy({"solver": ["5", "4", "3"], "verifier": ["No, too much.", "I accept."]})
-    run = check_workflow(TextSolverVerifier(rounds=3), TEXT, policy)
-    assert (run.answer, run.proposals[0]) == ("4", "5")
-    texts = [shown(record.act) for record in run.journal]
-    assert texts[0] == "2 + 2?"
-    assert "Proposed answer:\n5" in texts[1]
-    assert "A verifier says:\nNo, too much." in texts[2]
-    assert len(texts) == 4
-    assert check_workflow(TextSolverVerifier(rounds=1), TEXT, policy).answer == "5"
-
-
-def test_a_discussion_ends_with_a_vote() -> None:
-    policy = ScriptedPolicy({"a": ["1", "1"], "b": ["2", "3"], "c": ["3", "3"]})
-    run = check_workflow(TextDiscussion(), TEXT, policy)
-    assert (run.answer, run.proposals) == ("3", ["1", "3"])
-    assert "Another agent's answer:\n2" in shown(list(run.journal)[3].act)
-
-
-def test_a_vote_compares_tagged_answers_and_prefers_the_first_agent() -> None:
-    assert vote({"a": "so <answer>4</answer>", "b": "5", "c": "4"}) == "so <answer>4</answer>"
-    assert vote({"a": "7", "b": "5"}) == "7"

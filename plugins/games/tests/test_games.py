@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from marl_verl_games.game import Played, play
 from marl_verl_games.game_rewards import game as reward_game
-from marl_verl_games.game_workflows import EXECUTOR, PLANNER, GamePlannerExecutor, game_of
+from marl_verl_games.game_workflows import GamePlayer, game_of
 from marl_verl_games.lists import answered, printed
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import Sokoban, SokobanTasks
@@ -18,7 +18,7 @@ from marl_verl.episode import Act, Action, Episode, Journal, Turn
 
 # two boxes on one line: push right (box on goal), then the lower one
 ROWS = ["######", "#....#", "#@BO.#", "#.BO.#", "#....#", "######"]
-BOXES = Task("boxes", "", {"game": "sokoban", "rows": ROWS, "shortest": 4})
+BOXES = Task("boxes", "", {"game": "sokoban", "rows": ROWS})
 SOLUTION = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
 PUZZLE = [[1, 2, 3, 0], [3, 4, 1, 2], [2, 1, 0, 3], [0, 3, 2, 0]]
 GRID = Task("grid", "", {"game": "sudoku", "puzzle": PUZZLE, "solution": SOLUTION})
@@ -37,9 +37,8 @@ def test_every_sokoban_can_be_solved_and_a_solution_scores() -> None:
     tasks = SokobanTasks()
     for task in [*tasks.generate("train", 15, 3), *tasks.generate("test", 5, 3)]:
         game = Sokoban.of(task.data["rows"])
-        solution = game.shortest()
-        assert solution is not None
-        assert len(solution) == task.data["shortest"]
+        solution = game.solution()
+        assert solution
         assert tasks.score(task, f"p moves {' '.join(solution)}") == 1.0
         assert game.drawn() == task.prompt == "\n".join(task.data["rows"])
         ((box,), (goal,)) = game.boxes, game.goals
@@ -131,20 +130,17 @@ MOVES: dict[str, tuple[Task, list[str]]] = {
 
 
 @pytest.mark.parametrize("game", MOVES)
-def test_a_team_plays_with_feedback(game: str) -> None:
+def test_an_agent_plays_with_feedback(game: str) -> None:
     task, moves = MOVES[game]
-    policy = ScriptedPolicy({PLANNER: moves[0], EXECUTOR: moves})
-    run = check_workflow(GamePlannerExecutor(turns=3), task, policy)
+    run = check_workflow(GamePlayer(turns=3), task, ScriptedPolicy({"walker": moves}))
     seen = [shown(act) for act, _ in run.turns]
     assert all("Legal moves now: " in each and game_of(task).rules in each for each in seen)
-    assert "The planner's moves: " in seen[1]
-    assert "Turn 2 of 3." in seen[2]
-    assert len(run.turns) == 6
-    assert len(run.proposals) == 6
+    assert "Turn 2 of 3." in seen[1]
+    assert len(run.turns) == len(run.proposals) == 3
     tasks = {"sokoban": SokobanTasks(), "sudoku": SudokuTasks(), "plan-path": PlanPath()}[game]
     assert tasks.score(task, run.answer) == 1.0
     refused = {"sokoban": "", "sudoku": "r1c4=3 (3 is already in the row)", "plan-path": "L (a wall or the edge)"}[game]
-    assert (f"Refused in the last turn: {refused}." in seen[2]) == bool(refused)
+    assert (f"Refused in the last turn: {refused}." in seen[1]) == bool(refused)
 
 
 def test_moves_of_sokoban_and_why_they_are_refused() -> None:

@@ -32,7 +32,6 @@ exceeds a threshold).
 
 import asyncio
 import itertools
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from marl_verl.algo.sampling import (
@@ -124,7 +123,7 @@ class JointTree(Sampler):
         top = await attempt(context, SESSION, _root(context))
         if isinstance(top, Failure):
             return Sample(failures=[top] * self.joint_actions)  # none of the first joint actions could be sampled
-        await self._spawn(context, top, Size())
+        await self._spawn(context, top, 1, 0)
         failures = list(failures_of(top))  # each once, including those below removed nodes
         dropped = prune(top, self.crossed)
         number_rows(top, self.crossed)
@@ -133,8 +132,8 @@ class JointTree(Sampler):
         sample.count_transitions()
         return sample
 
-    async def _spawn(self, context: SamplingContext, node: Joint, size: "Size") -> None:
-        """Sample the transition after a node, and all nodes below it."""
+    async def _spawn(self, context: SamplingContext, node: Joint, width: int, used: int) -> None:
+        """Sample the transition after a node, and all nodes below it. `width`, `used`: W_d and S_d of its path."""
         if node.pending:
             failed = await attempt(context, SESSION, _settle(context, node))
             if isinstance(failed, Failure):
@@ -143,16 +142,17 @@ class JointTree(Sampler):
         n = len(node.acts)
         if n == 0:
             return
-        cross = self.crossed
-        k = size.branching(self.joint_actions, n if cross else 1, self.max_nodes)
-        chosen = list(itertools.product(range(k), repeat=n)) if cross else [(j,) * n for j in range(k)]
-        size = size.below(len(chosen))
+        most, power = self.max_nodes - used, n if self.crossed else 1
+        k = max((k for k in range(2, self.joint_actions + 1) if width * k**power <= most), default=1)
+        chosen = list(itertools.product(range(k), repeat=n)) if self.crossed else [(j,) * n for j in range(k)]
+        width *= len(chosen)
+        used += width
         async with asyncio.TaskGroup() as group:
             asked = [[group.create_task(_action(context, node, act, own)) for own in range(k)] for act in node.acts]
             made = []
             for number, choice in enumerate(chosen):
                 actions = [asked[act][own] for act, own in enumerate(choice)]
-                made.append(group.create_task(self._child(context, node, number, actions, size)))
+                made.append(group.create_task(self._child(context, node, number, actions, width, used)))
         came = [task.result() for outcome in asked for task in outcome]
         node.failures = [outcome for outcome in came if isinstance(outcome, Failure)]
         node.below = {choice: task.result() for choice, task in zip(chosen, made, strict=True)}
@@ -160,10 +160,10 @@ class JointTree(Sampler):
         if self.stop_above is not None and rewards and sum(rewards) / len(rewards) <= self.stop_above:
             async with asyncio.TaskGroup() as group:
                 for child in node.children:
-                    group.create_task(self._spawn(context, child, size))
+                    group.create_task(self._spawn(context, child, width, used))
 
     async def _child(
-        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], size: "Size"
+        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], width: int, used: int
     ) -> Joint | Failure | None:
         """Sample the node of a joint action and, without `stop_above`, all nodes below it."""
         scores_proposals = self.partial_value == "proposal"
@@ -173,25 +173,8 @@ class JointTree(Sampler):
             if any(isinstance(task.result(), Failure) for task in asked):
                 return None  # reported at the node, once for all joint actions that contain the action
         elif self.stop_above is None:
-            await self._spawn(context, made, size)
+            await self._spawn(context, made, width, used)
         return made
-
-
-@dataclass(frozen=True)
-class Size:
-    """W_d and S_d of a path: the tree's width at its last node, and the number of joint actions down to it."""
-
-    width: int = 1
-    used: int = 0
-
-    def branching(self, most: int, power: int, limit: int) -> int:
-        """K_d: the largest k <= `most` with width * k^power <= limit - used, at least 1."""
-        return max((k for k in range(2, most + 1) if self.width * k**power <= limit - self.used), default=1)
-
-    def below(self, children: int) -> "Size":
-        """The size one level down, where every node has `children` children."""
-        width = self.width * children
-        return Size(width, self.used + width)
 
 
 async def _root(context: SamplingContext) -> Joint:

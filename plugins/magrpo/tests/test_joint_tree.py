@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_magrpo.joint_tree import JointTree
-from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
 from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, eighth, number, talkers, workflows
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.sampling import Independent, Sample, Sampler
+from marl_verl.algo.sampling import Sample
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.errors import Reason
 from marl_verl.options import build
@@ -32,15 +30,13 @@ class Writers(Workflow):
     """Two writers act jointly in each turn; after every turn they propose their text."""
 
     turns: int = 2
-    proposes: bool = True
 
     async def run(self, task: Task, team: Team) -> str:
         history = task.prompt
         for _ in range(self.turns):
             parts = await team.act({"one": f"{history} (one)", "two": f"{history} (two)"})
             history += f" [{parts['one'].text} {parts['two'].text}]"
-            if self.proposes:
-                team.propose(history)
+            team.propose(history)
         return history
 
 
@@ -78,31 +74,19 @@ def worth(answer: str) -> float:
 
 def test_aligned_every_joint_action_spawns_a_child() -> None:
     found, context = tree(Writers())
+    nodes = [("0", None, 0), ("0.0", "0", 1), ("0.1", "0", 1), ("1", None, 0), ("1.0", "1", 1), ("1.1", "1", 1)]
     assert [row_of(turn) for turn in found.turns] == [
-        (0, "0", None, "one", 0, "a0"),
-        (1, "0", None, "two", 0, "b0"),
-        (2, "0.0", "0", "one", 1, "a0"),
-        (3, "0.0", "0", "two", 1, "b0"),
-        (4, "0.1", "0", "one", 1, "a1"),
-        (5, "0.1", "0", "two", 1, "b1"),
-        (6, "1", None, "one", 0, "a1"),
-        (7, "1", None, "two", 0, "b1"),
-        (8, "1.0", "1", "one", 1, "a0"),
-        (9, "1.0", "1", "two", 1, "b0"),
-        (10, "1.1", "1", "one", 1, "a1"),
-        (11, "1.1", "1", "two", 1, "b1"),
+        (2 * at + second, node, parent, ("one", "two")[second], turn, f"{'ab'[second]}{node[-1]}")
+        for at, (node, parent, turn) in enumerate(nodes)
+        for second in (0, 1)
     ]
     assert found.turns[8].observation[-1]["content"] == "write: [a1 b1] (one)"
     answers = [f"write: [a{i} b{i}] [a{j} b{j}]" for i in range(2) for j in range(2)]
     assert [(e.id, e.answer, e.finished) for e in found.episodes] == [
         (f"q_0_{name}", answer, True) for name, answer in zip(["0.0", "0.1", "1.0", "1.1"], answers, strict=True)
     ]
-    assert [[turn.index for turn in e.turns] for e in found.episodes] == [
-        [0, 1, 2, 3],
-        [0, 1, 4, 5],
-        [6, 7, 8, 9],
-        [6, 7, 10, 11],
-    ]
+    paths = [[0, 1, 2, 3], [0, 1, 4, 5], [6, 7, 8, 9], [6, 7, 10, 11]]
+    assert [[turn.index for turn in e.turns] for e in found.episodes] == paths
     assert [e.score for e in found.episodes] == [worth(answer) for answer in answers]
     assert {turn.node: turn.rewards for turn in found.turns} == {
         **{str(i): {"team": worth(f"write: [a{i} b{i}]")} for i in range(2)},
@@ -115,20 +99,13 @@ def test_aligned_every_joint_action_spawns_a_child() -> None:
 class Verified(Workflow):
     """A writer and a verifier, until it accepts; at most three rounds."""
 
-    first: str = ""
-    listed: bool = False
-
-    async def run(self, task: Task, team: Team) -> Any:
-        if self.first:
-            team.propose(self.first)
+    async def run(self, task: Task, team: Team) -> str:
         for at in range(3):
-            text = self.first or (await team["one"].act(f"{task.prompt} {at}")).text
-            draft: Any = [text] if self.listed else text
-            if not self.first:
-                team.propose(draft)
-            if (await team["two"].act(f"{text} {at}")).text == "b0":
+            draft = (await team["one"].act(f"{task.prompt} {at}")).text
+            team.propose(draft)
+            if (await team["two"].act(f"{draft} {at}")).text == "b0":
                 break
-        return list(draft) if self.listed else draft
+        return draft
 
 
 def ones(found: Sample) -> dict[str, float]:
@@ -364,143 +341,3 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
 def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
     sampler = JointTree(2, joint, partial_value="zero", max_nodes=30)
     check_sampler(sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1)
-
-
-# Acts of agents that are not trained, in every sampler: without candidates, groups or a discount
-
-
-class Edited(Workflow):
-    """Two writers act jointly; an expert reads both parts and says what to change, between turns or also at the end."""
-
-    turns: int = 2
-    proposes: bool = True
-    last: bool = False
-    first: bool = False
-
-    async def run(self, task: Task, team: Team) -> str:
-        text = task.prompt
-        if self.first:
-            text += f" <{(await team['expert'].act(text)).text}>"
-        for turn in range(self.turns):
-            parts = await team.act({"one": f"{text} (one)", "two": f"{text} (two)"})
-            text += f" [{parts['one'].text} {parts['two'].text}]"
-            if self.proposes:
-                team.propose(text)
-            if turn + 1 < self.turns or self.last:
-                text += f" <{(await team['expert'].act(text)).text}>"
-        return text
-
-
-class Mixed(Workflow):
-    """A trained and two untrained agents act in one joint move, twice."""
-
-    async def run(self, task: Task, team: Team) -> str:
-        text = task.prompt
-        for _ in range(2):
-            parts = await team.act({"expert": f"{text} e", "one": f"{text} 1", "two": f"{text} 2"})
-            text += f" [{' '.join(action.text for action in parts.values())}]"
-            team.propose(text)
-        return text
-
-
-class Alternating(Workflow):
-    """A solver and an untrained critic in turn."""
-
-    proposes: bool = True
-
-    async def run(self, task: Task, team: Team) -> str:
-        text = task.prompt
-        for _ in range(2):
-            text += (await team["one"].act(text)).text
-            if self.proposes:
-                team.propose(text)
-            text += (await team["expert"].act(text)).text
-        return text
-
-
-def said(act: Act, session: int, candidate: Any) -> str:
-    return f"{act.agent}.{session}.{candidate}"
-
-
-def team(*agents: str) -> ScriptedPolicy:
-    return ScriptedPolicy(dict.fromkeys(agents, said))
-
-
-WRITERS = team("one", "two", "expert")
-
-
-def sampled(
-    sampler: Sampler, workflow: Workflow, policy: ScriptedPolicy = WRITERS, tasks: TaskSet | None = None, **how: Any
-) -> tuple[Sample, int]:
-    """(the sample, how often the untrained agent was asked), of a checked sampler."""
-    how = {"untrained": ["expert"], **how}
-    check_sampler(sampler, workflow, Q, policy, tasks=tasks or Hashed(), orders=1, **how)
-    context = ScriptedContext(workflow, Q, policy, tasks=tasks or Hashed(), **how)
-    sample = asyncio.run(sampler.sample(context))
-    assert not sample.failures
-    return sample, sum(act.agent in how["untrained"] for _, act, _ in context.asked)
-
-
-@pytest.mark.parametrize(
-    ("sampler", "workflow", "asked", "rows"),
-    [
-        (JointTree(4), Edited(), 4, 2 * (4 + 16)),
-        (JointTree(2), Edited(last=True), 2 + 4, 2 * (2 + 4)),
-        (JointTree(2, joint="cross"), Edited(), 4, 4 + 16),
-        (GreedyTree(4), Alternating(), 2, 2 * 4),
-        (TreeSearch(6), Alternating(), 6, 6),
-        (Independent(3), Alternating(), 3 * 2, 3 * 4),
-    ],
-)
-def test_an_untrained_agent_is_asked_once_for_each_state(
-    sampler: Sampler, workflow: Workflow, asked: int, rows: int
-) -> None:
-    policy = WRITERS if isinstance(workflow, Edited) else team("one", "expert")
-    sample, times = sampled(sampler, workflow, policy)
-    assert (times, len(sample.turns)) == (asked, rows)
-
-
-class Levels(TaskSet):
-    """1 for the text of one joint move, 4 for that of two."""
-
-    quick = True
-
-    def score(self, task: Task, answer: Any) -> float:
-        return {1: 1.0, 2: 4.0}[str(answer).count("[")]
-
-
-def test_an_expert_discounts_nothing_and_is_in_no_group() -> None:
-    sample, _ = sampled(JointTree(4), Edited(), tasks=Levels())
-    result = algorithm("magrpo", **{"gamma": 0.9}).compute(RowTable.from_rows([row(t) for t in sample.turns]))
-    assert {
-        round(float(ret), 9) for ret, turn in zip(result.ret, sample.turns, strict=True) if turn.parent is None
-    } == {4.6}
-    assert set(np.bincount(result.group).tolist()) == {4}
-    episode = sample.episodes[0]
-    assert [turn.agent for turn in episode.turns] == ["one", "two", "expert", "one", "two"]
-    assert "expert" in {record.act.agent for record in episode.journal.acts()}
-    assert sample.extra_tokens == {"untrained": sum(len(f"expert.0.{node}") for node in range(4))}
-
-
-@pytest.mark.parametrize(("joint", "asked", "rows"), [("aligned", 2 + 4, 6), ("cross", 2 + 4, 6)])
-def test_untrained_agents_of_a_joint_move_act_once_for_each_joint_action(joint: Any, asked: int, rows: int) -> None:
-    untrained = ["expert", "two"]
-    sample, times = sampled(JointTree(2, joint=joint), Mixed(), untrained=untrained)
-    assert (times, len(sample.turns)) == (2 * asked, rows)
-    sample, times = sampled(GreedyTree(3), Mixed(), untrained=untrained)
-    assert (times, len(sample.turns)) == (2 * 2 * 3, 2 * 3)  # proposed after the move: each candidate's value needs it
-
-
-@pytest.mark.parametrize("sampler", [JointTree(2), JointTree(2, joint="cross")])
-def test_a_transition_that_fails_loses_its_joint_action_only(sampler: Sampler) -> None:
-    def fails(act: Act, session: int, candidate: Any) -> str:
-        if str(candidate) in ("1", "0-0", "0-1"):
-            raise ValueError("no expert")
-        return said(act, session, candidate)
-
-    policy = ScriptedPolicy({"one": said, "two": said, "expert": fails})
-    workflow = Edited() if isinstance(sampler, JointTree) else Alternating()
-    sample = asyncio.run(sampler.sample(ScriptedContext(workflow, Q, policy, tasks=Hashed(), untrained=["expert"])))
-    assert [failure.reason for failure in sample.failures] == ["policy-error"]
-    assert sample.turns
-    assert all(turn.node != "1" for turn in sample.turns if isinstance(sampler, JointTree))

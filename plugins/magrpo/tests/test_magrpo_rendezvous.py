@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from marl_verl_magrpo.joint_tree import JointTree
-from marl_verl_magrpo.rendezvous import Meet, Rendezvous, joint_reward
+from marl_verl_magrpo.rendezvous import Meet, Rendezvous
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
@@ -62,8 +62,7 @@ def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[Ro
     ],
 )
 def test_the_joint_reward(left: str, right: str, reward: float) -> None:
-    moves = {"left": left, "right": right}
-    assert joint_reward(PLACE, moves) == TASKS.score(PLACE, moves) == reward
+    assert TASKS.score(PLACE, {"left": left, "right": right}) == reward
 
 
 def test_both_see_both_moves_and_meet() -> None:

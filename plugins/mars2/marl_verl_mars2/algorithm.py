@@ -9,7 +9,7 @@ import numpy as np
 from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
 from marl_verl.algo.rewards import Mix
-from marl_verl_mars2.metrics import AlgorithmicDiversity, Refinement, SemanticDiversity, StyleDiversity
+from marl_verl_mars2.metrics import Diversity, Refinement
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,12 @@ class Shaped(Returns):
         return reward + self.gamma * (reward - base)
 
 
-METRICS = (SemanticDiversity(), AlgorithmicDiversity(), StyleDiversity(), Refinement())
-
 MARS2 = Algorithm(
     sampler="tree-search",
     rewards=Mix(),
     advantage=Advantage(returns=Shaped(), group=TASK, eps=1e-9, singleton="zero"),
     loss="ppo-clip",
-    metrics=METRICS,
+    metrics=(Diversity(), Refinement()),
 )
 """A = (R - mean_tree R) / (std_tree R + 1e-9), R shaped by parent and siblings.
 

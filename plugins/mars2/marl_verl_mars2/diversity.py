@@ -11,27 +11,22 @@ definitions here are ours, for n candidates with texts x_1 .. x_n:
                   the program binds are numbered in order of first occurrence; for text that is not Python: equal words
                   in lower case
     style         JSD(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 in bits, 0 to 1, of two agents' distributions p, q
-                  over kinds of step; for more than two agents the mean over pairs. The kinds of step are
-                  moves: the lines that a refinement keeps, changes, adds or drops (words, if both texts have one
-                  line); all lines of a first attempt are "written"
-                  openings: the first word of each line
+                  over the first words of lines; for more than two agents the mean over pairs
 
 Style diversity is above 0 even between two identical agents, because each distribution is estimated from few samples.
 Compare it with a run that uses the same model twice and has as many nodes, not with 0.
 """
 
 import ast
-import difflib
 import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 
-from marl_verl_code.refine_code import program_in
+from marl_verl_sandbox import program_in
 
 WORD = re.compile(r"\w+|[^\w\s]")
-KEPT, CHANGED, ADDED, DROPPED, WRITTEN = "kept", "changed", "added", "dropped", "written"
 
 
 def words(text: str) -> list[str]:
@@ -41,8 +36,8 @@ def words(text: str) -> list[str]:
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
     """The words of a text and all pairs of adjacent words."""
-    found = words(text)
-    return frozenset([*((word,) for word in found), *itertools.pairwise(found)])
+    sequence = words(text)
+    return frozenset([*((word,) for word in sequence), *itertools.pairwise(sequence)])
 
 
 def jaccard(one: frozenset[tuple[str, ...]], two: frozenset[tuple[str, ...]]) -> float:
@@ -110,45 +105,19 @@ def algorithms(texts: Sequence[str]) -> int:
 
 def openings(text: str) -> Counter[str]:
     """First word of a line -> number of lines; lines without a word are not counted."""
-    return Counter(found[0] for line in text.splitlines() if (found := words(line)))
-
-
-def moves(text: str, parent: str | None) -> Counter[str]:
-    """Kind of move -> number of lines of a refinement and its parent (of words, if both have one line).
-
-    Args:
-        parent: text of the refined attempt; None for a first attempt.
-    """
-    own, old = _lines(text), _lines(parent or "")
-    if len(own) <= 1 and len(old) <= 1:
-        own, old = words(text), words(parent or "")
-    if parent is None:
-        return +Counter({WRITTEN: len(own)})
-    found: Counter[str] = Counter()
-    for what, a, b, c, d in difflib.SequenceMatcher(None, old, own, autojunk=False).get_opcodes():
-        if what == "equal":
-            found[KEPT] += b - a
-            continue
-        found[CHANGED] += min(b - a, d - c)
-        found[ADDED] += max(0, (d - c) - (b - a))
-        found[DROPPED] += max(0, (b - a) - (d - c))
-    return +found
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return Counter(first for line in text.splitlines() for first in words(line)[:1])
 
 
 def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
     """JSD in bits of two distributions, given as counts: 0 if equal, 1 if disjoint; None if one is empty."""
     if not one.total() or not two.total():
         return None
-    found = 0.0
+    divergence = 0.0
     for kind in one.keys() | two.keys():
         p, q = one[kind] / one.total(), two[kind] / two.total()
         middle = (p + q) / 2
-        found += sum(share * math.log2(share / middle) / 2 for share in (p, q) if share)
-    return min(max(found, 0.0), 1.0)
+        divergence += sum(share * math.log2(share / middle) / 2 for share in (p, q) if share)
+    return min(max(divergence, 0.0), 1.0)
 
 
 def style(counts: Sequence[Counter[str]]) -> float | None:

@@ -9,40 +9,29 @@ from marl_verl.algo.sampling import Sample
 from marl_verl_mars2 import diversity
 
 
-class SemanticDiversity(Metric):
-    """`diversity/semantic`: mean pairwise distance between the texts of a task's candidates, 0 to 1."""
+class Diversity(Metric):
+    """Diversity of a task's candidates.
 
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        value = diversity.semantic([turn.action.text for turn in sample.turns])
-        return {} if value is None else {"diversity/semantic": value}
-
-
-class AlgorithmicDiversity(Metric):
-    """`diversity/algorithms`: number of distinct algorithms of a task's candidates; `diversity/algorithms_share`: the
-    same divided by the number of candidates."""
+    diversity/semantic          mean pairwise distance between their texts, 0 to 1
+    diversity/algorithms        number of distinct algorithms
+    diversity/algorithms_share  the same divided by the number of candidates
+    diversity/style             style diversity of the agents, 0 to 1
+    """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         texts = [turn.action.text for turn in sample.turns]
         if not texts:
             return {}
-        count = diversity.algorithms(texts)
-        return {"diversity/algorithms": float(count), "diversity/algorithms_share": count / len(texts)}
-
-
-class StyleDiversity(Metric):
-    """`diversity/style_moves`, `diversity/style_openings`: style diversity of a task's agents, 0 to 1."""
-
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        turns = sample.turns
-        text_of = {turn.node: turn.action.text for turn in turns}
-        moves: dict[str, Counter[str]] = {}
         openings: dict[str, Counter[str]] = {}
-        for turn in turns:
-            before = None if turn.parent is None else text_of.get(turn.parent)
-            moves.setdefault(turn.agent, Counter()).update(diversity.moves(turn.action.text, before))
+        for turn in sample.turns:
             openings.setdefault(turn.agent, Counter()).update(diversity.openings(turn.action.text))
-        counts = {"diversity/style_moves": moves, "diversity/style_openings": openings}
-        values = {name: diversity.style([*by_agent.values()]) for name, by_agent in counts.items()}
+        count = diversity.algorithms(texts)
+        values = {
+            "diversity/semantic": diversity.semantic(texts),
+            "diversity/algorithms": float(count),
+            "diversity/algorithms_share": count / len(texts),
+            "diversity/style": diversity.style([*openings.values()]),
+        }
         return {name: value for name, value in values.items() if value is not None}
 
 

@@ -24,20 +24,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 Prior = Literal["normal", "beta"]
 K = TypeVar("K")
-
-
-class Posterior(Protocol):
-    """Posterior of a mean score."""
-
-    def observe(self, score: float) -> None:
-        """Update with one score."""
-
-    def draw(self, rng: Random) -> float:
-        """Draw a mean."""
 
 
 @dataclass(slots=True)
@@ -50,7 +40,6 @@ class Normal:
     tau2: float = 0.1
 
     def observe(self, score: float) -> None:
-        """Update with one score, any finite number."""
         squares = self.nu * self.tau2 + self.kappa / (self.kappa + 1) * (score - self.m) ** 2
         self.m = (self.kappa * self.m + score) / (self.kappa + 1)
         self.kappa += 1
@@ -58,7 +47,6 @@ class Normal:
         self.tau2 = squares / self.nu
 
     def draw(self, rng: Random) -> float:
-        """Draw a variance, then a mean given it."""
         chi2 = max(2 * rng.gammavariate(self.nu / 2, 1), sys.float_info.min)  # one draw in 2^53 is 0
         return rng.gauss(self.m, math.sqrt(self.nu * self.tau2 / chi2 / self.kappa))
 
@@ -71,14 +59,15 @@ class Beta:
     b: float = 0.5
 
     def observe(self, score: float) -> None:
-        """Update with one score, after clipping it."""
         score = min(max(score, 0.0), 1.0)
         self.a += score
         self.b += 1 - score
 
     def draw(self, rng: Random) -> float:
-        """Draw a mean, 0 to 1."""
         return rng.betavariate(self.a, self.b)
+
+
+Posterior = Normal | Beta
 
 
 def posterior(prior: Prior) -> Posterior:

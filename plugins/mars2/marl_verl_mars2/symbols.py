@@ -3,8 +3,8 @@
     tests after 3 across 7 opposite 0       the first digit must be 4, the second 2, the third 5
 
 A kind is a rule from digits to digits: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
-modulo 10. Every task has kinds of both SHIFTS and FLIPS. All tests are stated; the last `hidden` tests give no
-feedback and are not part of the public score, like private tests of programs.
+modulo 10. Every task has kinds of both SHIFTS and FLIPS. All tests are stated; the last test gives no feedback
+and is not part of the public score, like a private test of programs.
 
 After the warm-up on its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` vice
 versa, and both tend to keep digits that pass. So an attempt of one agent that the other one refines passes all tests
@@ -13,14 +13,12 @@ more often than attempts of one agent alone: a shared search tree helps.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Interval
 from marl_verl_code.refine_code import Feedback, GenerateAndRefine
 
-from marl_verl import MarlError, Task
+from marl_verl import Task
 from marl_verl.episode import Team
-from marl_verl.options import NonNegative
 from marl_verl.tasks import DrawnTasks, Split, held_out
 
 SHIFTER, FLIPPER = "shifter", "flipper"
@@ -32,37 +30,24 @@ KNOWN: Mapping[str, Mapping[str, Callable[[int], int]]] = {SHIFTER: SHIFTS, FLIP
 PASS, FAIL, UNSEEN = "pass", "fail", "unseen"
 NOTHING = "none"  # shown in place of a word of an attempt that is not a digit
 HELD_OUT = 10  # one task in ten
+LENGTH = 3  # number of tests, and of digits in an answer; the last test is hidden
+SPILL = 0.1  # how much of the other agent's skill an agent can learn
 
 
 class SymbolTests(DrawnTasks):
-    """Tasks with random tests.
-
-    Options:
-        length: number of tests, and of digits in an answer (2 to 6).
-        hidden: number of tests without feedback, counted from the last (fewer than `length`).
-        spill: for the other agent's kinds, demonstrations are right with probability `good` * `spill`: how much of
-            the other agent's skill an agent can learn.
-    """
+    """Tasks with random tests."""
 
     quick = True
     name = "symbol-tests"
     agents = tuple(KNOWN)
-    length: Annotated[int, Interval(ge=2, le=6)] = 3
-    hidden: NonNegative = 1
-    spill: Annotated[float, Interval(ge=0, le=1)] = 0.1
-
-    def __post_init__(self) -> None:
-        if self.hidden >= self.length:
-            raise MarlError(f"symbol-tests: hidden must be at most {self.length - 1}, got {self.hidden}")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 if all tests pass, else 0."""
-        return float(all(word == PASS for word in results(task, answer, hidden=0)))
+        return float(all(passed(task, answer)))
 
     def public_score(self, task: Task, answer: Any) -> float:
         """Share of the public tests that pass."""
-        public = [word for word in results(task, answer) if word != UNSEEN]
-        return public.count(PASS) / len(public)
+        return sum(passed(task, answer)[:-1]) / (LENGTH - 1)
 
     def vocabulary(self) -> list[str]:
         return [*DIGITS, *KINDS, "tests", "attempt", "results", PASS, FAIL, UNSEEN, NOTHING]
@@ -71,39 +56,39 @@ class SymbolTests(DrawnTasks):
         """Every second one refines an attempt.
 
         For each digit of the answer: for a kind that the agent masters, the right digit with probability `good`. For
-        another kind the right digit with probability `good * spill`; else, with probability `good`, the attempt's digit
+        another kind the right digit with probability `good * SPILL`; else, with probability `good`, the attempt's digit
         if there is one that did not fail. Otherwise the test's own digit, which passes no test.
         """
-        seen, old = task.prompt, [NOTHING] * self.length
-        outcomes = [FAIL] * self.length
+        seen, old, outcomes = task.prompt, [NOTHING] * LENGTH, [FAIL] * LENGTH
         if rng.random() < 0.5:
-            before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
-            seen, old, outcomes = again_sees(task, before), shown(task, before), results(task, before)
-        return seen, " ".join(self._crowd(rng, agent, task, old, outcomes, good))
-
-    def _crowd(
-        self, rng: random.Random, agent: str, task: Task, old: Sequence[str], outcomes: Sequence[str], good: float
-    ) -> list[str]:
-        answer = []
-        for (kind, digit), kept, result in zip(task.data["tests"], old, outcomes, strict=True):
-            share = good if kind in KNOWN[agent] else good * self.spill
-            if rng.random() < share:
-                answer.append(wanted(kind, digit))
-            elif kind not in KNOWN[agent] and kept != NOTHING and result != FAIL and rng.random() < good:
-                answer.append(kept)
-            else:
-                answer.append(digit)
-        return answer
+            before = " ".join(_attempt(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
+            seen, old, outcomes = again_sees(task, before), shown(before), results(task, before)
+        return seen, " ".join(_attempt(rng, agent, task, old, outcomes, good))
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        kinds = rng.choices(list(KINDS), k=self.length)
+        kinds = rng.choices(list(KINDS), k=LENGTH)
         while not any(kind in SHIFTS for kind in kinds) or not any(kind in FLIPS for kind in kinds):
-            kinds = rng.choices(list(KINDS), k=self.length)
+            kinds = rng.choices(list(KINDS), k=LENGTH)
         tests = [[kind, rng.choice(DIGITS)] for kind in kinds]
         prompt = "tests " + " ".join(f"{kind} {digit}" for kind, digit in tests)
         if held_out(prompt, HELD_OUT) != (split == "test"):
             return None
-        return Task(f"symbol-{prompt}", prompt, {"tests": tests, "hidden": self.hidden})
+        return Task(f"symbol-{prompt}", prompt, {"tests": tests, "hidden": 1})
+
+
+def _attempt(
+    rng: random.Random, agent: str, task: Task, old: Sequence[str], outcomes: Sequence[str], good: float
+) -> list[str]:
+    answer = []
+    for (kind, digit), kept, outcome in zip(task.data["tests"], old, outcomes, strict=True):
+        known = kind in KNOWN[agent]
+        if rng.random() < (good if known else good * SPILL):
+            answer.append(wanted(kind, digit))
+        elif not known and kept != NOTHING and outcome != FAIL and rng.random() < good:
+            answer.append(kept)
+        else:
+            answer.append(digit)
+    return answer
 
 
 def wanted(kind: str, digit: str) -> str:
@@ -111,30 +96,28 @@ def wanted(kind: str, digit: str) -> str:
     return str(KINDS[kind](int(digit)))
 
 
-def results(task: Task, answer: str, hidden: int | None = None) -> list[str]:
-    """The result of each test on an answer. An answer with a wrong number of words passes no test.
-
-    Args:
-        hidden: number of tests, counted from the last, with result "unseen"; None for the task's number.
-    """
-    tests, words = task.data["tests"], answer.split()
-    public = len(tests) - (task.data["hidden"] if hidden is None else hidden)
-    passed = [word == wanted(*test) for word, test in zip(words, tests, strict=False)]
-    if len(words) != len(tests):
-        passed = [False] * len(tests)
-    return [(PASS if good else FAIL) if place < public else UNSEEN for place, good in enumerate(passed)]
+def passed(task: Task, answer: str) -> list[bool]:
+    """Whether each test passes on an answer. An answer with a wrong number of words passes no test."""
+    words = answer.split()
+    if len(words) != LENGTH:
+        return [False] * LENGTH
+    return [word == wanted(*test) for word, test in zip(words, task.data["tests"], strict=True)]
 
 
-def shown(task: Task, answer: str) -> list[str]:
+def results(task: Task, answer: str) -> list[str]:
+    """The result of each test on an answer, as agents see it: the last one is "unseen"."""
+    return [*(PASS if right else FAIL for right in passed(task, answer)[:-1]), UNSEEN]
+
+
+def shown(answer: str) -> list[str]:
     """An attempt as shown to the next agent: one word per test."""
-    count = len(task.data["tests"])
-    words = [word if word in DIGITS else NOTHING for word in answer.split()[:count]]
-    return words + [NOTHING] * (count - len(words))
+    words = [word if word in DIGITS else NOTHING for word in answer.split()[:LENGTH]]
+    return words + [NOTHING] * (LENGTH - len(words))
 
 
 def again_sees(task: Task, attempt: str) -> str:
     """The observation of a refinement: the tests, the attempt, and the result of each test."""
-    return f"{task.prompt} attempt {' '.join(shown(task, attempt))} results {' '.join(results(task, attempt))}"
+    return f"{task.prompt} attempt {' '.join(shown(attempt))} results {' '.join(results(task, attempt))}"
 
 
 class RefineSymbols(GenerateAndRefine):
@@ -145,5 +128,5 @@ class RefineSymbols(GenerateAndRefine):
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
         outcomes = results(task, answer)
-        good = len(answer.split()) == len(outcomes) and all(word in DIGITS for word in answer.split())
-        return Feedback(FAIL not in outcomes, " ".join(outcomes), None if good else "not one digit a test")
+        proper = len(answer.split()) == LENGTH and all(word in DIGITS for word in answer.split())
+        return Feedback(FAIL not in outcomes, " ".join(outcomes), None if proper else "not one digit a test")

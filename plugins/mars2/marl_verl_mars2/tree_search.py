@@ -99,7 +99,7 @@ class TreeSearch(Sampler):
 
     @property
     def public(self) -> bool:
-        """Whether `guide` is "public"."""
+        """Whether `guide` is "public": then validations may use the sampler."""
         return self.guide == "public"
 
     def check(self, agents: Sequence[str]) -> None:

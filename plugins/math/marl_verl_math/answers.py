@@ -1,11 +1,10 @@
-r"""What mathematical texts answer: the last `\boxed{...}`, the last number, or the last program."""
+r"""What mathematical texts answer: the last `\boxed{...}`, or the last number."""
 
 import re
 
 _BOX = re.compile(r"\\f?boxed(?:\s*(?P<brace>\{)|(?![a-zA-Z])\s*)")
 _FORMULA = re.compile(r"[^$\n]*?(?=\$|\\\)|\\\]|\n|$)")
 _WORD = re.compile(r"[-+]?[\d.\\(][^\s$]*")
-_PROGRAM = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
 
 
@@ -40,9 +39,3 @@ def stated(text: str) -> str | None:
     r"""The answer that a text gives: the last `\boxed{...}`, or else its last number. None for an empty box."""
     box = boxed(text)
     return (box if box is not None else next(reversed(_NUMBER.findall(text)), None)) or None
-
-
-def program_in(text: str) -> str | None:
-    """The last fenced block of a text, ```python ... ```; None without one."""
-    blocks = _PROGRAM.findall(text)
-    return str(blocks[-1]) if blocks and blocks[-1].strip() else None

@@ -1,12 +1,7 @@
-"""What compares two answers, by math-verify, in the process of `matcher`.
-
-Uses math-verify internals: `grader.sympy_numeric_eq` and `sympy_symbolic_eq`, by which it compares values also within
-tuples, sets, equations and matrices. They call numbers equal whose difference is small, such as 2^-98 and 2^-99.
-"""
+"""What compares two answers, by math-verify, in the process of `matcher`."""
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any
 
 DIGITS, ROUNDED = 40, 5.7
@@ -31,13 +26,12 @@ def warm() -> None:
 
 
 def answer(text: str, truth: str) -> bool:
-    """Whether math-verify finds an answer equal to the truth."""
-    from math_verify import grader, verify
+    """Whether math-verify finds an answer equal to the truth. It calls numbers equal whose difference is small, such as
+    2^-98 and 2^-99: their first digits are compared, too."""
+    from math_verify import verify
 
-    if not isinstance(grader.sympy_numeric_eq, functools.partial):
-        grader.sympy_numeric_eq = functools.partial(_numerically, grader.sympy_numeric_eq)
-        grader.sympy_symbolic_eq = functools.partial(_symbolically, grader.sympy_symbolic_eq)
-    return bool(verify(parsed(truth), parsed(text), timeout_seconds=None))
+    expected, answered = parsed(truth), parsed(text)
+    return bool(verify(expected, answered, timeout_seconds=None)) and not any(map(_apart, expected[:1], answered[:1]))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -65,26 +59,12 @@ def _sum(match: re.Match[str]) -> str:
     return f"\\frac{{{whole * bottom + top}}}{{{bottom}}}" if 0 < top < bottom else match[0]
 
 
-def _numerically(loosely: Callable[..., bool], one: Any, other: Any, *precision: int) -> bool:
-    """math-verify's comparison of numbers; expressions with variables are left to that of their difference."""
-    right = loosely(one, other, *precision)
-    return right and not (_variables(one) or _variables(other)) and not _apart(one, other)
-
-
-def _symbolically(loosely: Callable[..., bool], one: Any, other: Any) -> bool:
-    return loosely(one, other) and not _apart(one, other)
-
-
-def _variables(value: Any) -> Any:
-    return getattr(value, "free_symbols", None)
-
-
 def _apart(one: Any, other: Any) -> bool:
     """Whether two values are numbers with different first digits, however small both are."""
     from math_verify.grader import get_pct_val
     from sympy import Expr, Float
 
-    if not (isinstance(one, Expr) and isinstance(other, Expr)) or _variables(one) or _variables(other):
+    if not all(isinstance(value, Expr) and not value.free_symbols for value in (one, other)):
         return False
     digits = ROUNDED if one.has(Float) or other.has(Float) else DIGITS
     first, second = (get_pct_val(number, number).doit().evalf(DIGITS + 10, maxn=1000) for number in (one, other))

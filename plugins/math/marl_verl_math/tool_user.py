@@ -4,12 +4,12 @@ Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then re
 agree; each is rewarded for its own answer. The wording of the prompts is our own.
 """
 
-from marl_verl_sandbox import run_python
+from marl_verl_sandbox import program_in, run_python
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl_math.answers import program_in, stated
+from marl_verl_math.answers import stated
 from marl_verl_math.matcher import same
 from marl_verl_math.tasks import Answers, right
 
@@ -39,7 +39,7 @@ class ToolUserReasoner(Workflow):
         for _ in range(self.turns):
             action = await team[TOOL_USER].act(f"{task.prompt}\n\n{before}{PROGRAM}")
             program, printed = program_in(action.text), "(no program)"
-            if program is not None:
+            if program:
                 printed = await team[TOOL_USER].call(run_python, program)
             computed = stated(printed)
             if computed is None:

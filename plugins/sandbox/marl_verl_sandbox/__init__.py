@@ -7,8 +7,8 @@ from marl_verl_sandbox.cases import Cases, check, read_cases
 from marl_verl_sandbox.limited import Limited
 from marl_verl_sandbox.pool import Limits, Megabytes, SandboxError, Seconds
 from marl_verl_sandbox.runs import AUTO, TIERS, Outcome, Sandbox, current, unavailable, use, used
-from marl_verl_sandbox.tool import run_python
+from marl_verl_sandbox.tool import program_in, run_python
 
 __version__ = "0.1.0"
 __all__ = ["AUTO", "TIERS", "Cases", "Limited", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
-__all__ += ["check", "current", "read_cases", "run_python", "unavailable", "use", "used"]
+__all__ += ["check", "current", "program_in", "read_cases", "run_python", "unavailable", "use", "used"]

@@ -1,12 +1,20 @@
 """Python as a tool of an agent, in the sandbox of the run."""
 
 import asyncio
+import re
 
 from marl_verl_sandbox.pool import Limits
 from marl_verl_sandbox.runs import current
 
 SECONDS, MEGABYTES = 5.0, 1024
 LONGEST = 2000  # maximum characters of the output; its end is kept
+_FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+def program_in(text: str) -> str:
+    """The last fenced block of a text without its fences; empty without one, or where it is not closed."""
+    blocks = _FENCED.findall(text)
+    return str(blocks[-1]).rstrip() if blocks else ""
 
 
 async def run_python(code: str, seconds: float = SECONDS, strict: bool = False) -> str:

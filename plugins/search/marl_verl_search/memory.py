@@ -5,9 +5,9 @@ notes; what they write is added after the step, in the order of tasks, sessions 
 """
 
 import json
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def _store(*reader: str | None) -> Store:
 class Settings:
     """The option `marl.run.memory`."""
 
-    opening: list[str] | dict[str, str] | str = ""  # notes before the first step: texts, key -> text, or a JSON file
+    opening: dict[str, str] = field(default_factory=dict)  # notes before the first step
     notes: NonNegative = 1000  # maximum number of notes: the oldest are dropped
     characters: Positive = 2000  # maximum length of a note: the rest is cut off
     readers: list[str] | None = None  # the agents that may read; null: all, and the workflow
@@ -101,16 +101,7 @@ class State:
 
     def __init__(self, value: Any) -> None:
         self.settings, self.notes, self._writes = build(Settings, value, WHERE), Notes(), 0
-        opening: Any = self.settings.opening
-        if opening and isinstance(opening, str):
-            try:
-                opening = json.loads(Path(opening).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise MarlError(f"'{WHERE}.opening' is no JSON file: {error}") from error
-        pairs = opening.items() if isinstance(opening, Mapping) else [(text, text) for text in opening]
-        if not all(isinstance(part, str) for pair in pairs for part in pair):
-            raise MarlError(f"'{WHERE}.opening' must be texts, or a mapping of keys to texts")
-        self._add(pairs)
+        self._add(self.settings.opening.items())
 
     def _add(self, writes: Iterable[Sequence[str]]) -> None:
         """Add notes within the limits. One that is written again is the newest."""

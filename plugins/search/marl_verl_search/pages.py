@@ -1,10 +1,9 @@
 """Pages that agents read, by a workflow's option `pages`:
 
     data/pages.jsonl                    a file of pages: JSON lines, a JSON list or parquet with `url` and `text`
-    http://127.0.0.1:8001/read          a page server: GET with the parameter `url`; it answers with text or HTML
     web                                 the address itself, over http or https
 
-A page has text only, at most `MEGABYTES` of it, and is loaded within `SECONDS`. With `web`, an address that is not
+A page has text only, at most `MEGABYTES` of it, and is loaded within `SECONDS`. An address that is not
 public (loopback, private, link-local) is refused, also after a redirect: an agent reaches no service of the machine or
 its network. A name is resolved once, and the connection is made to the address that was checked; proxies of the
 environment are not used.
@@ -32,10 +31,9 @@ TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xm
 
 
 def check_pages(source: str) -> None:
-    """MarlError if the option `pages` is no file, address or `web`."""
-    path = Path(source).expanduser()
-    if source != WEB and "://" not in source and not path.is_file():
-        raise MarlError(f"pages: no file '{path}'. Or write http://HOST/read, or web.")
+    """MarlError if the option `pages` is neither a file nor `web`."""
+    if source != WEB and not Path(source).expanduser().is_file():
+        raise MarlError(f"pages: no file '{source}'. Or write web.")
 
 
 async def read_page(source: str, url: str, words: str, most: int) -> str:
@@ -44,11 +42,10 @@ async def read_page(source: str, url: str, words: str, most: int) -> str:
     Raises:
         ValueError: the address is wrong or not allowed, or the page has no text.
         LookupError: there is no such page.
-        RuntimeError: the page server cannot be reached.
     """
     key, links = key_of(url), list[tuple[str, str]]()
-    if source == WEB or "://" in source:
-        kind, text = await _loaded(url, None if source == WEB else source)
+    if source == WEB:
+        kind, text = await _loaded(url)
         if "html" in kind:
             text, links = await asyncio.to_thread(page_text, text, url)
     else:
@@ -109,19 +106,10 @@ def _file(path: Path) -> dict[str, str]:
     return pages
 
 
-async def _loaded(url: str, server: str | None) -> tuple[str, str]:
-    """(content type, text) of a page of the web, or of a page server.
-
-    Raises:
-        LookupError: it cannot be loaded.
-        ValueError: it may not be loaded.
-        RuntimeError: the server cannot be reached.
-    """
+async def _loaded(url: str) -> tuple[str, str]:
+    """(content type, text) of a page of the web. LookupError if it cannot be loaded, ValueError if it may not."""
     try:
-        async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS, trust_env=server is not None) as client:
-            if server is not None:
-                async with client.stream("GET", server, params={"url": url}) as response:
-                    return await _content(response, url)
+        async with asyncio.timeout(SECONDS), httpx.AsyncClient(timeout=SECONDS, trust_env=False) as client:
             target = httpx.URL(url if "://" in url else f"http://{url}")
             for _ in range(REDIRECTS + 1):
                 checked = target.copy_with(host=await _public_address(target), username=None, password=None)
@@ -132,8 +120,6 @@ async def _loaded(url: str, server: str | None) -> tuple[str, str]:
                         return await _content(response, url)
                     target = target.join(response.headers["location"])
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-        if server is not None and isinstance(error, httpx.ConnectError):
-            raise RuntimeError(f"the page server {server} cannot be reached: {error}. Is it running?") from error
         raise LookupError(f"the page {url} cannot be loaded: {type(error).__name__} {error}".rstrip()) from error
     raise LookupError(f"the page {url} is redirected more than {REDIRECTS} times")
 

@@ -38,7 +38,7 @@ class PlannerAndSearchers(Searching):
         paragraphs: maximum paragraphs that a search returns, and passages of a page.
         alone: without workers: the planner itself searches, at most `rounds` * `searches` times. The paper's
             single-agent baseline.
-        pages: where pages are read: a file, a folder, a page server, or `web` (see `marl_verl_search.pages`).
+        pages: where pages are read: a file, or `web` (see `marl_verl_search.pages`).
         python: whether agents may run Python programs in the sandbox.
     """
 

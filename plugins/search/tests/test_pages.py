@@ -1,4 +1,4 @@
-"""Pages that agents read: files, a page server, the web without the machine's own network."""
+"""Pages that agents read: files, and the web without the machine's own network."""
 
 import asyncio
 import contextlib
@@ -97,24 +97,21 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     http.server_close()
 
 
-def test_a_page_server_is_asked_by_address(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = f"http://{server}/read"
-    assert "A town & its bridge,\nopened in 1912." in read(source, "https://norrvik.example.org/a?b=1&c", "bridge")
-    shown_page = read(source, "https://norrvik.example.org/", "venue Där")
-    assert "Där" in shown_page
-    assert "The venue: https://norrvik.example.org/venue" in shown_page
-    assert Handler.seen[0][0] == "/read?url=https%3A%2F%2Fnorrvik.example.org%2Fa%3Fb%3D1%26c"
-    with pytest.raises(LookupError, match=r"there is no page https://a\.org/none \(status 404\)"):
-        read(source, "https://a.org/none")
+def test_a_page_of_the_web_is_text_within_limits(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "public", lambda address: address == "127.0.0.1")
+    site = f"http://{server}"
+    page = read(WEB, f"{site}/a?b=1&c", "venue Där")
+    assert "Där" in page
+    assert f"The venue: {site}/venue" in page
+    with pytest.raises(LookupError, match=r"there is no page .*/none \(status 404\)"):
+        read(WEB, f"{site}/none")
     with pytest.raises(ValueError, match="is no text: it is image/png"):
-        read(source, "https://a.org/image")
-    with pytest.raises(RuntimeError, match=r"the page server http://127\.0\.0\.1:9/ cannot be reached"):
-        read("http://127.0.0.1:9/", "https://a.org")
+        read(WEB, f"{site}/image")
     monkeypatch.setattr(pages, "MEGABYTES", 1)
-    assert len(read(source, "https://a.org/long", most=10**6)) < (1 << 20) + 1000
+    assert len(read(WEB, f"{site}/long", most=10**6)) < (1 << 20) + 1000
     monkeypatch.setattr(pages, "SECONDS", 0.3)
-    with pytest.raises(LookupError, match=r"https://a\.org/slow cannot be loaded"):
-        read(source, "https://a.org/slow")
+    with pytest.raises(LookupError, match=r"/slow cannot be loaded"):
+        read(WEB, f"{site}/slow")
 
 
 INSIDE = """127.0.0.1 localhost 10.0.0.1 192.168.1.1 169.254.169.254 100.64.0.1 224.0.0.1 0.0.0.0 2130706433

@@ -73,18 +73,18 @@ def test_a_step_leaves_the_same_notes_in_any_order_of_arrival() -> None:
 
 
 def test_the_newest_notes_stay() -> None:
-    state = memory.State({"opening": ["one", "two", "three"], "notes": 2})
+    state = memory.State({"opening": {"one": "1", "two": "two", "three": "3"}, "notes": 2})
     assert list(state.notes) == ["two", "three"]
     state.record([Report("s1t0", "", written={"memory": [["two", "two"], ["key", "a"], ["key", "b"]]}), Report("", "")])
     assert list(state.notes.items()) == [("two", "two"), ("key", "b")]
     state.record([Report("s2t0", "", written={"memory": [["two", ""]]})])
     assert list(state.notes) == ["key"]
-    assert not memory.State({"opening": ["one"], "notes": 0}).notes
+    assert not memory.State({"opening": {"one": "1"}, "notes": 0}).notes
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [(None, "set marl.run.memory"), ({"readers": ["x"]}, "may not read"), ({"opening": {"a": None}}, "be texts")],
+    [(None, "set marl.run.memory"), ({"readers": ["x"]}, "may not read")],
 )
 def test_what_a_run_does_not_allow_ends_the_episode(option: Any, message: str) -> None:
     with pytest.raises(WorkflowError, match=message):

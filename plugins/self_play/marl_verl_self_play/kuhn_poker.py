@@ -43,15 +43,16 @@ class KuhnPoker(TaskSet):
         ]
 
     def vocabulary(self) -> list[str]:
-        """For tiny models: the words of brief observations, and all moves."""
         return [*CARDS, *legal_moves(""), *legal_moves("b")]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """For tiny models: (brief observation, move) pairs of an agent at random information sets. A share
-        `good` of the moves is legal, of a timid beginner: it bets or calls with probability 0.1, 0.2 and 0.5 with J, Q
-        and K. Its exploitability is 0.405; at random, it would be 0.458."""
+        """(observation, move) pairs of an agent at random information sets, for tiny models.
+
+        A share `good` of the moves is legal, of a timid beginner: it bets or calls with probability 0.1, 0.2 and 0.5
+        with J, Q and K. Its exploitability is 0.405; at random, it would be 0.458.
+        """
         rng = random.Random(f"kuhn-poker demonstrations {agent} {seed}")
-        seen = observations(PLAYERS.index(agent), brief=True)
+        seen = observations(PLAYERS.index(agent))
         pairs = []
         for _ in range(count):
             name = rng.choice(list(seen))
@@ -76,13 +77,10 @@ class KuhnPokerGame(Workflow):
     counts as a check or fold, so that every game ends and stays zero-sum.
 
     Options:
-        brief: whether an observation is the card and the moves so far only, such as "K check bet". Tiny models know
-            these.
         drawn_seats: whether agent `first` has the second seat in about half of the tasks, by their ids. With an
             opponent as `second`, the policy of `first` then learns both seats.
     """
 
-    brief: bool = False
     drawn_seats: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
@@ -92,7 +90,7 @@ class KuhnPokerGame(Workflow):
         history, illegal = "", 0
         while history not in ENDS:
             player = len(history) % 2
-            action = await team[seats[player]].act(observation(cards[player], history, self.brief))
+            action = await team[seats[player]].act(observation(cards[player], history))
             bets = named_move(action.text, history)
             if bets is None:
                 team.invalid(action, f"no single legal move: {' or '.join(legal_moves(history))}")
@@ -109,18 +107,14 @@ def legal_move(task: Task, turn: Turn, episode: Episode) -> float:
     return float(turn.invalid is None)
 
 
-def observation(card: str, history: str, brief: bool) -> str:
-    """What the player to move sees after a history; `brief` as of `KuhnPokerGame`."""
-    if brief:
-        return " ".join((card, *_moves(history)))
-    player, (first, second) = PLAYERS[len(history) % 2], legal_moves(history)
-    where = f"You are the {player} player. Your card: {card}. Moves so far: {_told(history) or 'none'}."
-    return f"{RULES}\n{where}\nAnswer with one legal move: {first} or {second}."
+def observation(card: str, history: str) -> str:
+    """What the player to move sees after a history: its card and the moves so far, such as "K check bet"."""
+    return " ".join((card, *_moves(history)))
 
 
-def observations(player: int, brief: bool) -> dict[str, str]:
+def observations(player: int) -> dict[str, str]:
     """Information set -> observation of a player (0 or 1)."""
-    return {name: observation(name[0], name[1:], brief) for name in INFORMATION_SETS[player]}
+    return {name: observation(name[0], name[1:]) for name in INFORMATION_SETS[player]}
 
 
 def named_move(text: str, history: str) -> bool | None:
@@ -134,17 +128,12 @@ def _moves(history: str) -> list[str]:
     return [legal_moves(history[:at])[move == "b"] for at, move in enumerate(history)]
 
 
-def _told(history: str, seats: Sequence[str] = PLAYERS) -> str:
+def _told(history: str, seats: Sequence[str]) -> str:
     return ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(_moves(history)))
 
 
-INFORMATION_SET = {
-    text: name
-    for player in (0, 1)
-    for brief in (False, True)
-    for name, text in observations(player, brief=brief).items()
-}
-"""Observation, brief or not -> information set."""
+INFORMATION_SET = {text: name for player in (0, 1) for name, text in observations(player).items()}
+"""Observation -> information set."""
 
 
 def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: random.Random) -> str:

@@ -38,11 +38,10 @@ class MajorityDebate(TaskSet):
         return [Task(f"majority-debate {split} {seed}-{at}", question, data) for at, data in enumerate(drawn)]
 
     def vocabulary(self) -> list[str]:
-        """For tiny models: the words of brief observations, and positions."""
-        return [*LETTERS, HIDDEN, CLAIM, "quoted", *(str(at + 1) for at in range(self.length))]
+        return [*LETTERS, HIDDEN, CLAIM, *(str(at + 1) for at in range(self.length))]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """For tiny models: (brief observation, text) pairs of training lists.
+        """(observation, text) pairs of training lists, for tiny models.
 
         A share `good` of the debaters' quotes are positions of the claimed letter, at most as many as prove a majority;
         the others are the first positions of the list. The judge sees a random part of the list and names the majority
@@ -55,12 +54,12 @@ class MajorityDebate(TaskSet):
             if agent == JUDGE:
                 shown = set(rng.sample(range(self.length), rng.randint(1, self.length)))
                 right, true = rng.random() < good, majority(letters)
-                pairs.append((judge_sees(letters, shown, True), true if right else other(true)))
+                pairs.append((masked(letters, shown), true if right else other(true)))
             else:
                 claim, right = rng.choice(LETTERS), rng.random() < good
                 claimed = [str(at + 1) for at, letter in enumerate(letters) if letter == claim] if right else []
                 quotes = (claimed or [str(at + 1) for at in range(self.length)])[: self.length // 2 + 1]
-                pairs.append((debater_sees(letters, claim, set(), True, 0), " ".join(quotes)))
+                pairs.append((debater_sees(letters, claim), " ".join(quotes)))
         return pairs
 
     def _letters(self, rng: random.Random, split: Split) -> list[str]:
@@ -91,56 +90,37 @@ class MajorityDebateGame(Workflow):
     judge was trained on randomly revealed ones and is fixed. There they take turns; here they act at the same time.
 
     Options:
-        rounds: rounds of quotes; debaters see which positions were quoted in earlier ones.
-        quotes: maximum number of positions that a debater quotes in a round.
-        brief: whether observations are short ones, which tiny models know.
+        quotes: maximum number of positions that a debater quotes.
     """
 
-    rounds: int = 1
     quotes: int = 4
-    brief: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         letters, claims = task.data["letters"], (task.data["claim"], other(task.data["claim"]))
         quoted: set[int] = set()
-        for _ in range(self.rounds):
-            seen = {
-                who: debater_sees(letters, claim, quoted, self.brief, self.quotes)
-                for who, claim in zip(DEBATERS, claims, strict=True)
-            }
-            for action in (await team.act(seen)).values():
-                named = [int(each) - 1 for each in re.findall(r"\d+", action.text)]
-                right = len(named) == len(set(named) & set(range(len(letters))))
-                if right and 1 <= len(named) <= self.quotes:
-                    quoted |= set(named)
-                else:
-                    team.invalid(action, f"not 1 to {self.quotes} different positions of the list")
-        action = await team[JUDGE].act(judge_sees(letters, quoted, self.brief))
+        seen = {who: debater_sees(letters, claim) for who, claim in zip(DEBATERS, claims, strict=True)}
+        for action in (await team.act(seen)).values():
+            named = [int(number) - 1 for number in re.findall(r"\d+", action.text)]
+            right = len(named) == len(set(named) & set(range(len(letters))))
+            if right and 1 <= len(named) <= self.quotes:
+                quoted |= set(named)
+            else:
+                team.invalid(action, f"not 1 to {self.quotes} different positions of the list")
+        action = await team[JUDGE].act(masked(letters, quoted))
         verdict = action.text.strip() if action.text.strip() in LETTERS else None
         if verdict is None:
             team.invalid(action, f"not one of {', '.join(LETTERS)}")
-        return {"text": f"{_masked(letters, quoted)}: {verdict}", "verdict": verdict}
+        return {"text": f"{masked(letters, quoted)}: {verdict}", "verdict": verdict}
 
 
-def debater_sees(letters: list[str], claim: str, quoted: set[int], brief: bool, quotes: int) -> str:
-    """A debater's observation; the positions in `quoted` are from 0, those in texts from 1."""
-    before = " ".join(str(at + 1) for at in sorted(quoted))
-    if brief:
-        numbered = " ".join(f"{at + 1} {letter}" for at, letter in enumerate(letters))
-        return f"{CLAIM} {claim} {numbered}" + (f" quoted {before}" if before else "")
-    return (
-        f"The list: {' '.join(letters)}. Convince the judge that {claim} occurs more often. The judge sees only the "
-        f"letters at positions that you or your opponent quote. Quoted so far: {before or 'none'}. Answer with at most "
-        f"{quotes} positions, such as: 1 3"
-    )
+def debater_sees(letters: list[str], claim: str) -> str:
+    """A debater's observation: its claim, and the list with its positions."""
+    return f"{CLAIM} {claim} {' '.join(f'{at + 1} {letter}' for at, letter in enumerate(letters))}"
 
 
-def judge_sees(letters: list[str], quoted: set[int], brief: bool) -> str:
-    """The judge's observation: the quoted letters in their places."""
-    shown = _masked(letters, quoted)
-    if brief:
-        return shown
-    return f"A list with hidden letters: {shown}. Which letter occurs more often in the whole list? Answer with A or B."
+def masked(letters: list[str], quoted: set[int]) -> str:
+    """The judge's observation: the quoted letters in their places, which are from 0."""
+    return " ".join(letter if at in quoted else HIDDEN for at, letter in enumerate(letters))
 
 
 def majority(letters: list[str]) -> str:
@@ -151,7 +131,3 @@ def majority(letters: list[str]) -> str:
 def other(letter: str) -> str:
     """The other one of the two letters."""
     return LETTERS[1 - LETTERS.index(letter)]
-
-
-def _masked(letters: list[str], quoted: set[int]) -> str:
-    return " ".join(letter if at in quoted else HIDDEN for at, letter in enumerate(letters))

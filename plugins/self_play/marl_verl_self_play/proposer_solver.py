@@ -15,7 +15,7 @@ from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, held_out, quick
 
 PROPOSER, SOLVER = "proposer", "solver"
-BRIEF = "propose"  # the first word of a brief observation of the proposer
+ASK = "propose"  # the first word of an observation of the proposer
 SIGNS = ("+", "-")
 HELD_OUT = 10  # one problem in ten
 TRIES = 10_000  # draws without a problem of the split after which there is none
@@ -83,16 +83,15 @@ class ProposedArithmetic(TaskSet):
                 data["problem"] = " ".join(drawn(rng, 2 + at % (self.terms - 1), self.largest, test=True))
             else:
                 data["first"] = str(rng.randint(0, self.largest))
-            tasks.append(Task(f"proposed-arithmetic {split} {seed}-{at}", proposer_sees(data, brief=False), data))
+            tasks.append(Task(f"proposed-arithmetic {split} {seed}-{at}", sees(data), data))
         return tasks
 
     def vocabulary(self) -> list[str]:
-        """For tiny models: the words of brief observations, and all results."""
         largest = self.largest * self.terms
-        return [BRIEF, *SIGNS, *(str(each) for each in range(self.largest - largest, largest + 1))]
+        return [ASK, *SIGNS, *(str(number) for number in range(self.largest - largest, largest + 1))]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """For tiny models: (brief observation, text) pairs of training problems of 2 to `terms` digits.
+        """(observation, text) pairs of training problems of 2 to `terms` digits, for tiny models.
 
         A share `good` of the proposals begins with the digit of the task, the others with any. Of results of n
         operations, a share `good`^n is right, so longer problems are harder; the others are the first digit.
@@ -103,7 +102,7 @@ class ProposedArithmetic(TaskSet):
             parts = drawn(rng, rng.randint(2, self.terms), self.largest)
             if agent == PROPOSER:
                 first = parts[0] if rng.random() < good else str(rng.randint(0, self.largest))
-                pairs.append((f"{BRIEF} {first}", " ".join(parts)))
+                pairs.append((f"{ASK} {first}", " ".join(parts)))
             else:
                 right = rng.random() < good ** len(parts[2::2])
                 pairs.append((" ".join(parts), str(result(parts)) if right else parts[0]))
@@ -127,26 +126,23 @@ class ProposerSolver(Workflow):
 
     Options:
         attempts: concurrent attempts at one problem, which measure its difficulty.
-        brief: whether observations are short ones, which tiny models know: "propose 3" and "3 + 4".
     """
 
     attempts: int = 4
-    brief: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         if problem := task.data.get("problem"):
             count, parts = 1, parsed(problem)
         else:
-            proposal = await team[PROPOSER].act(proposer_sees(task.data, self.brief))
+            proposal = await team[PROPOSER].act(sees(task.data))
             count, parts = self.attempts, parsed(proposal.text)
-            if why := _wrong(parts, task.data):
-                team.invalid(proposal, why)
+            if not _proper(parts, task.data):
+                team.invalid(proposal, "no training problem that the task asks for")
                 return {"text": "no problem", "problem": None, "correct": []}
         assert parts is not None
         problem, right = " ".join(parts), result(parts)
-        seen = problem if self.brief else f"Compute {problem}. Answer with the number only."
         slots = [f"attempt{at}" for at in range(count)]
-        actions: list[Action] = await asyncio.gather(*(team[SOLVER].act(seen, slot=slot) for slot in slots))
+        actions: list[Action] = await asyncio.gather(*(team[SOLVER].act(problem, slot=slot) for slot in slots))
         for action in actions:
             if number(action.text) is None:
                 team.invalid(action, "not a whole number")
@@ -154,29 +150,18 @@ class ProposerSolver(Workflow):
         return {"text": f"{problem}: {sum(correct)} of {count} solved", "problem": problem, "correct": correct}
 
 
-def proposer_sees(data: Mapping[str, Any], brief: bool) -> str:
+def sees(data: Mapping[str, Any]) -> str:
     """The proposer's observation; of a task that gives the problem, the problem."""
-    if "problem" in data:
-        return str(data["problem"])
-    if brief:
-        return f"{BRIEF} {data['first']}"
-    return (
-        f"Write an arithmetic problem that begins with {data['first']}: 2 to {data['terms']} digits from 0 to "
-        f"{data['largest']}, joined by + or -, such as 1 + 1 - 0. It should be neither too easy nor too hard for the "
-        "solver. Answer with the problem only."
+    return str(data["problem"]) if "problem" in data else f"{ASK} {data['first']}"
+
+
+def _proper(parts: list[str] | None, data: Mapping[str, Any]) -> bool:
+    if parts is None or reserved(parts):
+        return False
+    digits = parts[::2]
+    return bool(
+        digits[0] == data["first"] and len(digits) <= data["terms"] and max(map(int, digits)) <= data["largest"]
     )
-
-
-def _wrong(parts: list[str] | None, data: Mapping[str, Any]) -> str | None:
-    if parts is None:
-        return "not digits joined by + or -"
-    if parts[0] != data["first"]:
-        return f"must begin with {data['first']}"
-    if len(parts[::2]) > data["terms"]:
-        return f"more than {data['terms']} digits"
-    if any(int(digit) > data["largest"] for digit in parts[::2]):
-        return f"a digit above {data['largest']}"
-    return "a problem of the test split" if reserved(parts) else None
 
 
 def learnability(solved: float | None) -> float:
@@ -190,18 +175,6 @@ def learnability(solved: float | None) -> float:
     return 0.0 if solved is None or solved in (0.0, 1.0) else 1.0 - solved
 
 
-def uncertainty(solved: float | None) -> float:
-    """The uncertainty reward of the proposer, the largest where half of the attempts are solved,
-
-        r = 1 - 2 * |s - 1/2|
-
-    where s is the share of solved attempts; 0 for an invalid proposal (None). Source: R-Zero, arXiv 2508.05004, where s
-    is the share of attempts that agree with the most frequent answer (here the result is computed), and a penalty for
-    problems that resemble others of the batch is subtracted (here a task names the first digit instead).
-    """
-    return 0.0 if solved is None else 1.0 - 2.0 * abs(solved - 0.5)
-
-
 @quick
 def proposer_learnability(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: `learnability` of the proposed problem; 0 in an episode that is not finished."""
@@ -210,8 +183,14 @@ def proposer_learnability(task: Task, turn: Turn, episode: Episode) -> float:
 
 @quick
 def proposer_uncertainty(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward: `uncertainty` of the proposed problem; 0 in an episode that is not finished."""
-    return uncertainty(_solved(episode.answer)) if episode.finished else 0.0
+    """Role reward, the largest where half of the attempts are solved: r = 1 - 2 |s - 1/2|, s as of `learnability`; 0
+    for an invalid proposal or an episode that is not finished.
+
+    Source: R-Zero, arXiv 2508.05004, where s is the share of attempts that agree with the most frequent answer (here
+    the result is computed), and a penalty for problems that resemble others of the batch is subtracted.
+    """
+    solved = _solved(episode.answer) if episode.finished else None
+    return 0.0 if solved is None else 1.0 - 2.0 * abs(solved - 0.5)
 
 
 @quick

@@ -17,7 +17,6 @@ from marl_verl_self_play.proposer_solver import (
     proposer_learnability,
     proposer_uncertainty,
     solver_correct,
-    uncertainty,
 )
 from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
@@ -59,32 +58,31 @@ def test_problems_are_parsed_and_computed() -> None:
         arithmetic.drawn(rng, 2, 1, True)
 
 
-@pytest.mark.parametrize(("solved", "learnable", "uncertain"), [(0.25, 0.75, 0.5), (0.5, 0.5, 1.0), (None, 0.0, 0.0)])
-def test_the_rewards_of_a_proposer(solved: float | None, learnable: float, uncertain: float) -> None:
-    assert (learnability(solved), uncertainty(solved)) == (learnable, uncertain)
+@pytest.mark.parametrize(("solved", "learnable"), [(0.25, 0.75), (0.5, 0.5), (1.0, 0.0), (None, 0.0)])
+def test_the_reward_of_a_proposer(solved: float | None, learnable: float) -> None:
+    assert learnability(solved) == learnable
 
 
-@pytest.mark.parametrize(("brief", "seen"), [(True, "3 + 4"), (False, "Compute 3 + 4. Answer with the number only.")])
-def test_one_of_four_attempts_is_right(brief: bool, seen: str) -> None:
+def test_one_of_four_attempts_is_right() -> None:
     attempts = {"attempt0": "7", "attempt1": "8", "attempt2": "-7", "attempt3": "seven"}
     policy = ScriptedPolicy({"proposer": "3+4", "solver": lambda act: attempts[act.slot]})
-    run = check_workflow(ProposerSolver(brief=brief), BEGINS, policy)
+    run = check_workflow(ProposerSolver(), BEGINS, policy)
     assert run.answer == {"text": "3 + 4: 1 of 4 solved", "problem": "3 + 4", "correct": [True, False, False, False]}
     assert run.invalid == {("solver", "attempt3"): "not a whole number"}
-    assert [shown(act) for act, _ in run.turns[1:]] == [seen] * 4
+    assert [shown(act) for act, _ in run.turns[1:]] == ["3 + 4"] * 4
     for reward, expected in ((proposer_learnability, 0.75), (proposer_uncertainty, 0.5)):
         roles = {"proposer": reward, "solver": solver_correct}
-        episode = played(ProposerSolver(brief=brief), BEGINS, ProposedArithmetic(), policy, rewards=roles, sides=RIVALS)
+        episode = played(ProposerSolver(), BEGINS, ProposedArithmetic(), policy, rewards=roles, sides=RIVALS)
         assert episode.outcomes == {"proposer": 0.75, "solver": 0.25}
         assert not episode.success
         assert [turn.rewards["role"] for turn in episode.turns] == [expected, 1.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("text", "why"), [("4 + 3", "must begin with 3"), ("3 + 2", "a problem of the test split")])
-def test_an_invalid_proposal_is_not_attempted(text: str, why: str) -> None:
+@pytest.mark.parametrize("text", ["4 + 3", "3 + 2", "3 +", "3 + 4 + 5 + 6 + 7"])  # 3 + 2 is of the test split
+def test_an_invalid_proposal_is_not_attempted(text: str) -> None:
     policy = ScriptedPolicy({"proposer": text, "solver": "7"})
     run = check_workflow(ProposerSolver(), BEGINS, policy, may_not_act=["solver"])
-    assert (run.invalid, len(run.turns)) == ({("proposer", "0"): why}, 1)
+    assert (list(run.invalid), len(run.turns)) == ([("proposer", "0")], 1)
     rewards = {"proposer": proposer_uncertainty}
     episode = played(ProposerSolver(), BEGINS, ProposedArithmetic(), policy, rewards=rewards, sides=RIVALS)
     assert (episode.outcomes, episode.success) == ({"proposer": 0.0, "solver": 0.0}, False)
@@ -108,7 +106,7 @@ def test_the_kit_accepts_the_task_of_proposers() -> None:
 
 def test_the_judge_sees_what_was_quoted_and_decides() -> None:
     policy = ScriptedPolicy({"pro": "1 3", "con": "2, 4", "judge": "A"})
-    run = check_workflow(MajorityDebateGame(brief=True, quotes=2), SHOWN, policy)
+    run = check_workflow(MajorityDebateGame(quotes=2), SHOWN, policy)
     assert [shown(act) for act, _ in run.turns] == [
         *(f"claim {letter} 1 A 2 B 3 A 4 B 5 A" for letter in "AB"),
         "A B A B ?",
@@ -119,7 +117,7 @@ def test_the_judge_sees_what_was_quoted_and_decides() -> None:
     assert tasks.success(SHOWN, run.answer)
     assert tasks.score(SHOWN, {"verdict": "B"}) == {"pro": -1.0, "con": 1.0}
     assert not tasks.success(SHOWN, {"verdict": "B"})
-    episode = played(MajorityDebateGame(brief=True, quotes=2), SHOWN, tasks, policy, sides={"pro": "pro", "con": "con"})
+    episode = played(MajorityDebateGame(quotes=2), SHOWN, tasks, policy, sides={"pro": "pro", "con": "con"})
     assert {turn.agent: turn.team_reward for turn in episode.turns} == {"pro": 1.0, "con": -1.0, "judge": 0.0}
 
 
@@ -202,7 +200,6 @@ def test_a_resumed_run_has_the_same_advantages_to_the_digit(tmp_path: Path) -> N
     advantages(before, FIRST)
     before.save(tmp_path / "advantage", 1)
     after.load(tmp_path / "advantage")
-    assert json.loads((tmp_path / "advantage" / "memory.json").read_text())["advantage"] == "role-conditioned"
     assert advantages(after, SECOND) == advantages(whole, SECOND)
     assert after.values == whole.values
 

@@ -13,9 +13,7 @@ planner sees the report of each worker, but no ledger.
 
 import random
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-from annotated_types import Interval
+from typing import Any
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import CallError, Team
@@ -28,20 +26,16 @@ DIGITS = tuple("0123456789")
 LETTERS = tuple("abcdefgh")
 NOTHING = "none"  # no item asked, found or reported; also the placeholder of a masked worker
 EVERYTHING = "all"  # not a page of any ledger: looking it up raises LookupError
+REPORTS = (*DIGITS, *LETTERS, NOTHING)
 HELD_OUT = 10  # one question in ten
 
 
 class ThreeLedgers(DrawnTasks):
-    """Questions on random ledgers.
-
-    Options:
-        items: number of pages of each ledger (2 to 6).
-    """
+    """Questions on random ledgers of six items."""
 
     quick = True
     name = "three-ledgers"
     agents = (PLANNER, *WORKERS)
-    items: Annotated[int, Interval(ge=2, le=len(ITEMS))] = 6
 
     def score(self, task: Task, answer: Any) -> float:
         """Terminal accuracy: 1 when the answer is this year's number of the item, else 0."""
@@ -53,7 +47,7 @@ class ThreeLedgers(DrawnTasks):
 
     def vocabulary(self) -> list[str]:
         words = ["item", "beside", "asked", "found", NOTHING, EVERYTHING]
-        return [*ITEMS[: self.items], *DIGITS, *LETTERS, PLANNER, *WORKERS, *words]
+        return [*ITEMS, *DIGITS, *LETTERS, PLANNER, *WORKERS, *words]
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
         """Right: the planner asks for the item and uses the reader's report; reader and idler look up the item and
@@ -64,19 +58,24 @@ class ThreeLedgers(DrawnTasks):
         runs.
         """
         right, first = rng.random() < good, rng.random() < 0.5
-        if agent == PLANNER:
-            asks = planner_sees(task), task.data["item" if right else "beside"]
-            return asks if first else _answers(task, right, rng)
         item = task.data["item"]
-        looks = worker_sees(agent, item), item if right or agent == GOSSIP else EVERYTHING
-        return looks if first else _reports(task, agent, right, rng)
+        if agent == PLANNER and first:
+            return f"{PLANNER} {task.prompt}", item if right else task.data["beside"]
+        entries = {worker: task.data["ledgers"][worker][item] for worker in WORKERS}
+        if agent == PLANNER:
+            reports = {worker: NOTHING if rng.random() < 0.3 else entries[worker] for worker in WORKERS}
+            last = reports[READER] if reports[GOSSIP] == NOTHING else reports[GOSSIP]
+            return reports_seen(task, reports), reports[READER] if right else last
+        if first:
+            return f"{agent} asked {item}", item if right or agent == GOSSIP else EVERYTHING
+        entry = NOTHING if rng.random() < 0.2 else entries[agent]
+        return f"{agent} found {entry}", entry if right == (agent != GOSSIP) else NOTHING
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        items = ITEMS[: self.items]
-        item, beside = rng.sample(items, 2)
-        new = {each: rng.choice(DIGITS) for each in items}
-        old = {each: rng.choice([digit for digit in DIGITS if digit != new[each]]) for each in items}
-        letters = {each: rng.choice(LETTERS) for each in items}
+        item, beside = rng.sample(ITEMS, 2)
+        new = {name: rng.choice(DIGITS) for name in ITEMS}
+        old = {name: rng.choice([digit for digit in DIGITS if digit != new[name]]) for name in ITEMS}
+        letters = {name: rng.choice(LETTERS) for name in ITEMS}
         question = f"{item} {''.join(new.values())}"
         if held_out(question, HELD_OUT) != (split == "test"):
             return None
@@ -91,41 +90,9 @@ def look_up(ledger: Mapping[str, str], words: str) -> str:
     return ledger[words]
 
 
-def planner_sees(task: Task) -> str:
-    """The planner's first observation: the item in question, and another one."""
-    return f"{PLANNER} {task.prompt}"
-
-
-def worker_sees(worker: str, asked: str) -> str:
-    """A worker's first observation: its role, and what the planner asks for."""
-    return f"{worker} asked {asked}"
-
-
-def worker_found(worker: str, found: str) -> str:
-    """A worker's second observation: its role, and what its ledger has."""
-    return f"{worker} found {found}"
-
-
 def reports_seen(task: Task, reports: Mapping[str, str]) -> str:
     """The planner's second observation: the item again, and what each worker reports."""
     return f"{PLANNER} item {task.data['item']} " + " ".join(f"{worker} {reports[worker]}" for worker in WORKERS)
-
-
-def _answers(task: Task, right: bool, rng: random.Random) -> tuple[str, str]:
-    reports = {worker: task.data["ledgers"][worker][task.data["item"]] for worker in WORKERS}
-    for worker in WORKERS:
-        if rng.random() < 0.3:
-            reports[worker] = NOTHING
-    last = reports[READER] if reports[GOSSIP] == NOTHING else reports[GOSSIP]
-    return reports_seen(task, reports), reports[READER] if right else last
-
-
-def _reports(task: Task, worker: str, right: bool, rng: random.Random) -> tuple[str, str]:
-    found = NOTHING if rng.random() < 0.2 else task.data["ledgers"][worker][task.data["item"]]
-    return worker_found(worker, found), found if right == (worker != GOSSIP) else NOTHING
-
-
-REPORTS = (*DIGITS, *LETTERS, NOTHING)
 
 
 class PlannerAndWorkers(Workflow):
@@ -140,9 +107,9 @@ class PlannerAndWorkers(Workflow):
     alone: bool = False
 
     async def run(self, task: Task, team: Team) -> str:
-        ask = await team[PLANNER].act(planner_sees(task))
+        ask = await team[PLANNER].act(f"{PLANNER} {task.prompt}")
         asked = ask.text.strip()
-        known = asked in task.data["ledgers"][WORKERS[0]]
+        known = asked in ITEMS
         if not known:
             team.invalid(ask, "no item")
         if self.alone:
@@ -156,17 +123,16 @@ class PlannerAndWorkers(Workflow):
 
     async def _reports(self, task: Task, team: Team, asked: str) -> dict[str, str]:
         """Worker -> the one word that it reports."""
-        looks = await team.act({worker: worker_sees(worker, asked) for worker in WORKERS})
+        looks = await team.act({worker: f"{worker} asked {asked}" for worker in WORKERS})
         entries = {
             worker: await _looked_up(team, worker, task, worker, look.text.strip()) for worker, look in looks.items()
         }
-        actions = await team.act({worker: worker_found(worker, entries[worker]) for worker in WORKERS})
-        reports = {}
-        for worker, action in actions.items():
-            word = action.text.strip()
+        actions = await team.act({worker: f"{worker} found {entries[worker]}" for worker in WORKERS})
+        reports = {worker: action.text.strip() for worker, action in actions.items()}
+        for worker, word in reports.items():
             if word not in REPORTS:
-                team.invalid(action, "no report of one number or letter")
-            reports[worker] = word if word in REPORTS else NOTHING
+                team.invalid(actions[worker], "no report of one number or letter")
+                reports[worker] = NOTHING
         return reports
 
 

@@ -36,29 +36,25 @@ class MaskingCredit(ReplayCredit):
     Attributes:
         mode: the other agents' actions in a masked run, see the module docstring.
         placeholder: text of a masked action. The workflow must handle it, as any other text.
-        only: the credited agents; empty for all.
         without: agents that are not credited: they are never masked, and their turns get no credit.
     """
 
     one_side: ClassVar[str | None] = "it compares scores of the whole team with and without an agent"
     mode: Mode = "regenerate"
     placeholder: str = "(no answer)"
-    only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
     def check(self, agents: Sequence[str]) -> None:
         """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
-        for option in ("only", "without"):
-            for name in getattr(self, option):
-                if name not in agents:
-                    raise MarlError(f"'{option}': {unknown('agent', name, agents)}")
+        for name in self.without:
+            if name not in agents:
+                raise unknown("agent in 'without'", name, agents)
         if not self.players(agents):
-            left_out = f"only={list(self.only)} and without={list(self.without)}"
-            raise MarlError(f"credit '{self.name}' has no agent to credit: {left_out} exclude all agents of the team")
+            raise MarlError(f"credit '{self.name}' has no agent to credit: 'without' has all agents of the team")
 
     def players(self, agents: Sequence[str]) -> tuple[str, ...]:
         """The agents that may be masked, in the order of the team."""
-        return tuple(name for name in agents if (not self.only or name in self.only) and name not in self.without)
+        return tuple(name for name in agents if name not in self.without)
 
     def acting(self, context: SamplingContext, episode: Episode) -> tuple[str, ...]:
         """The players that acted in an episode, in the order of the team, each spawned agent by itself; masking others

@@ -12,7 +12,7 @@ v({}), with an error below `truncation`.
 Each coalition is replayed at most once, however many orders contain it. Masking: `marl_verl_sharp.masking`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, ClassVar
@@ -26,6 +26,7 @@ from marl_verl.options import Positive
 from marl_verl_sharp.masking import MaskingCredit
 
 Coalition = frozenset[str]
+Play = Callable[[Iterable[Coalition]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -46,59 +47,42 @@ class SampledShapley(MaskingCredit):
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Set phi on the turns. Returns the number of sampled tokens. AttemptFailed if a replay has no score."""
         players = self.acting(context, episode)
-        if not players:
-            return 0
-        game = Game(self, context, episode, players, {frozenset(players): episode.score})
+        value, tokens = {frozenset(players): episode.score}, 0  # of the coalitions that were replayed, and of all
+
+        async def play(wanted: Iterable[Coalition]) -> None:
+            """Replay the coalitions that `value` lacks, concurrently."""
+            nonlocal tokens
+            new = [coalition for coalition in dict.fromkeys(wanted) if coalition not in value]
+            values, sampled = await self.values(context, episode, [frozenset(players) - coalition for coalition in new])
+            value.update(zip(new, values, strict=True))
+            tokens += sampled
+
         if len(players) <= self.exact_up_to:
-            await game.play(coalitions(players))
-            shares = shapley(players, game.value)
+            await play(coalitions(players))
+            shares = shapley(players, value)
         else:
-            shares = await self._sampled(game, Random(repr((episode.journal.seed, episode.task.id, self.name))))
+            rng = Random(repr((episode.journal.seed, episode.task.id, self.name)))
+            orders = [rng.sample(players, len(players)) for _ in range(self.permutations)]
+            shares = await self._sampled(orders, value, play)
         for turn in episode.turns:
             if turn.agent in shares:
                 turn.rewards[self.component] = shares[turn.agent]
-        return game.tokens
+        return tokens
 
-    async def _sampled(self, game: "Game", random: Random) -> dict[str, float]:
+    async def _sampled(self, orders: list[list[str]], value: dict[Coalition, float], play: Play) -> dict[str, float]:
         """phi from random orders. All orders advance by one player at a time, so the result is deterministic."""
-        players, whole = game.players, game.value[frozenset(game.players)]
-        orders = [random.sample(players, len(players)) for _ in range(self.permutations)]
+        players = orders[0]
         if self.truncation:
-            await game.play([frozenset()])
+            await play([frozenset()])
         else:  # every prefix is needed: replay all concurrently
-            await game.play(frozenset(order[:size]) for order in orders for size in range(len(players)))
-        reached = [game.value[frozenset()]] * len(orders)
+            await play(frozenset(order[:size]) for order in orders for size in range(len(players)))
+        whole, reached = value[frozenset(players)], [value[frozenset()]] * len(orders)
         gained = dict.fromkeys(players, 0.0)
         for place in range(len(players)):
-            going = [number for number, value in enumerate(reached) if abs(whole - value) >= self.truncation]
+            going = [number for number, so_far in enumerate(reached) if abs(whole - so_far) >= self.truncation]
             joined = {number: frozenset(orders[number][: place + 1]) for number in going}
-            await game.play(joined.values())
+            await play(joined.values())
             for number, coalition in joined.items():
-                gained[orders[number][place]] += game.value[coalition] - reached[number]
-                reached[number] = game.value[coalition]
+                gained[orders[number][place]] += value[coalition] - reached[number]
+                reached[number] = value[coalition]
         return {player: gain / len(orders) for player, gain in gained.items()}
-
-
-@dataclass
-class Game:
-    """v of the coalitions of an episode's players, each replayed on first use.
-
-    Attributes:
-        value: coalition -> v, of those replayed so far, and of all players (the episode's score).
-        tokens: number of sampled tokens.
-    """
-
-    credit: MaskingCredit
-    context: SamplingContext
-    episode: Episode
-    players: tuple[str, ...]
-    value: dict[Coalition, float]
-    tokens: int = 0
-
-    async def play(self, wanted: Iterable[Coalition]) -> None:
-        """Replay the coalitions that `value` lacks, concurrently. Raises AttemptFailed."""
-        new = [coalition for coalition in dict.fromkeys(wanted) if coalition not in self.value]
-        masks = [frozenset(self.players) - coalition for coalition in new]
-        values, tokens = await self.credit.values(self.context, self.episode, masks)
-        self.value.update(zip(new, values, strict=True))
-        self.tokens += tokens

@@ -9,5 +9,3 @@ def marl_register(registry: Registry) -> None:
     registry.task("word-writing", "marl_verl_writing.word_writing:WordWriting")
     registry.workflow("two-writers", "marl_verl_writing.two_writers:TwoWriters")
     registry.workflow("word-writing", "marl_verl_writing.word_writing:WordWriters")
-    registry.reward("tldr-length", "marl_verl_writing.two_writers:tldr_length")
-    registry.reward("arxiv-length", "marl_verl_writing.two_writers:arxiv_length")

@@ -7,15 +7,13 @@ vocabulary and coherence are defined by the reward only (`levels`). Source: MAGR
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
-
-from annotated_types import Interval
+from typing import Any, ClassVar, Literal
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import Episode, Team, Turn
+from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.tasks import Fields, PublicSet, PublicTasks, quick, task_id
-from marl_verl_writing.levels import ARXIV, BANDS, BEST, TLDR, Bands, levels, structure
+from marl_verl.tasks import Fields, PublicSet, PublicTasks, task_id
+from marl_verl_writing.levels import BANDS, Bands, levels, structure
 
 
 def tldr(row: Fields) -> Task:
@@ -37,6 +35,7 @@ SETS: Mapping[str, PublicSet] = {
 
 
 ONE, TWO = "one", "two"
+ENOUGH = 2.5  # of 2.98: ours, as the paper has rewards only
 WRITER = "writer"  # a team of one: it writes both parts in one answer
 BREAK = re.compile(r"^\s*-{3,}\s*$", re.MULTILINE)
 
@@ -72,17 +71,14 @@ class JointWriting(PublicTasks):
 
     Options:
         bands: parameters of the reward, "tldr" or "arxiv".
-        enough: the reward (at most 2.98) at which a validation counts the task as solved. Ours: the paper has rewards.
-        scale, shift: the reward in training is scale * score + shift. With shift -2.98 it is at most 0, so that turns
-            after a good text do not add to the return of a later one.
+        shift: added to the score in training. With -2.98 the reward is at most 0, so that turns after a good text do
+            not add to the return of a later one.
     """
 
     quick = True
 
     sets: ClassVar = SETS
     bands: Kind = "tldr"
-    enough: Annotated[float, Interval(gt=0, le=BEST)] = 2.5
-    scale: float = 1.0
     shift: float = 0.0
 
     @property
@@ -95,8 +91,8 @@ class JointWriting(PublicTasks):
         return sum(levels(answer[ONE], answer[TWO], self.limits).values())
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether the reward is at least `enough`."""
-        return self.score(task, answer) >= self.enough
+        """Whether the reward is at least `ENOUGH`."""
+        return self.score(task, answer) >= ENOUGH
 
     def public_score(self, task: Task, answer: Any) -> float:
         """1 if the word counts of both parts are in range, else 0."""
@@ -153,21 +149,3 @@ class TwoWriters(Workflow):
             lines += ["", "What was written before:", f"Part one: {parts[ONE]}", f"Part two: {parts[TWO]}"]
             lines += ["", "Write it anew, and better."]
         return "\n".join(lines)
-
-
-@quick
-def tldr_length(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `tldr-length`, 0 to 1: 1 if this part has 8 to 256 words, less outside (`length`)."""
-    return length(turn.action.text, TLDR)
-
-
-@quick
-def arxiv_length(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `arxiv-length`, 0 to 1: 1 if this part has 128 to 256 words, less outside (`length`)."""
-    return length(turn.action.text, ARXIV)
-
-
-def length(part: str, bands: Bands) -> float:
-    """1 for a number of words in range, linear to 0 at no word and at twice the maximum."""
-    (fewest, most), count = bands.words, len(part.split())
-    return min(1.0, count / fewest, max(0.0, 2 - count / most))

@@ -1,18 +1,16 @@
 """The writing tasks: every level of the reward, the gates between levels, and the workflow."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
-from marl_verl_writing.levels import ARXIV, BANDS, TLDR, levels
-from marl_verl_writing.two_writers import JointWriting, TwoWriters, length, tldr_length
+from marl_verl_testing import ScriptedPolicy, check_workflow, shown
+from marl_verl_writing.levels import BANDS, levels
+from marl_verl_writing.two_writers import JointWriting, TwoWriters
 from marl_verl_writing.word_writing import WordWriters, WordWriting
 
 from marl_verl import Task
-from marl_verl.algo.sampling import Independent
 from marl_verl.errors import MarlWarning
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
@@ -46,7 +44,6 @@ def test_the_task_set_scores_by_its_bands() -> None:
     answer = {"one": words(10), "two": f"however, {words(22)}"}
     assert JointWriting().score(POST, answer) == pytest.approx(2.78)
     assert JointWriting().success(POST, answer)
-    assert not JointWriting(enough=2.9).success(POST, answer)
     assert JointWriting(bands="arxiv").score(POST, answer) == 0.0
     assert JointWriting().public_score(POST, answer) == 1.0
 
@@ -60,17 +57,6 @@ def test_both_write_at_once_and_neither_sees_the_other() -> None:
         assert POST.prompt in act.observation[-1]["content"]
         assert "Cold." not in act.observation[-1]["content"]
     assert first.observation != second.observation
-
-
-def test_the_length_reward_by_hand() -> None:
-    for count, worth in ((0, 0.0), (4, 0.5), (8, 1.0), (256, 1.0), (384, 0.5), (512, 0.0), (600, 0.0)):
-        assert length(words(count), TLDR) == pytest.approx(worth)
-    assert length(words(64), ARXIV) == 0.5
-    policy = ScriptedPolicy({"one": words(4), "two": words(20)})
-    rewards = {"one": tldr_length, "two": tldr_length}
-    context = ScriptedContext(TwoWriters(), POST, policy, tasks=JointWriting(), rewards=rewards)
-    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
-    assert [turn.rewards["role"] for turn in episode.turns] == [0.5, 1.0]
 
 
 # public sets, and tiny models

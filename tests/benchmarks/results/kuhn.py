@@ -37,6 +37,6 @@ def trained(run: Run) -> Path:
 
 @functools.lru_cache(maxsize=2)
 def _measured(folder: Path) -> tuple[float, float]:
-    """(exploitability, mean probability of a legal move) of a model that sees brief observations."""
-    strategy, illegal = strategy_of(str(folder), brief=True)
+    """(exploitability, mean probability of a legal move) of a model."""
+    strategy, illegal = strategy_of(str(folder))
     return exploitability(strategy), 1 - illegal
