@@ -113,7 +113,7 @@ def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
     if not one.total() or not two.total():
         return None
     divergence = 0.0
-    for kind in one.keys() | two.keys():
+    for kind in sorted(one.keys() | two.keys()):
         p, q = one[kind] / one.total(), two[kind] / two.total()
         middle = (p + q) / 2
         divergence += sum(share * math.log2(share / middle) / 2 for share in (p, q) if share)
