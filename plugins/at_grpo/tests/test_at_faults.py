@@ -25,6 +25,7 @@ from marl_verl_testing.rows import algorithm
 
 from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.episode import Act, Turn
 
@@ -41,9 +42,9 @@ def words(act: Act, session: int, candidate: Any) -> str:
     return f"{first} {second}" if act.agent == PLANNER else first
 
 
-def sampled(task: Task, sampler: Sampler, mix: Any = None) -> Sample:
+def sampled(task: Task, sampler: Sampler, mix: RewardMix | None = None) -> Sample:
     policy = ScriptedPolicy({PLANNER: words, EXECUTOR: words})
-    context = ScriptedContext(PlannerExecutor(), task, policy, TASKS, rewards=REWARDS, mix=mix)
+    context = ScriptedContext(PlannerExecutor(), task, policy, TASKS, rewards=REWARDS, mix=mix or Mix())
     return asyncio.run(sampler.sample(context))
 
 
