@@ -92,6 +92,7 @@ class DrawnTasks(TaskSet):
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of training tasks: a share `good` is right, the others are careless."""
+        self.agents.index(agent)  # ValueError for an agent that the task does not have: it would learn another's part
         rng = random.Random(f"{self.name} demonstrations {agent} {seed}")
         tasks = (distinct(lambda: self._draw(rng, "train"), 1, "train", self.name)[0] for _ in range(count))
         return [self._demonstration(agent, task, rng, good) for task in tasks]
