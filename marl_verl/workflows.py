@@ -13,7 +13,6 @@ class Single(Workflow):
 
     async def run(self, task: Task, team: Any) -> str:
         if len(team.agents) != 1:
-            named = f"got {', '.join(team.agents)}. Name the team's own workflow: marl.workflow.name"
-            raise MarlError(f"workflow 'single' is for a team of one agent, {named}")
+            raise MarlError(f"workflow 'single' is for one agent, not {', '.join(team.agents)}: set marl.workflow.name")
         action = await team[team.agents[0]].act(observation(task))
         return str(action.text)

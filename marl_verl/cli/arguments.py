@@ -25,8 +25,7 @@ def add_variant_arguments(parser: argparse.ArgumentParser) -> None:
 
 def show_variants(recipe: Path) -> int:
     variants = variants_of(recipe)
-    width = max(map(len, variants), default=0)
-    show("\n".join(f"{name:<{width}}  {variants[name].about}" for name in variants) or f"'{recipe}' has no variants")
+    show("\n".join(f"{name:<18}  {variants[name].about}" for name in variants) or f"'{recipe}' has no variants")
     return 0
 
 

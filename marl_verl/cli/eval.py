@@ -18,7 +18,6 @@ EXAMPLES = """
   marl-verl eval recipe.yaml                                   the team of a recipe, without training
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
-  marl-verl eval runs/paths --edit s12t00000_0 mover:0 b4      what if the mover had said b4?
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
   marl-verl eval runs/magrpo_cpu-1 --partner right --steps 20,40   what the change of this agent is worth to the others
 """
@@ -45,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     untrained = "this agent acts with its policy's untrained model; may be repeated"
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
-    edit = "continue an episode from an act such as mover:0 with this text as its action, and with its own"
-    parser.add_argument("--edit", nargs=3, metavar=("ID", "ACT", "TEXT"), help=edit)
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
     at_once = "maximum number of episodes in flight (default: 256); 1 measures times without load"
     parser.add_argument("--at-once", type=int, default=256, metavar="N", help=at_once)
@@ -54,9 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
     partner = "this agent acts with its policy of each of --steps, beside the team of the last: differences in rewards"
     parser.add_argument("--partner", dest="cross_play", metavar="NAME", help=partner)
-    parser.add_argument(
-        "--steps", type=_numbers, metavar="0,20,40", help="steps of the two (default: 0 and every checkpoint)"
-    )
+    steps = "steps of the two (default: 0 and every checkpoint)"
+    parser.add_argument("--steps", type=_numbers, metavar="0,20,40", help=steps)
 
 
 def _numbers(text: str) -> list[int]:
@@ -72,11 +68,17 @@ def run(options: argparse.Namespace) -> int:
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]
-    display, chosen = Display(), {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
-    how: dict[str, Any] = {"plugins": options.plugin, "backend": options.backend, "progress": display}
-    done = evaluate(options.run, overrides, **how, **chosen)
+    names = {field.name for field in dataclasses.fields(Options)} - {"edit"}
+    evaluated(options.run, overrides, options, **{name: getattr(options, name) for name in names})
+    return 0
+
+
+def evaluated(run: Path, overrides: list[str], options: argparse.Namespace, **chosen: Any) -> Path:
+    """Evaluate and print the result. Returns the file of its episodes."""
+    display = Display()
+    done = evaluate(run, overrides, plugins=options.plugin, backend=options.backend, progress=display, **chosen)
     results(done.numbers, display)
     episodes = done.file.with_suffix(".jsonl")
     stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""
     display.print(f"results: {done.file}{stored}")
-    return 0
+    return episodes

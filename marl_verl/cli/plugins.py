@@ -19,9 +19,7 @@ from marl_verl.run.terminal import harmless, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "List the plugins and the names that they register. With NAME: the parts of that name in detail."
-    )
+    parser.description = "List plugins and the names that they register. With NAME: the parts of that name in detail."
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a part or plugin, such as grpo or sharp")
     add_plugin_argument(parser)
 

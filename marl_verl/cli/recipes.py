@@ -29,12 +29,11 @@ def run(options: argparse.Namespace) -> int:
     if options.name is not None and options.name not in folders:
         raise unknown("folder of recipes", options.name, folders)
     chosen = folders if options.name is None else {options.name: folders[options.name]}
-    if options.copy is not None:
-        for name, folder in chosen.items():
-            ignored = shutil.ignore_patterns("__pycache__", "runs")
+    ignored = shutil.ignore_patterns("__pycache__", "runs")
+    for name, folder in chosen.items():
+        if options.copy is not None:
             show(str(shutil.copytree(folder, options.copy.expanduser() / name, ignore=ignored)))
-    else:
-        for name, folder in chosen.items():
+        else:
             show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
     return 0
 
@@ -42,5 +41,4 @@ def run(options: argparse.Namespace) -> int:
 def bundled() -> Path:
     """The folder of recipes: in an installed package, else that of the clone."""
     package = Path(marl_verl.__file__).parent
-    installed = package / "recipes"
-    return installed if installed.is_dir() else package.parent / "recipes"
+    return next(path for path in (package / "recipes", package.parent / "recipes") if path.is_dir())

@@ -1,4 +1,4 @@
-"""`marl-verl eval RUN --edit ID ACT TEXT`: what if an agent had acted otherwise?
+"""`marl-verl replay RUN --episode ID --edit ACT TEXT`: what if an agent had acted otherwise?
 
 Per agent and reward component, and for score and success of the team, difference = mean over sessions of (edited
 continuation - recorded continuation), with the same seeds.
