@@ -15,7 +15,6 @@ from annotated_types import Interval
 from marl_verl import Task, Workflow
 from marl_verl.algo.algorithms import Metric
 from marl_verl.episode import Team
-from marl_verl.errors import unknown
 from marl_verl.tasks import DrawnTasks, Split, held_out
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ class Cover(DrawnTasks):
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of training tasks: a share `good` is a number of the list, others are any."""
-        if agent not in AGENTS:
-            raise unknown("agent of cover", agent, AGENTS)
+        AGENTS.index(agent)  # ValueError for an agent that the task does not have
         rng = random.Random(f"cover demonstrations {seed}")
         pairs: list[tuple[str, str]] = []
         while len(pairs) < count:

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
-from marl_verl.errors import unknown
+from marl_verl.options import Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
 from marl_verl_games.board import STEPS, WORDS, Board, PathGame, cells, place
@@ -16,7 +16,6 @@ from marl_verl_games.game import outcome
 HELD_OUT = 10  # one board in ten
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"
-TURNS = 4
 Size = Annotated[int, Interval(ge=2, le=26)]
 WORD = {move: word for word, move in WORDS.items()}
 
@@ -33,8 +32,6 @@ class PlanPath(TaskSet):
 
     size: Size = 10
     wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.22
-    near: ClassVar[int] = 1  # minimum and maximum length of a shortest walk
-    far: ClassVar[int] = 26 * 26
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed. MarlError if
@@ -55,6 +52,10 @@ class PlanPath(TaskSet):
         """1 where the moves reach the goal, else 0. MarlError: the answer is no log."""
         return float(outcome(PathGame.of(task), log.read(answer)).solved)
 
+    def _near(self, left: int) -> bool:
+        """Whether a shortest walk of this length is accepted; size**2: there is none."""
+        return left < self.size**2
+
     def _fit(self, task: Task) -> bool:
         """Whether a board is accepted as a task."""
         return True
@@ -67,11 +68,8 @@ class PlanPath(TaskSet):
             return None
         start, goal, landmark = rng.sample(free, 3)
         board = Board(self.size, frozenset(walls), start, goal)
-        left = board.left(start)
-        if left == self.size**2 or not self.near <= left <= self.far:
-            return None
         shown = f"{self.size} start {start} goal {goal} walls {' '.join(walls)}"
-        if held_out(shown, HELD_OUT) != (split == "test"):
+        if not self._near(board.left(start)) or held_out(shown, HELD_OUT) != (split == "test"):
             return None
         data = {"size": self.size, "walls": walls, "start": start, "goal": goal, "landmark": landmark}
         return Task(id=f"at-plan-path {shown}", prompt=board.drawn(start), data=data)
@@ -81,13 +79,18 @@ class TinyPlanPath(PlanPath):
     """Small boards for tiny models, one token per word, with demonstrations.
 
     Only boards that need both agents: the right policies of `demonstrations` reach the goal together, but not if either
-    agent is careless, in `TURNS` turns with one move each.
+    agent is careless.
+
+    Options:
+        turns: maximum number of turns that the two need, with one move each; half of them is the minimum.
     """
 
     size: Size = 4
     wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.25
-    near: ClassVar[int] = 2
-    far: ClassVar[int] = 4
+    turns: Positive = 4
+
+    def _near(self, left: int) -> bool:
+        return self.turns // 2 <= left <= self.turns
 
     def _fit(self, task: Task) -> bool:
         best = ((True, True), (True, False), (False, True))
@@ -96,7 +99,7 @@ class TinyPlanPath(PlanPath):
     def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
         """Whether a team reaches the goal; `planner`, `executor`: whether that agent acts right or carelessly."""
         board, at = Board.of(task), str(task.data["start"])
-        for _ in range(TURNS):
+        for _ in range(self.turns):
             plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
             if not plan or at == board.goal:
                 break
@@ -116,8 +119,7 @@ class TinyPlanPath(PlanPath):
         move that is free and nearest to the plan, the solo agent does both. Of the others, the careless planner and
         solo agent go for the landmark, and the careless executor and solo agent make the first move, wall or not.
         """
-        if agent not in (PLANNER, EXECUTOR, SOLO):
-            raise unknown("agent of at-plan-path-tiny", agent, (PLANNER, EXECUTOR, SOLO))
+        (PLANNER, EXECUTOR, SOLO).index(agent)  # ValueError for an agent that the task does not have
         rng = random.Random(f"at-plan-path-tiny demonstrations {agent} {seed}")
         pairs: list[tuple[str, str]] = []
         while len(pairs) < count:
