@@ -75,7 +75,7 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert re.search(r"gspo, lr [0-9.]+, updates per batch: 1, KL 0.001 to the initial weights", output)
     assert "devices pool both: 1 x 2 slots for holder, asker" in output
     assert "task    inventory (40 training, 5 held-out), workflow inventory" in output
-    assert "group (uid, turn, agent, slot)" in output
+    assert "group: [uid, turn, agent, slot]" in output
     assert list(Path().iterdir()) == []
 
 

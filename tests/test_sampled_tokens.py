@@ -131,7 +131,7 @@ def test_a_special_token_as_stop_string_is_a_stop_token(tmp_path: Path) -> None:
 
 
 def test_an_agents_stop_strings_hold_in_a_validation_too(tmp_path: Path) -> None:
-    agent = AgentConfig("solver", "p", sampling=Sampling(stop="is"))
+    agent = AgentConfig("solver", "p", sampling=Sampling(stop=["is"]))
     for held_out in (None, {"temperature": 0.0, "top_p": 1.0, "top_k": -1}):
         policy = client(tmp_path, ["so is", "so is"], stop=["4"])
         assert [turn.action.text for turn in play(policy, Remembers(), agent, held_out)] == ["so ", "so "]

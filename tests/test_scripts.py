@@ -56,11 +56,10 @@ def test_episodes_that_must_be_alone_follow_each_other() -> None:
     assert sessions == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("brief", [False, True])
-def test_the_equilibrium_player_is_one(brief: bool) -> None:
+def test_the_equilibrium_player_is_one() -> None:
     random, played = Random(0), {}
     for name in (name for names in INFORMATION_SETS for name in names):
-        messages = [{"role": "user", "content": observation(name[0], name[1:], brief)}]
+        messages = [{"role": "user", "content": observation(name[0], name[1:])}]
         moves = [kuhn_equilibrium(messages, random) for _ in range(3000)]
         played[name] = moves.count(legal_moves(name[1:])[1]) / len(moves)
         assert played[name] == pytest.approx(equilibrium(1 / 6)[name], abs=0.04)

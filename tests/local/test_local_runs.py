@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 TEAM = RECIPES / "quickstart" / "my_team.yaml"
 KUHN = "self_play/kuhn_pool_cpu"
+NOTES = "++marl.run.memory.opening={bala red: bala red, kuti grey: kuti grey, satu: satu, bala tu: bala tu}"
 CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
     # what is sampled depends on scores; the filter draws more tasks, those that are not easy
     "tasks": (
@@ -27,7 +28,7 @@ CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
             *("marl.data.curriculum.weights.easy=0", "marl.task.train_size=24"),
         ),
     ),
-    "memory": (RECIPES / "memory" / "shelves.yaml", ("++marl.run.memory.opening=[bala red,kuti grey,satu,bala tu]",)),
+    "memory": (RECIPES / "memory" / "shelves.yaml", (NOTES,)),
     "parts": (
         RECIPES / "teams" / "lora.yaml",
         ("marl.algorithm.name=mappo", *(f"marl.policies.{name}.base=shared" for name in ("holder", "asker"))),
