@@ -58,7 +58,7 @@ class AdvantageResult:
         """The same result for a table of n rows with a `reward` [n], of which those in `rows` were compared; each other
         one is alone in its group: R is the reward, the advantage 0."""
         n = len(reward)
-        others = np.setdiff1d(np.arange(n), rows)
+        others = np.delete(np.arange(n), rows)
 
         def column(values: Any, fill: Any, dtype: Any = np.float64) -> Any:
             spread = np.empty(n, dtype=dtype)

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -35,7 +36,7 @@ FLAGS = ("invalid", "untrained")
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
-class TableRow(msgspec.Struct):
+class TableRow(msgspec.Struct, gc=False):
     """A row of a table, as rollout workers send it, and as JSON documents have it: the columns of `RowTable`."""
 
     uid: str
@@ -113,22 +114,21 @@ class RowTable:
         no rows, or two with the same (uid, session, index)."""
         if not records:
             raise MarlError("there are no rows. An advantage needs at least one.")
-        names = {name: [getattr(record, name) for record in records] for name in LABELS}
-        rewards = by_name([record.rewards for record in records])
-        computed = by_name([record.columns or {} for record in records])
+        values: dict[str, Any] = {name: [*map(attrgetter(name), records)] for name in TableRow.__struct_fields__}
+        rewards, computed = by_name(values["rewards"]), by_name([columns or {} for columns in values["columns"]])
         tokens = {name for name, column in computed.items() if any(isinstance(value, list) for value in column)}
         arrays: dict[str, Any] = {
-            **{name: Labels.of(column) for name, column in names.items()},
-            **{name: Labels.of(names[name], names["node"] + names["parent"]) for name in ("node", "parent")},
-            **{name: np.array([getattr(record, name) for record in records], dtype=np.int64) for name in COUNTS},
-            **{name: np.array([getattr(record, name) for record in records], dtype=np.bool_) for name in FLAGS},
+            **{name: Labels.of(values[name]) for name in LABELS},
+            **{name: Labels.of(values[name], values["node"] + values["parent"]) for name in ("node", "parent")},
+            **{name: np.array(values[name], dtype=np.int64) for name in COUNTS},
+            **{name: np.array(values[name], dtype=np.bool_) for name in FLAGS},
         }
         table = cls(
             **arrays,
             rewards={name: numbers_or(0.0, column) for name, column in rewards.items()},
             present={name: np.array([value is not None for value in column]) for name, column in rewards.items()},
-            team_reward=numbers_or(math.nan, [record.team_reward for record in records]),
-            values=numbers_or(math.nan, [record.value for record in records]),
+            team_reward=numbers_or(math.nan, values["team_reward"]),
+            values=numbers_or(math.nan, values["value"]),
             numbers={name: numbers_or(math.nan, column) for name, column in computed.items() if name not in tokens},
             tokens={name: token_arrays(column) for name, column in computed.items() if name in tokens},
             declared=frozenset(declared),
