@@ -153,17 +153,20 @@ def evaluate(
     from marl_verl.evaluation.plan import Options, plan
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
-    from marl_verl.run.run_dir import locked
+    from marl_verl.run.run_dir import locked, removed_on_error
 
     with alone():
         begun, display = time.time(), Display.of(progress)
-        if Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
+        if recipe := Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
             made = outside_loop(lambda: _plan(run, _lines(overrides, backend), plugins))
             run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
             step = 0 if step is None else step
-        asked = (step, tasks, episodes, k, swap, untrained, seed, greedy_only, at_once, cross_play, steps, edit)
-        options, files = Options(*asked), [Path(file) for file in plugins]
-        checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
+        who: dict[str, Any] = {"step": step, "swap": tuple(swap), "untrained": tuple(untrained), "edit": edit}
+        who |= {"cross_play": cross_play, "steps": steps, "seed": seed, "greedy_only": greedy_only}
+        options = Options(**who, tasks=tasks, episodes=episodes, k=k, at_once=at_once)
+        files = [Path(file) for file in plugins]
+        with removed_on_error(Path(run) if recipe else None):
+            checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
         with locked(checked.run) as lock:
             return launch(checked, display, begun, lock)
 
@@ -227,15 +230,15 @@ def _plan(
     from marl_verl.run.prepare import continue_run, plan_run
 
     files = [Path(file) for file in plugins]
-    if resume is not None:
-        return continue_run(Path(resume), overrides, files)
+    if (recipe is None) == (resume is None):
+        raise MarlError("give either a recipe (`marl-verl recipes` lists the bundled ones) or a run to resume")
     if recipe is None:
-        raise MarlError("no recipe is given: give one (`marl-verl recipes` lists the bundled ones), or a run to resume")
+        return continue_run(Path(str(resume)), overrides, files)
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, files, dry_run)
     content = OmegaConf.create({"defaults": ["marl_trainer", "_self_"], **recipe})
     if named := OmegaConf.select(content, "marl.plugins"):  # relative to the working directory: the recipe has no file
-        content.marl.plugins = [str(Path(file).absolute()) for file in named]
+        content.marl.plugins = [str(Path(file).absolute()) for file in ([named] if isinstance(named, str) else named)]
     name = re.sub(r"[^A-Za-z0-9.=+-]+", "-", str(OmegaConf.select(content, "trainer.experiment_name") or "team"))
     with tempfile.TemporaryDirectory() as folder:
         OmegaConf.save(content, Path(folder) / f"{name}.yaml")

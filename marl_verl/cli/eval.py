@@ -38,28 +38,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: latest; 0: before training)")
     parser.add_argument("--tasks", type=int, metavar="N", help="only the first N held-out tasks")
     parser.add_argument("--episodes", type=int, metavar="K", help="sampled episodes per task (default: 8)")
-    parser.add_argument("--k", type=_numbers, metavar="1,4,8", help="values of k for pass@k, each at most --episodes")
+    parser.add_argument("--k", type=numbers, metavar="1,4,8", help="values of k for pass@k, each at most --episodes")
     again: dict[str, Any] = {"action": "append", "default": []}
-    parser.add_argument("--swap", **again, type=_pair, metavar="a=b", help="agents a and b exchange their policies")
+    parser.add_argument("--swap", **again, type=pair, metavar="a=b", help="agents a and b exchange their policies")
     untrained = "this agent acts with its policy's untrained model; may be repeated"
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
     at_once = "maximum number of episodes in flight (default: 256); 1 measures times without load"
-    parser.add_argument("--at-once", type=int, default=256, metavar="N", help=at_once)
+    parser.add_argument("--at-once", type=int, default=Options.at_once, metavar="N", help=at_once)
     cross_play = "checkpoints of a team with two sides play each other: mean outcomes of all pairs, and Elo ratings"
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
     partner = "this agent acts with its policy of each of --steps, beside the team of the last: differences in rewards"
     parser.add_argument("--partner", dest="cross_play", metavar="NAME", help=partner)
     steps = "steps of the two (default: 0 and every checkpoint)"
-    parser.add_argument("--steps", type=_numbers, metavar="0,20,40", help=steps)
+    parser.add_argument("--steps", type=numbers, metavar="0,20,40", help=steps)
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
     first, second = text.split("=")
     return first, second
 

@@ -65,5 +65,6 @@ def part_text(known: Plugins, entry: Entry) -> str:
 def _options(target: Any) -> dict[str, Any]:
     """Option -> its default, of a dataclass or an instance of one; parts are mappings with their own options."""
     fields = dataclasses.fields(target) if dataclasses.is_dataclass(target) else ()
-    values = {field.name: getattr(target, field.name, "(no default)") for field in fields if field.init}
-    return {name: config_of(value) for name, value in values.items()}
+    made = {field.name: field.default_factory() for field in fields if callable(field.default_factory)}
+    names = [field.name for field in fields if field.init]
+    return {name: config_of(getattr(target, name, made.get(name, "(no default)"))) for name in names}

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.policy_models import check_scripts
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
-from marl_verl.errors import MarlError, shown
+from marl_verl.errors import MarlError, check, shown
 from marl_verl.evaluation import request as asked
 from marl_verl.evaluation.edit import edited_rows
 from marl_verl.extensions import league, names
@@ -73,7 +73,9 @@ class Options:
     @property
     def sampled(self) -> int:
         """The number of sampled episodes of each task."""
-        return 0 if self.greedy_only else self.episodes or (1 if self.edit else EPISODES)
+        if self.greedy_only or self.episodes is not None:
+            return 0 if self.greedy_only else self.episodes or 0
+        return 1 if self.edit else EPISODES
 
     @property
     def ks(self) -> tuple[int, ...]:
@@ -106,10 +108,22 @@ class EvaluationPlan:
         one_file.copy_files(self.files, self.folder)
 
 
+@check
+def check_options(options: Options) -> Iterator[str]:
+    """Refuse options without an effect, which the result would name nevertheless."""
+    for name in ("step", "swap", "untrained", "k", "greedy_only", "edit") if options.cross_play else ("steps",):
+        if getattr(options, name) != getattr(Options, name):
+            without = "with" if options.cross_play else "without"
+            yield f"--{name.replace('_', '-')} has no effect {without} --cross-play or --partner: leave it out"
+    if options.tasks is not None and options.tasks < 1:
+        yield f"--tasks must be 1 or more, got {options.tasks}"
+
+
 def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Sequence[Path] = ()) -> EvaluationPlan:
     """Check an evaluation without writing files. Errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
     check_overrides(overrides)
+    check_options(options)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
     composed = with_overrides(read_config(run / COMPOSED), overrides, trained=False)

@@ -65,7 +65,8 @@ class ExplainedRows(list[Record]):
         """The row with a key."""
         keys = [record["key"] for record in self]
         if key not in keys:
-            raise MarlError(f"{self.source} has no row '{key}', but {len(keys)} others such as '{keys[0]}'")
+            source = self.source or "the document"
+            raise MarlError(f"{source} has no row '{key}', but {len(keys)} others such as '{keys[0]}'")
         return keys.index(key)
 
     def _table(self) -> list[str]:
@@ -100,8 +101,11 @@ class ExplainedRows(list[Record]):
 
     def _difference(self) -> str | None:
         stored = self.document
+        if stored.advantage is None:
+            return None
         tokens: list[Any] = stored.tokens or [record.get("tokens") for record in self]
-        before = zip(self, stored.advantage or (), tokens, strict=False)
+        with user_error(f"{self.source or 'the document'} lacks the advantage of each row", ValueError):
+            before = list(zip(self, stored.advantage, tokens, strict=True))
         changed = [(row, old) for row, old, parts in before if (row["advantage"], row.get("tokens")) != (old, parts)]
         if not changed:
             return None

@@ -67,6 +67,7 @@ class RunResources:
     command: Process  # started the trainer
     trainer: Process | None = None  # leads the session of the run's processes
     before: list[str] = field(default_factory=list)  # `_loose` files from before the run
+    shared_memory: list[str] = field(default_factory=list)  # of the run's processes, which stays if they are killed
 
     @classmethod
     def begin(cls, run: str) -> "RunResources":
@@ -93,6 +94,10 @@ class RunResources:
 
     def started(self, trainer: int) -> None:
         self.trainer = Process.of(trainer)
+        self.write()
+
+    def note_shared_memory(self) -> None:
+        self.shared_memory = sorted({*self.shared_memory, *map(str, _held(self.processes()))})
         self.write()
 
     def processes(self) -> list[psutil.Process]:
@@ -131,7 +136,7 @@ class RunResources:
                     process.send_signal(number)
             psutil.wait_procs(running, timeout=3)
         loose = _loose() - set(map(Path, self.before)) - _held(psutil.process_iter())
-        for path in filter(_removable, {*held, *loose, *_sockets(self.run)}):
+        for path in filter(_removable, {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
         return self.scratch
@@ -188,10 +193,11 @@ def _sockets(run: str) -> set[Path]:
 
 
 def _removable(path: Path) -> bool:
-    """Whether a path is a file or socket of this user, and no link."""
+    """Whether a path is a file or socket of this user directly in /dev/shm or /tmp, and no link."""
     with contextlib.suppress(OSError):
         status = path.lstat()
-        return status.st_uid == os.getuid() and (stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode))
+        kind = stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+        return kind and status.st_uid == os.getuid() and str(path.parent) in (SHARED.rstrip("/"), "/tmp")
     return False
 
 

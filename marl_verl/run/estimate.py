@@ -116,7 +116,7 @@ def estimate(
     for pool in [Pool("the run", 1, 1, tuple(known), True)] if local else pools_of(resolved, team):
         need: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)} if gpu else {"process": PROCESS}
         updates: list[dict[str, float]] = [{}]  # the needs of one learner's update
-        for name in [name for name in pool.policies if name in known and team.alike(name)[0] == name]:
+        for name in [name for name in pool.policies if name in known and (local or team.alike(name)[0] == name)]:
             part, model, rollout = parts[name], known[name], parts[name].rollout
             if not local and not (rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)):
                 need[f"share of {name}'s server"] = float(rollout.gpu_memory_utilization) * room

@@ -37,7 +37,7 @@ from marl_verl.run import estimate
 from marl_verl.run.checkpoint import fingerprint, folders, pickles
 from marl_verl.run.progress import Display
 from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
-from marl_verl.run.run_dir import STARTS, machine, packages
+from marl_verl.run.run_dir import STARTS, machine, packages, removed_on_error
 from marl_verl.run.trackers import check_trackers
 from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import SPLITS, Split, Task
@@ -72,8 +72,10 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     config = compose(recipe, overrides)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     config.marl.run.backend = choose_backend(config, overrides)
-    own = config.marl.plugins or ()
-    paths = [recipe.resolve().parent / Path(path).expanduser() for path in ([own] if isinstance(own, str) else own)]
+    plugin_paths = config.marl.plugins or ()
+    if isinstance(plugin_paths, str):
+        plugin_paths = [plugin_paths]
+    paths = [recipe.resolve().parent / Path(path).expanduser() for path in plugin_paths]
     files = one_file.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
     files += use_reward_function(config, recipe.resolve().parent)
@@ -231,7 +233,7 @@ def _reserve(plan: Plan) -> None:
 
 
 def make_run_directory(plan: Plan, display: Display) -> Path:
-    """Make the models, then the run directory with all files that the trainer reads, all at once."""
+    """Make the models, then the run directory with all files that the trainer reads. One that fails is removed."""
     plugins.use_files(plan.files)
     composed = OmegaConf.to_yaml(plan.config)
     wanted: dict[str, dict[str, ModelToMake]] = {}  # key of a source -> where the path is set -> model
@@ -251,13 +253,14 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
                 model.fetch()
     if not plan.resumed:
         _reserve(plan)
-    _write(plan, composed)
+    with removed_on_error(None if plan.resumed else plan.folder):
+        _write(plan, composed)
     plugins.use_files(one_file.files_of_run(plan.folder.resolve()))
     return plan.folder
 
 
 def _write(plan: Plan, composed: str) -> None:
-    """Write the files of a run directory to a temporary folder, then copy them: a full disk damages no run."""
+    """Write the files of a run directory to a temporary folder, then copy them."""
     folder = plan.folder.resolve()
     OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
     if plan.config.trainer.experiment_name is None:

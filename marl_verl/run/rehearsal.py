@@ -118,7 +118,8 @@ def rehearse(
             raise
     except (TimeUp, TimeoutError) as error:
         if not moves or isinstance(error, TimeUp):
-            problem = f"{context.label} ran {SECONDS:.0f} s without an effect{error}"
+            seconds = 2 * SECONDS if isinstance(error, TimeUp) else SECONDS
+            problem = f"{context.label} ran {seconds:.0f} s without an effect{error}"
             raise MarlError(f"{problem}; it may not terminate") from error
     return tuple(moves)
 

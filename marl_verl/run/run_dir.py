@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import zlib
 from collections.abc import Iterable, Iterator
@@ -98,6 +99,17 @@ def _packed(content: bytes) -> bytes:
 
 
 LOCK = ".lock"
+
+
+@contextmanager
+def removed_on_error(folder: Path | None) -> Iterator[None]:
+    """Remove a new folder, if there is one, where the work inside fails."""
+    try:
+        yield
+    except BaseException:
+        if folder is not None:
+            shutil.rmtree(folder)
+        raise
 
 
 @contextmanager

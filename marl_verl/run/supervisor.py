@@ -114,7 +114,10 @@ class TrainerProcess:
                         return
                     *lines, rest = (rest + new).split(b"\n")
                     for line in lines:
-                        events.handle(json.loads(line))
+                        event = json.loads(line)
+                        events.handle(event)
+                        if event["event"] == "started":
+                            self.resources.note_shared_memory()
                 elif ended:
                     return
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import ListConfig
 
-from marl_verl.errors import check, unknown
+from marl_verl.errors import MarlError, check, unknown
 from marl_verl.files import read_text
 
 TRACKERS = (
@@ -74,6 +74,7 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
     values = {
         "TENSORBOARD_DIR": f"{folder / 'tensorboard'}",
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # by default, an unreachable server fails after many minutes
     }
     if "wandb" in names:
         (folder / "wandb").mkdir(exist_ok=True)
@@ -90,8 +91,12 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def restart(tracking: Any, step: int) -> None:
-    """Let TensorBoard ignore what an interrupted run wrote for this and later steps, which are repeated."""
+def restart(tracking: Any, names: Sequence[str], step: int) -> None:
+    """Let TensorBoard ignore what an interrupted run wrote for this and later steps, which are repeated. MarlError: a
+    tracker did not start, without which verl continues."""
+    for name in names:
+        if name not in tracking.logger:
+            raise MarlError(f"tracker '{name}' did not start; train.log has the reason. Remove it from trainer.logger.")
     if "tensorboard" in tracking.logger and step > 1:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 

@@ -85,7 +85,7 @@ class Trainer:
         settings, self.tracking = self.config.trainer, tracking_of(self.config)
         if settings.val_before_train:
             self.tracking.log(data=self.validate(), step=self.step)
-        trackers.restart(self.tracking, self.step + 1)
+        trackers.restart(self.tracking, trackers.names_of(self.config), self.step + 1)
         while self.step < self.steps:
             self.step += 1
             self.phase.step, seconds = self.step, dict[str, float]()

@@ -149,7 +149,7 @@ class Critics:
                 _check_vocabulary(critic, config.policies[critic.policy].actor_rollout_ref.model)
         self._store, self._together = store, together
         self._learning = {name for name, policy in team.policies.items() if policy.trained}
-        self._read: dict[str, tuple[list[int], list[Ids]]] = {}  # critic -> its rows of a batch, what it has read there
+        self._rows_of: dict[str, tuple[list[int], list[Ids]]] = {}  # critic -> rows of a batch, their observations
         self._values: NDArray[np.float64]
 
     def beside(self, policy: str) -> list[Critic]:
@@ -160,7 +160,7 @@ class Critics:
         """V of each row [n], NaN for rows that no critic reads; None if there are no critics."""
         if not self.runtimes:
             return None
-        values, self._read = np.full(len(batch), np.nan), {}
+        values, self._rows_of = np.full(len(batch), np.nan), {}
 
         def estimate(name: str, critic: Critic) -> None:
             policies = {critic.policy} if critic.scope == "policy" else self._learning
@@ -170,7 +170,7 @@ class Critics:
                 column = self._store.get([batch.keys[row] for row in rows], [field])[field]
                 observations = [tuple(ids.tolist()) for ids in column.unbind()]
                 values[rows] = critic.values(observations)
-                self._read[name] = rows, observations
+                self._rows_of[name] = rows, observations
 
         self._together({name: partial(estimate, name, critic) for name, critic in self.runtimes.items()})
         self._values = values
@@ -185,13 +185,13 @@ class Critics:
             return {}
 
         def learn(name: str) -> dict[str, float]:
-            critic, (rows, observations) = self.runtimes[name], self._read[name]
+            critic, (rows, observations) = self.runtimes[name], self._rows_of[name]
             metrics = critic.update(observations, targets[rows], self._values[rows])
             if critic.scope == "team":
                 metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in rows]))
             return {f"critic/{name}/{metric}": value for metric, value in metrics.items()}
 
-        results = self._together({name: partial(learn, name) for name in self._read})
+        results = self._together({name: partial(learn, name) for name in self._rows_of})
         return {metric: value for metrics in results.values() for metric, value in metrics.items()}
 
 

@@ -78,7 +78,7 @@ class PlainEngineWithValueHead(PlainEngine, FSDPEngineWithValueHead):
 def as_shards(mesh: DeviceMesh, *parts: Any) -> Iterator[None]:
     """Let modules and optimisers save and load their state as DTensors on a mesh of one rank.
 
-    Scalars, such as a count of steps, stay as they are.
+    Scalars, such as a count of steps, and buffers stay as they are, as under FSDP2.
     """
 
     def wrap(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,9 +87,11 @@ def as_shards(mesh: DeviceMesh, *parts: Any) -> Iterator[None]:
     with ExitStack() as stack:
         for part in filter(None, parts):
             save, load = part.state_dict, part.load_state_dict
+            buffers = dict(part.named_buffers()) if isinstance(part, torch.nn.Module) else {}
 
-            def wrapped(save: Any = save) -> Any:
-                return tree_map_only(torch.Tensor, wrap, save())
+            def wrapped(save: Any = save, buffers: Any = buffers) -> Any:
+                state = save()
+                return tree_map_only(torch.Tensor, wrap, state) | {name: state[name] for name in buffers & state.keys()}
 
             def unwrapped(state: Any, load: Any = load, **options: Any) -> Any:
                 return load(tree_map_only(DTensor, DTensor.to_local, state), **options)

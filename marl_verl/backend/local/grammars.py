@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from marl_verl.errors import user_error
+
 
 class Grammars:
     """The grammars of a model with `size` logits, which may be more than its tokenizer has tokens."""
@@ -23,10 +25,11 @@ class Grammars:
 
     def matcher(self, restriction: Any, stop: Collection[int]) -> Any:
         """xgrammar's matcher of a completion, which ends with a token of `stop`, from vLLM's `StructuredOutputsParams`.
-        ValueError of xgrammar for a JSON schema that it cannot express."""
+        MarlError for a JSON schema that xgrammar cannot express."""
         import xgrammar
 
-        grammar = self._compiler.compile_grammar(restriction.grammar)
+        with user_error(f"backend=local does not support the JSON schema {restriction.json}", TypeError, ValueError):
+            grammar = self._compiler.compile_grammar(restriction.grammar)
         return xgrammar.GrammarMatcher(grammar, override_stop_tokens=sorted(stop) or None)
 
 

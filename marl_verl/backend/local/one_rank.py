@@ -37,10 +37,11 @@ def quiet() -> Iterator[None]:
 with quiet():
     missing = [name for name in TRANSPORTS if name not in sys.modules]
     sys.modules |= dict.fromkeys(missing)  # type: ignore[arg-type]  # an import raises ImportError
-    from verl.workers import engine, engine_workers  # noqa: F401
-
-    for name in missing:
-        del sys.modules[name]
+    try:
+        from verl.workers import engine, engine_workers  # noqa: F401
+    finally:
+        for name in missing:
+            del sys.modules[name]
 
 
 def join() -> None:

@@ -90,7 +90,7 @@ def differences(runs: Sequence[overview.Run]) -> list[list[str]]:
     for name in dict.fromkeys(name for run in runs for name in run["config"]):
         lines = [run["config"].get(name, "").splitlines() for run in runs]
         common = set.intersection(*map(set, lines))
-        rows.append([name, *("\n".join(line for line in own if line not in common) for own in lines)])
+        rows.append([name, *("\n".join(line for line in of_run if line not in common) for of_run in lines)])
     return [row for row in rows if len({*row[1:]}) > 1]
 
 

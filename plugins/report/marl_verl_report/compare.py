@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> int:
     more = decide.needed(difference, level, options.margin)
     number = f"{more} seeds would decide" if more else f"{decide.MOST} seeds would not decide"
     undecided = f"Undecided: if mean and deviation stayed as they are, {number}."
-    words = {"higher": "A is higher.", "lower": "B is higher.", "within": f"No difference above {options.margin}."}
-    show(words.get(verdict or "", undecided))
+    verdicts = {"higher": "A is higher.", "lower": "B is higher.", "within": f"No difference above {options.margin}."}
+    show(verdicts.get(verdict or "", undecided))
     show(f"{folder / 'compare.svg'}, compare.json")
     return 0
 

@@ -41,9 +41,12 @@ def gpus() -> Iterator[Finding]:
         yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
         return
     try:
-        lines = subprocess.run(QUERY, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=60)
+        lines, said = done.stdout.splitlines(), " ".join((done.stdout + done.stderr).split())
     except (OSError, subprocess.SubprocessError) as failure:
-        yield error("gpu", f"nvidia-smi reports no GPU: {failure}", "nvidia-smi   # shows the whole error")
+        lines, said = [], str(failure)
+    if not lines or not all(line.count(",") > 1 for line in lines):
+        yield error("gpu", f"nvidia-smi reports no GPU: {said:.200}", "nvidia-smi   # shows the whole error")
         return
     for number, line in enumerate(lines):
         check, (name, total, used) = f"gpu {number}", (part.strip() for part in line.rsplit(",", 2))

@@ -81,7 +81,7 @@ def vllm() -> Finding:
         here = "does not use this machine's GPU" if extra == "vllm" else "needs a GPU, and this machine has none"
         return error("vllm", f"the installed {build} {version} {here}", f"pip uninstall --yes {build} && {install}")
     source = ("marl-verl", "cpu") if extra == "cpu" else ("verl", "vllm")  # whose pin it is
-    pins = [part.specifier for part in wanted(*source) if part.name == build]
+    pins = [part.specifier for part in wanted(*source) if part.name == build] if version_of(source[0]) else []
     if pins and not pins[0].contains(version, prereleases=True):
         return warning("vllm", f"{build} {version} is installed, but marl-verl is tested with {pins[0]}", install)
     return ok("vllm", f"{build} {version}")
