@@ -35,8 +35,8 @@ def check() -> Iterator[Finding]:
 def gpus() -> Iterator[Finding]:
     """The GPUs that NVIDIA's driver reports, and whether other processes use them."""
     if chosen := os.environ.get(HARDWARE_VARIABLE):
-        message = f"{HARDWARE_VARIABLE}={chosen} is set, so the hardware is not detected"
-        yield warning("gpu", message, f"unset {HARDWARE_VARIABLE}   # unless it is set on purpose")
+        do = f"unset {HARDWARE_VARIABLE}   # unless it is set on purpose"
+        yield warning("gpu", f"{HARDWARE_VARIABLE}={chosen} is set, so the hardware is not detected", do)
     if shutil.which(QUERY[0]) is None and not has_accelerator():
         yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
         return
@@ -53,9 +53,8 @@ def gpus() -> Iterator[Finding]:
         if not (total.isdigit() and used.isdigit()):  # [N/A] for a GPU with shared memory
             yield ok(check, name)
         elif int(used) > int(total) // 10:
-            busy = f"{int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
-            do = "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it"
-            yield warning(check, f"{name}: {busy}", do)
+            busy = f"{name}: {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
+            yield warning(check, busy, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
         else:
             room = 0.75 * (int(total) << 20) / 1e9  # the rest is for activations and logits; a parameter has 4 bytes
             models = f"one GPU trains about {room / 16:.0f} billion parameters, with an adapter {room / 4:.0f} billion"
