@@ -1,19 +1,28 @@
-"""Calls in threads, and time limits."""
+"""Calls in threads, limits of time, and breakpoints, at which limits wait."""
 
 import asyncio
+import contextvars
 import ctypes
+import inspect
+import os
+import pdb
 import signal
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+ATTACHED = threading.Event()  # set once a debugger has stopped this process
+IN_PROGRESS: list[float] = []  # when the awaited calls of `call_in_thread` began
 PATIENCE = 5.0
 """Seconds until an exception is raised again in a thread that has not ended."""
+_prompt = threading.RLock()  # one thread at a time reads the terminal
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -43,6 +52,110 @@ def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: float | None = None) -> Any:
+    """Return the result of `fn(*arguments)`, awaited if it is awaitable; its SystemExit becomes a RuntimeError.
+
+    With a limit of `seconds`, which raises TimeoutError, a synchronous function runs in its own daemon thread. Python
+    cannot stop a thread, so the function continues after a timeout; it does not keep the process alive.
+    """
+    limit = Limit(seconds)
+    try:
+        async with limit:  # calling an async function only creates its coroutine, which needs no thread
+            here = seconds is None or is_async(fn)
+            value = _plainly(fn, arguments) if here else await call_in_thread(fn, arguments)
+            return await contained(value) if inspect.isawaitable(value) else value
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # raised by `fn` itself
+        raise TimeoutError(f"it took longer than {seconds:g} s") from error
+
+
+async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Run a synchronous function in a daemon thread: an executor's threads would keep the process alive."""
+    context, begun = contextvars.copy_context(), time.monotonic()
+    IN_PROGRESS.append(begun)
+    try:
+        return await asyncio.wrap_future(in_thread("marl-verl call", lambda: context.run(_plainly, fn, arguments)))
+    finally:
+        IN_PROGRESS.remove(begun)
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether a function is an `async def`; also checks functools.partial and an object's `__call__`."""
+    fn = getattr(fn, "func", fn)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+async def contained(work: Awaitable[T]) -> T:
+    """The result of an awaitable, whose SystemExit would end the event loop with all that runs in it."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from error
+
+
+def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    try:
+        return fn(*arguments)
+    except (SystemExit, StopIteration) as error:  # they would end the event loop, or never reach a future
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+class Limit(asyncio.Timeout):  # type: ignore[misc]
+    """As `asyncio.timeout(seconds)`, ignored in a process that is being debugged."""
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+
+    def _on_timeout(self) -> None:
+        if not ATTACHED.is_set():
+            super()._on_timeout()  # type: ignore[misc]
+
+
+@contextmanager
+def breakpoints(stopped: Callable[[], object] | None) -> Iterator[None]:
+    """In this context `breakpoint()` calls `stopped` and opens a prompt; with None it does nothing.
+
+    The first one marks the process as being debugged, for its whole life: limits that expire from then on are ignored.
+    PYTHONBREAKPOINT chooses another debugger, as everywhere in Python.
+    """
+    previous = sys.breakpointhook
+
+    def stop(*arguments: Any, **options: Any) -> Any:
+        if stopped is None:
+            return None
+        ATTACHED.set()
+        stopped()
+        if os.environ.get("PYTHONBREAKPOINT") or previous is not sys.__breakpointhook__:
+            return previous(*arguments, **options)
+        return _Debugger(nosigint=True).set_trace(sys._getframe(1))
+
+    sys.breakpointhook = stop
+    try:
+        yield
+    finally:
+        sys.breakpointhook = previous
+
+
+class _Debugger(pdb.Pdb):
+    """`quit` ends the run, as Ctrl-C does: an exception in the code at hand would only fail an episode."""
+
+    _quits = False
+
+    def interaction(self, *arguments: Any) -> None:
+        with _prompt:
+            super().interaction(*arguments)
+        if self._quits:  # not earlier: the prompt ignores Ctrl-C
+            signal.raise_signal(signal.SIGINT)
+
+    def do_quit(self, argument: str) -> bool:
+        self._quits = True
+        self.set_continue()
+        return True
+
+    do_q = do_exit = do_EOF = do_quit  # type: ignore[assignment]
 
 
 def outside_loop(call: Callable[[], T]) -> T:

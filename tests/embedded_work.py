@@ -12,11 +12,11 @@ from pathlib import Path
 
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.cli.main import reported
-from marl_verl.episode.calls import Limit, perform
 from marl_verl.errors import MarlError
 from marl_verl.events import emit
 from marl_verl.run import embedded
 from marl_verl.run.progress import Display
+from marl_verl.threads import Limit, perform
 
 
 def steps(folder: Path) -> None:

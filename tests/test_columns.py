@@ -23,10 +23,10 @@ from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import row_tag
 from marl_verl.config.parts import columns_of
 from marl_verl.episode import Turn
+from marl_verl.episode.workflow import Single
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.tasks import Task
-from marl_verl.workflows import Single
 
 
 def nll(turn: Turn, episode: Any) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from marl_verl_testing import scripted_action
 
 from marl_verl.episode import Act, Action, ActRecord, CallError, Journal, Run, Team, Workflow
-from marl_verl.episode.calls import as_json
 from marl_verl.episode.codec import decode_journal, encode_journal
-from marl_verl.episode.journal import CallRecord, Raised
+from marl_verl.episode.journal import CallRecord, Raised, as_json
 from marl_verl.tasks.task import Task
 
 

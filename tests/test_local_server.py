@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from marl_verl.backend.local.server import Completion, LocalServer
-from marl_verl.episode.calls import perform
 from marl_verl.errors import MarlError
+from marl_verl.threads import perform
 
 WORDS = [f"w{n}" for n in range(40)]
 SIZES = {

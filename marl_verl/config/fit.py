@@ -22,7 +22,6 @@ from marl_verl.algo.sampling.base import add_columns
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
-from marl_verl.episode.calls import breakpoints
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check, user_error
@@ -31,6 +30,7 @@ from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Task
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
+from marl_verl.threads import breakpoints
 
 MOST_MOVES = 3
 

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from marl_verl.episode.calls import as_json
-from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, Record
+from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, Record, as_json
 from marl_verl.episode.messages import Message, Observation, as_observation
 from marl_verl.episode.turn import Act, Action, Turn, shared_length
-from marl_verl.errors import MarlError
+from marl_verl.errors import user_error
 
 LEAST = 1000
 """Characters that an observation must have in common with an earlier one; otherwise it is stored whole."""
@@ -83,10 +82,8 @@ T = TypeVar("T")
 
 def decode(kind: type[T], data: Any, where: str) -> T:
     """Convert a JSON value to a `kind`; unknown keys are ignored. MarlError, beginning with `where`, if it is none."""
-    try:
+    with user_error(where, msgspec.ValidationError):
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        raise MarlError(f"{where}: {error}") from error
 
 
 def encode_journal(
@@ -165,11 +162,6 @@ def as_line(data: dict[str, Any]) -> str:
     return line
 
 
-class _Journal(msgspec.Struct):
-    seed: int
-    records: list[dict[str, Any]]
-
-
 def _encode_act(act: Act, action: Action, tokens: bool, deltas: Deltas) -> dict[str, Any]:
     sampled = _fields(action, CLOCK if tokens else CLOCK + TOKENS)
     if not tokens:
@@ -197,17 +189,17 @@ def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
 
 def _decode_journal(journal: Any, uid: str, deltas: Deltas) -> tuple[Journal, list[Turn]]:
     """The journal, and the turns of its acts that are rows."""
-    stored = decode(_Journal, journal, "the journal")
+    stored = decode(dict[str, Any], journal, "the journal")
     records: list[Record] = []
     turns: list[Turn] = []
-    for i, data in enumerate(stored.records):
+    for i, data in enumerate(decode(list[dict[str, Any]], stored.get("records"), "the journal's records")):
         if data.get("effect") == "call":
             records.append(_decode_call(data, f"record {i}"))
         else:
             turn = _decode_turn(data, uid, f"record {i}", deltas)
             records.append(ActRecord(turn.act, turn.action))
             turns += [turn] if "row" in data else []
-    return Journal(tuple(records), stored.seed), turns
+    return Journal(tuple(records), decode(int, stored.get("seed"), "the journal's seed")), turns
 
 
 def _decode_call(data: dict[str, Any], where: str) -> CallRecord:
@@ -216,13 +208,11 @@ def _decode_call(data: dict[str, Any], where: str) -> CallRecord:
 
 
 def _decode_turn(data: dict[str, Any], uid: str, where: str, deltas: Deltas) -> Turn:
-    try:
+    with user_error(where, AttributeError, LookupError, TypeError, ValueError):
         act = deltas.decode(data)
         turn = decode(Turn, {"uid": uid, **data.get("row", {}), "act": act, "action": data.get("action", {})}, where)
         as_observation(turn.observation)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise MarlError(f"{where}: {error}") from error
-    return turn
+        return turn
 
 
 def _plain(value: Any) -> Any:

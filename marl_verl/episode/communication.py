@@ -8,29 +8,19 @@ without a letter or digit, do not count. Words that a workflow takes out of a li
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from marl_verl.episode.journal import Episode
 from marl_verl.episode.messages import message_text
-from marl_verl.episode.turn import Turn
+from marl_verl.episode.turn import Action
 
 COSTS = ("read", "acts", "calls")
 """Reward components of an agent's turns: amounts of its whole episode."""
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A line of an action: who wrote it first, in which position of the episode, and its tokens."""
-
-    agent: str
-    position: int
-    tokens: float
-
-
 def read_lengths(episode: Episode) -> list[float]:
     """The tokens that each turn of an episode reads from other agents, in the order of `episode.turns`."""
     lengths: list[float] = []
-    written: dict[tuple[str, str], _Line] = {}  # (agent, text)
+    written: dict[tuple[str, str], tuple[int, float]] = {}  # (agent, line) -> position of its first act, tokens
     observations: dict[str, list[tuple[int, str]]] = {}  # agent -> (position, text)
     actions: dict[str, str] = {}
     for position, turn in enumerate(episode.turns):
@@ -38,16 +28,16 @@ def read_lengths(episode: Episode) -> list[float]:
         sources = f"{episode.task.prompt}\n{actions.get(turn.agent, '')}"
         before = observations.setdefault(turn.agent, [])
         read: dict[str, float] = {}
-        for (agent, text), line in written.items():
-            if agent == turn.agent or text in read or not has(observed, text) or has(sources, text):
+        for (agent, line), (first, tokens) in written.items():
+            if agent == turn.agent or line in read or not has(observed, line) or has(sources, line):
                 continue
-            if not any(at < line.position and has(seen, text) for at, seen in before):
-                read[text] = line.tokens
+            if not any(at < first and has(seen, line) for at, seen in before):
+                read[line] = tokens
         lengths.append(sum(read.values()))
         before.append((position, observed))
         actions[turn.agent] = f"{actions.get(turn.agent, '')}\n{turn.action.text}"
-        for text, tokens in _lines(turn).items():
-            written.setdefault((turn.agent, text), _Line(turn.agent, position, tokens))
+        for line, tokens in _lines(turn.action).items():
+            written.setdefault((turn.agent, line), (position, tokens))
     return lengths
 
 
@@ -71,9 +61,8 @@ def has(text: str, part: str) -> bool:
     return False
 
 
-def _lines(turn: Turn) -> dict[str, float]:
+def _lines(action: Action) -> dict[str, float]:
     """The different lines of an action, each with its tokens."""
-    action = turn.action
     whole = _size(action.text) + _size(action.reasoning or "")
     lines = (line.strip() for line in action.text.splitlines())
     said = (line for line in lines if any(map(str.isalnum, line)) and not line.startswith("```"))

@@ -5,11 +5,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from marl_verl.episode.calls import as_json, function_name, recorded
 from marl_verl.episode.codec import shared_messages
 from marl_verl.episode.errors import (
     Limits,
@@ -19,12 +18,23 @@ from marl_verl.episode.errors import (
     WorkflowError,
     short,
 )
-from marl_verl.episode.journal import ActRecord, CallError, CallKey, CallRecord, Journal, Raised, Record
+from marl_verl.episode.journal import (
+    ActRecord,
+    CallError,
+    CallKey,
+    CallRecord,
+    Journal,
+    Raised,
+    Record,
+    as_json,
+    function_name,
+)
 from marl_verl.episode.lanes import numbers, path_of, within
 from marl_verl.episode.messages import Observation, Parameters, Seen, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, slot_name
 from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks.task import Task
+from marl_verl.threads import perform
 
 FUNCTION = f"{__name__}:check_length"
 
@@ -202,9 +212,7 @@ class Effects:
                 raise self._fail(f"{short(str(asked))} is not in the journal", ReplayMismatch)
             self._calling += 1
             try:
-                record, cause = await recorded(fn, arguments, asked, self.limits.call_seconds)
-            except Exception as error:
-                raise self._fail(f"call {function} must return a JSON value: {error}") from error
+                record, cause = await self._called(fn, arguments, asked)
             finally:
                 self._calling -= 1
                 self._news += 1
@@ -215,6 +223,19 @@ class Effects:
             return record.result()
         except CallError as error:
             raise error from cause
+
+    async def _called(
+        self, fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord
+    ) -> tuple[CallRecord, Exception | None]:
+        """`asked` with the result of `fn` or its exception, and the exception."""
+        try:
+            value = await perform(fn, arguments, self.limits.call_seconds)
+        except Exception as error:  # noqa: BLE001 - recorded, and raised in the workflow
+            return replace(asked, raised=Raised.of(error)), error
+        try:
+            return replace(asked, value=as_json(value)), None
+        except Exception as error:
+            raise self._fail(f"call {asked.function} must return a JSON value: {error}") from error
 
     def mark_invalid(self, action: Action, why: str) -> None:
         for record in reversed(self._records):

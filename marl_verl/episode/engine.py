@@ -173,7 +173,9 @@ class Run(Effects):
             await self.aclose()
             if isinstance(error, WorkflowError):
                 raise error
-            raise self._fail(with_line(_original(error))) from error
+            cause = error.__cause__  # of a call that was made live, or a SystemExit that did not end the loop
+            original = cause if (cause and isinstance(error, CallError)) or isinstance(cause, SystemExit) else error
+            raise self._fail(with_line(original)) from error
         self._cancel()  # acts that the workflow started and did not await
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed and self.workflow.replayable:
@@ -256,12 +258,6 @@ async def replayed(run: Run, journal: Journal) -> tuple[Act, ...]:
                 raise ReplayMismatch(f"workflow '{type(run.workflow).__name__}' on task '{run.task.id}': {why}")
             run.resolve(act, record.action)
     return ()
-
-
-def _original(error: BaseException) -> BaseException:
-    """The exception of the function, of a failed call that was made live; a SystemExit that did not end the loop."""
-    cause = error.__cause__
-    return cause if (cause is not None and isinstance(error, CallError)) or isinstance(cause, SystemExit) else error
 
 
 def _numbered(records: list[Record | None]) -> list[Record | None]:

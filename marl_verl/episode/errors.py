@@ -12,25 +12,15 @@ Reason = Literal["workflow-error", "policy-error", "score-error", "timeout", "to
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one episode; None means unlimited. Reaching a limit ends only that episode.
+    """Limits of one episode; None means unlimited. Reaching a limit ends only that episode."""
 
-    Attributes:
-        acts, calls: number of acts and of calls in one run; stops workflows that do not terminate.
-        spawned: number of agents that one run creates by `team.spawn`.
-        tokens: tokens sampled in one run over all agents, checked before each act.
-        act_seconds: one act, from the request to its action.
-        call_seconds: one `team.call`, and one scoring of an answer. A call that takes longer raises a CallError of kind
-            "TimeoutError" in the workflow, which is recorded. With a limit, synchronous functions run in threads.
-        episode_seconds: one episode including its scoring; in a tree, from one act to the next.
-    """
-
-    acts: int = 1000
+    acts: int = 1000  # this and `calls` stop workflows that do not terminate
     calls: int = 10_000
-    spawned: int = 64
-    tokens: int | None = None
-    act_seconds: float | None = None
-    call_seconds: float | None = None
-    episode_seconds: float | None = None
+    spawned: int = 64  # agents that `team.spawn` creates
+    tokens: int | None = None  # sampled by all agents, checked before each act
+    act_seconds: float | None = None  # from the request to its action
+    call_seconds: float | None = None  # of a `team.call`: then a CallError "TimeoutError"; and of scoring an answer
+    episode_seconds: float | None = None  # with its scoring; in a tree, from one act to the next
 
 
 class WorkflowError(MarlError):
@@ -55,13 +45,9 @@ class ReplayMismatch(WorkflowError):
 
 def with_line(error: BaseException) -> str:
     """The message of an exception, with the line that raised it unless it is a MarlError."""
-    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)
-    return format_error(error) + (at_line(frames[-1]) if frames else "")
-
-
-def at_line(frame: traceback.FrameSummary) -> str:
-    """The location of a frame, e.g. " (my_team.py, line 12)"."""
-    return f" ({frame.filename.rpartition('/')[2]}, line {frame.lineno})"
+    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)[-1:]
+    lines = [f" ({frame.filename.rpartition('/')[2]}, line {frame.lineno})" for frame in frames]
+    return format_error(error) + "".join(lines)
 
 
 def short(text: str, width: int = 120) -> str:

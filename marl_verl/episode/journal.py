@@ -7,6 +7,7 @@ How the effects of a workflow are looked up:
     random  not recorded: the random streams are seeded from the journal's seed and the task id
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,7 +50,6 @@ class Raised:
 
     @classmethod
     def of(cls, error: Exception) -> "Raised":
-        """The record of an exception."""
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}:"
         return cls(f"{module}{kind.__qualname__}", str(error))
@@ -57,21 +57,13 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call and its result.
+    """A call and its result. Values are JSON texts, so that callers cannot mutate the record."""
 
-    Attributes:
-        function: "module:qualified name".
-        arguments: JSON text of the list of arguments.
-        value: JSON text of the result, None if the call raised. A text, so that callers cannot mutate the record.
-        raised: the exception that the call raised.
-        agent: the agent that made the call, None for a call of the team.
-    """
-
-    function: str
-    arguments: str
-    value: str | None = None
+    function: str  # "module:qualified name"
+    arguments: str  # a list
+    value: str | None = None  # None if the call raised
     raised: Raised | None = None
-    agent: str | None = None
+    agent: str | None = None  # that made the call; None: the team
 
     def __str__(self) -> str:
         who = "" if self.agent is None else f"{self.agent}: "
@@ -85,16 +77,34 @@ class CallRecord:
         return json.loads(self.value)
 
 
+def as_json(value: Any) -> str:
+    """The canonical JSON text of a value: sorted keys, dataclasses and pydantic models as mappings. TypeError else."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_dataclass)
+
+
+def _dataclass(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if hasattr(value, "model_dump") and not isinstance(value, type):  # of pydantic
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def function_name(fn: Any) -> str:
+    """ "module:qualified name" of a function, or of the class of a callable object."""
+    fn = getattr(fn, "func", fn)  # functools.partial
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    module = getattr(named, "__module__", None) or "builtins"  # methods of built-in types have no module
+    return f"{module}:{named.__qualname__}"
+
+
 Record = ActRecord | CallRecord
 CallKey = tuple[str | None, str, str]  # (agent, function, arguments)
 
 
 @dataclass(frozen=True)
 class Journal:
-    """Effects in the order reached, and the seed of their run.
-
-    Immutable; prefixes and extensions share the records.
-    """
+    """Effects in the order reached, and the seed of their run. Immutable: extensions share the records."""
 
     records: tuple[Record, ...] = ()
     seed: int = 0

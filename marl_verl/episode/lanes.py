@@ -11,8 +11,10 @@ import asyncio
 import contextvars
 import re
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine
 from typing import Any
+
+from marl_verl import threads
 
 
 class _Burst:
@@ -40,36 +42,6 @@ class _Place:
 _place: contextvars.ContextVar[_Place | None] = contextvars.ContextVar("marl_verl_place", default=None)
 
 
-class _Contained(Coroutine[Any, Any, Any]):
-    """The coroutine of a task; SystemExit, which would end the event loop with all runs in it, becomes RuntimeError."""
-
-    __slots__ = ("_work",)
-
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._work = work
-
-    def send(self, value: Any) -> Any:
-        return self._step(self._work.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._work.throw, *error)
-
-    def _step(self, go: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return go(*arguments)
-        except SystemExit as error:
-            raise RuntimeError(f"SystemExit: {error}") from error
-
-    def close(self) -> None:
-        self._work.close()
-
-    def __getattr__(self, name: str) -> Any:  # its name, and the state of the coroutine, which anyio reads
-        return getattr(self._work, name)
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._work.__await__()
-
-
 _prepared: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
@@ -78,12 +50,16 @@ def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     loop = asyncio.get_running_loop()
     if loop not in _prepared:
         _prepared.add(loop)
-        before = loop.get_task_factory()
+        create = loop.get_task_factory() or _task
 
         def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-            if _place.get() is not None:
-                work, options = _Contained(work), placed(loop, options)
-            return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
+            if (creator := _place.get()) is None:
+                return create(loop, work, **options)
+            contained: Any = threads.contained(work)
+            contained.__qualname__ = getattr(work, "__qualname__", "work")
+            task = create(loop, contained, **placed(loop, creator, options))
+            task.add_done_callback(lambda _: work.close())  # not awaited if the task is cancelled before it starts
+            return task
 
         loop.set_task_factory(make)
     context = contextvars.copy_context()
@@ -91,11 +67,12 @@ def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return context.run(asyncio.create_task, work)
 
 
-def placed(loop: asyncio.AbstractEventLoop, options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a task that is created now, with a context that has its place."""
-    creator = _place.get()
-    if creator is None:
-        return options
+def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(work, loop=loop, **options)
+
+
+def placed(loop: asyncio.AbstractEventLoop, creator: _Place, options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a task that `creator` creates now, with a context that has its place."""
     if creator.last is None or creator.last.ended:
         creator.last = _Burst(creator)
         loop.call_soon(setattr, creator.last, "ended", True)  # called before the creator goes on, if it waits now

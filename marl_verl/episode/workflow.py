@@ -6,13 +6,15 @@ from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
-from marl_verl.episode.calls import in_thread
 from marl_verl.episode.effects import Effects
 from marl_verl.episode.messages import Message, Seen, as_observation
 from marl_verl.episode.turn import Action, role_of
+from marl_verl.errors import MarlError
 from marl_verl.extensions import extension
 from marl_verl.options import Options
 from marl_verl.tasks.task import Task
+from marl_verl.tasks.verl_rows import observation as prompt
+from marl_verl.threads import call_in_thread
 
 
 class Conversation:
@@ -70,6 +72,16 @@ class Workflow(Options):
     def _begin(self, task: Task, team: "Team") -> Any:
         """What the engine awaits; `ExternalWorkflow` overrides it."""
         return self.run(task, team)
+
+
+class Single(Workflow):
+    """A team of one agent: it sees the task's prompt or messages, and its text is the answer."""
+
+    async def run(self, task: Task, team: "Team") -> str:
+        if len(team.agents) != 1:
+            raise MarlError(f"workflow 'single' is for one agent, not {', '.join(team.agents)}: set marl.workflow.name")
+        action = await team[team.agents[0]].act(prompt(task))
+        return action.text
 
 
 class _Extended:
@@ -181,7 +193,7 @@ class Team(_Extended):
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run synchronous code of a framework, in which synchronous clients act. Unlike the function of a `call` it
         is a part of the workflow: a replay runs it again, and it must be deterministic."""
-        return await in_thread(fn, args)
+        return await call_in_thread(fn, args)
 
     def invalid(self, action: Action, why: str) -> None:
         """Mark an action that `act` returned as invalid (no number in it, an illegal move). Invalid actions are counted

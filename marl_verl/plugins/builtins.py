@@ -7,7 +7,7 @@ from marl_verl.plugins.registry import Registry, hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("function-scored", "marl_verl.config.reward_function:FunctionScored")
     registry.task("verl", "marl_verl.tasks.verl_rows:VerlRows")
-    registry.workflow("single", "marl_verl.workflows:Single")
+    registry.workflow("single", "marl_verl.episode.workflow:Single")
     registry.reward("valid-answer", "marl_verl.algo.rewards.mix:valid_answer")
     registry.reward("returned", "marl_verl.algo.rewards.mix:returned")
     registry.sampler("independent", "marl_verl.algo.sampling.independent:Independent")

@@ -17,12 +17,11 @@ from typing import Any, TextIO, cast
 
 from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
-from marl_verl.episode.calls import breakpoints
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import emit, received
 from marl_verl.run.progress import Display, RunEvents, interrupted
 from marl_verl.run.terminal import termination_as_interrupt
-from marl_verl.threads import outside_loop
+from marl_verl.threads import breakpoints, outside_loop
 
 
 @termination_as_interrupt()

@@ -12,7 +12,6 @@ from marl_verl.algo.sampling.context import SamplingContext, TaskContext, judged
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
-from marl_verl.episode.calls import breakpoints
 from marl_verl.episode.errors import Limits, UnknownAgentError
 from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError, MarlWarning, format_error
@@ -21,7 +20,7 @@ from marl_verl.tasks.base import TaskSet
 from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.verl_rows import observation
 from marl_verl.team import TeamConfig
-from marl_verl.threads import TimeUp, time_limit
+from marl_verl.threads import TimeUp, breakpoints, time_limit
 
 SECONDS = 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions

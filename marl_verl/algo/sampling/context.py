@@ -13,7 +13,6 @@ from marl_verl.algo.rewards.mix import Mix, RewardMix
 from marl_verl.algo.sampling.base import Candidate
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
-from marl_verl.episode.calls import perform
 from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.episode.messages import Observation
@@ -21,6 +20,7 @@ from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.tasks.base import DetailedScore, TaskSet
 from marl_verl.tasks.task import Task, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
+from marl_verl.threads import perform
 
 Score = float | dict[str, float]  # the team's, or side -> its score
 RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async

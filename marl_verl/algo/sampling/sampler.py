@@ -8,11 +8,11 @@ from typing import ClassVar, TypeVar, cast
 from marl_verl.algo.sampling.base import Candidate, Failure, Sample
 from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.episode import Act, Action, Run, WorkflowError
-from marl_verl.episode.calls import Limit
 from marl_verl.episode.errors import Reason
 from marl_verl.errors import format_error
 from marl_verl.options import Options
 from marl_verl.tasks.base import TaskSet
+from marl_verl.threads import Limit
 
 
 class Sampler(Options):

@@ -28,9 +28,9 @@ from typing import Any
 
 import cloudpickle
 
-from marl_verl.episode.calls import in_thread, is_async, perform
 from marl_verl.errors import MarlWarning, format_error
 from marl_verl.tasks.base import is_quick
+from marl_verl.threads import call_in_thread, is_async, perform
 
 PROCESSES = 16
 PATIENCE = 0.25
@@ -60,7 +60,7 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
             warnings.warn(MarlWarning(f"a time limit cannot end {name}: {why}"), stacklevel=2)
         else:
             try:
-                results: list[Any] = await in_thread(_POOL.call, request)
+                results: list[Any] = await call_in_thread(_POOL.call, request)
                 return results
             except _Breakpoint:
                 seconds = None

@@ -20,8 +20,8 @@ import torch
 from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl.backend.local.grammars import Grammars, restrict
 from marl_verl.backend.local.sampling import Draw, Stop, check_supported, sample
-from marl_verl.episode.calls import IN_PROGRESS
 from marl_verl.errors import MarlError
+from marl_verl.threads import IN_PROGRESS
 
 PATIENCE = 5.0  # seconds that a call of users' code is awaited
 CHUNK = 2048  # at most so many tokens of prompts in one forward, or one prompt

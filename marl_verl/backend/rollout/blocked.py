@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from marl_verl.episode.calls import ATTACHED
 from marl_verl.events import SCRATCH_VARIABLE
-from marl_verl.threads import current_line
+from marl_verl.threads import ATTACHED, current_line
 
 SAMPLER = str(Path("backend", "local", "server.py"))
 PIECES = 20  # waits per limit: a process that was stopped meanwhile has waited for one of them only

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from marl_verl.algo.sampling.base import GREEDY, Candidate
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.episode import Act, Action
-from marl_verl.episode.calls import Limit
 from marl_verl.episode.messages import Message, Observation, untrained_sampling
 from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError
 from marl_verl.tasks.task import Task
 from marl_verl.team import AgentConfig, acting
+from marl_verl.threads import Limit
 
 
 class ObservationTooLong(MarlError):

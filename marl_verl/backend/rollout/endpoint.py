@@ -19,11 +19,11 @@ from typing import Any
 from marl_verl.backend.rollout.context import Client, ObservationTooLong, default_sampling
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Act, Action
-from marl_verl.episode.calls import perform
 from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError, format_error, nearest, user_error
 from marl_verl.models.parsers import CUT, wrong_call
 from marl_verl.team import Endpoint
+from marl_verl.threads import perform
 
 RETRIES = 5
 """About 15 s in total with the package's backoff (0.5 s, doubled each time, unless the server specifies it)."""

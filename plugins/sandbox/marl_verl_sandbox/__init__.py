@@ -6,8 +6,9 @@ docs/sandbox.md says what each tier promises. `Limited` bounds calls of a librar
 from marl_verl_sandbox.cases import Cases, check, read_cases
 from marl_verl_sandbox.limited import Limited
 from marl_verl_sandbox.pool import Limits, Megabytes, SandboxError, Seconds
-from marl_verl_sandbox.runs import AUTO, TIERS, Outcome, Sandbox, current, unavailable, use, used
-from marl_verl_sandbox.tool import program_in, run_python
+from marl_verl_sandbox.runs import AUTO, TIERS, Outcome, Sandbox, current, program_in, run_python, unavailable
+from marl_verl_sandbox.runs import use as use
+from marl_verl_sandbox.runs import used as used
 
 __version__ = "0.1.0"
 __all__ = ["AUTO", "TIERS", "Cases", "Limited", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]

@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from marl_verl_sandbox import frames, values
+from marl_verl_sandbox import values
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """All of it. A thread for every core, as numeric libraries start them, would use up the address space."""
@@ -43,7 +43,7 @@ def limit(request: dict[str, Any], processes: bool) -> None:
     for kind, most in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, frames.LONGEST),
+        (resource.RLIMIT_FSIZE, values.LONGEST),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -169,16 +169,16 @@ def serve(request: dict[str, Any], channel: socket.socket) -> int:
     try:
         function = function_of(load(request["program"], types.ModuleType("program")), request["entry"])
     except BaseException as error:  # noqa: BLE001 - any exception of the program
-        frames.send(channel, values.to_json(raised(error)))
+        values.send(channel, values.to_json(raised(error)))
         return 1
-    frames.send(channel, values.to_json(["value", None]))
-    while (message := frames.receive(channel.recv)) is not None:
+    values.send(channel, values.to_json(["value", None]))
+    while (message := values.receive(channel.recv)) is not None:
         try:
             arguments, named = values.from_json(message)
             answer = values.to_json(["value", function(*arguments, **named)])
         except BaseException as error:  # noqa: BLE001 - as above
             answer = values.to_json(raised(error))
-        frames.send(channel, answer)
+        values.send(channel, answer)
     return 0
 
 
@@ -209,8 +209,8 @@ def judge(request: dict[str, Any], channel: socket.socket) -> int:
     """
 
     def candidate(*arguments: Any, **named: Any) -> Any:
-        frames.send(channel, values.to_json(["call", list(arguments), named]))
-        message = frames.receive(channel.recv)
+        values.send(channel, values.to_json(["call", list(arguments), named]))
+        message = values.receive(channel.recv)
         if message is None:
             raise SystemExit
         answer = values.from_json(message)
@@ -230,7 +230,7 @@ def judge(request: dict[str, Any], channel: socket.socket) -> int:
         names.update({"candidate": candidate, request["entry"].split(".")[-1]: candidate})
         exec(compile(request["test"], "test.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - a failed assertion, and any other exception
-        frames.send(channel, values.to_json(raised(error)))
+        values.send(channel, values.to_json(raised(error)))
         return 1
-    frames.send(channel, values.to_json(["passed"]))
+    values.send(channel, values.to_json(["passed"]))
     return 0

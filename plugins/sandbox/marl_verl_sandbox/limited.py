@@ -1,15 +1,21 @@
 """Calls of one function in a process of their own, each with a limit of time and memory.
 
 For libraries that a text can keep busy for ever, such as SymPy, and whose own time limits need the main thread. The
-process (`limited_child`) starts with the first call, stays warm, and ends with this one.
+process, which runs this file, starts with the first call, stays warm, and ends with this one.
 """
 
 import atexit
 import json
+import logging
+import os
+import resource
+import runpy
 import select
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,7 @@ from marl_verl.errors import MarlError
 
 _START_SECONDS = 300.0  # importing sympy on a busy machine
 _GRACE = 30.0
+_MEMORY = 4 << 30
 
 
 class Limited:
@@ -60,7 +67,7 @@ class Limited:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-I", str(Path(__file__).with_name("limited_child.py")), str(self._file)]
+            command = [sys.executable, "-I", __file__, str(self._file)]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
             if _line(self._process, _START_SECONDS) != '"ready"':
@@ -76,3 +83,47 @@ def _line(process: subprocess.Popen[str], seconds: float) -> str:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], seconds)
     return process.stdout.readline().strip() if ready else ""
+
+
+def _main() -> None:
+    """Write "ready", then answer until the input ends.
+
+    A forked worker reads `[seconds, ...]` lines and writes the value of `answer(...)`. A timer of processor time (a
+    busy machine is no reason for another answer) kills a worker that needs longer: neither SymPy nor a power of
+    Python's integers can be interrupted otherwise. Then `null` is written, and a new worker is forked.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
+    logging.disable(logging.CRITICAL)
+    names = runpy.run_path(sys.argv[1])
+    names.get("warm", lambda: None)()
+    print('"ready"', flush=True)
+    while True:
+        worker = os.fork()
+        if worker == 0:
+            try:
+                _serve(names["answer"])
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(worker, 0)
+        if not os.WIFSIGNALED(status):
+            return
+        print("null", flush=True)
+
+
+def _serve(answer: Callable[..., Any]) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with open(0, encoding="utf-8", closefd=False) as requests:
+        for line in requests:
+            seconds, *arguments = json.loads(line)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            try:
+                value = answer(*arguments)
+            except Exception:  # noqa: BLE001 - libraries raise anything on arbitrary text
+                value = None
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            print(json.dumps(value), flush=True)
+
+
+if __name__ == "__main__":
+    _main()

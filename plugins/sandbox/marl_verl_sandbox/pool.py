@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError
-from marl_verl_sandbox import frames
+from marl_verl_sandbox import values
 from marl_verl_sandbox.template import READY
 
 FOLDER = Path(__file__).parent
@@ -111,8 +111,8 @@ class Process:
 
     def __init__(self, template: Template, limits: Limits, request: dict[str, Any], stdin: bytes = b"") -> None:
         message = json.dumps({**vars(limits), **request}).encode()
-        if len(message) > frames.REQUEST:
-            raise MarlError(f"a program with its test must be at most {frames.REQUEST >> 20} MiB")
+        if len(message) > values.REQUEST:
+            raise MarlError(f"a program with its test must be at most {values.REQUEST >> 20} MiB")
         self._deadline = time.monotonic() + limits.seconds
         self._files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
         self._guard, guard = socket.socketpair()
@@ -127,7 +127,7 @@ class Process:
                 raise SandboxError(f"the sandbox's template process has ended ({error})") from error
         self._guard.settimeout(PATIENCE)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `end` says so
-            frames.send(self._guard, message)
+            values.send(self._guard, message)
 
     def __enter__(self) -> "Process":
         return self
@@ -142,8 +142,8 @@ class Process:
         try:
             self._channel.settimeout(self._left())
             if message is not None:
-                frames.send(self._channel, message)
-            return frames.receive(self._recv)
+                values.send(self._channel, message)
+            return values.receive(self._recv)
         except (BrokenPipeError, ConnectionResetError):
             return None
 
@@ -165,13 +165,13 @@ class Process:
             with contextlib.suppress(OSError):  # the guard has ended
                 self._guard.shutdown(socket.SHUT_WR)
             try:
-                status = frames.receive(self._guard.recv)
+                status = values.receive(self._guard.recv)
             except TimeoutError:
                 status = None
             if status is None:
                 raise SandboxError("the sandbox could not run a program, or its guard was killed (out of memory?)")
             self.code = json.loads(status)["code"]
-            out, err = (os.pread(file, frames.LONGEST, 0).decode(errors="replace") for file in self._files[1:])
+            out, err = (os.pread(file, values.LONGEST, 0).decode(errors="replace") for file in self._files[1:])
             return self.code, out, err
         finally:
             self._close()

@@ -1,10 +1,12 @@
-"""Programs on tests, in one tier of the sandbox: run a program, call its function, or check assertions about it.
+"""Programs in one tier of the sandbox: run one, call its function, check assertions about it; and the tool of agents.
 
 Expected values stay in this process; the program's process receives inputs and returns plain values.
 """
 
+import asyncio
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from marl_verl.errors import MarlError, unknown, user_error
-from marl_verl_sandbox import external, frames, values
+from marl_verl_sandbox import external, values
 from marl_verl_sandbox.pool import Limits, Process, template
 
 TIERS = ("limits", "isolated", "external")
@@ -20,6 +22,9 @@ AUTO = "auto"
 Verdict = Literal["passed", "wrong", "error", "timeout"]
 
 LIMITS = Limits()
+SECONDS, MEGABYTES = 5.0, 1024  # of the tool
+LONGEST = 2000  # maximum characters of the tool's output; its end is kept
+_FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 CORES = len(os.sched_getaffinity(0))
 _lock = threading.Lock()
 at_once = threading.BoundedSemaphore(CORES)
@@ -149,7 +154,7 @@ class Sandbox:
                 return work(process)
         except _Failed as error:
             return Outcome("error", error=str(error))
-        except frames.TooLarge as error:
+        except values.TooLarge as error:
             return Outcome("error", error=f"a value is {error}")
         except TimeoutError:
             return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
@@ -235,3 +240,26 @@ def current() -> Sandbox:
 def used() -> str | None:
     """The tier in which this process runs programs; None if it has run none with `current`."""
     return _current[0].tier if _current else None
+
+
+def program_in(text: str) -> str:
+    """The last fenced block of a text without its fences; empty without one, or where it is not closed."""
+    blocks = _FENCED.findall(text)
+    return str(blocks[-1]).rstrip() if blocks else ""
+
+
+async def run_python(code: str, seconds: float = SECONDS, strict: bool = False) -> str:
+    """Run a Python program and return what it prints; if it fails, with the last line of the error.
+
+    Args:
+        code: the program; it must print its results.
+        seconds: time limit.
+        strict: raise ValueError with that line instead.
+    """
+    status, output, errors = await asyncio.to_thread(current().run, code, "", Limits(seconds, MEGABYTES))
+    error = (errors.strip().splitlines() or [f"exit code {status}"])[-1][-LONGEST:] if status else ""
+    if status is None:
+        output, error = "", f"TimeoutError: the program took longer than {seconds:g} s"
+    if error and strict:
+        raise ValueError(error)
+    return "\n".join(filter(None, (output.strip()[-LONGEST:], error)))

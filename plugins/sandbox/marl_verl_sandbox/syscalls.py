@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from marl_verl_sandbox.namespaces import call
+from marl_verl_sandbox.kernel import call
 
 Numbers = tuple[int | None, int | None]
 """Of a system call on (x86_64, aarch64)."""

@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from typing import Any, NamedTuple, NoReturn
 
-from marl_verl_sandbox import candidate, folders, frames, landlock, namespaces, syscalls
+from marl_verl_sandbox import candidate, kernel, syscalls, values
 
 NOBODY = 65534
 PACKAGES = "/packages"
@@ -47,21 +47,21 @@ def main(control: socket.socket, tier: str, packages: list[str]) -> None:
             raise OSError(f"no system call filter for this processor, {os.uname().machine}")
         if tier == "isolated":
             root = os.geteuid() == 0
-            namespaces.enter(namespaces.MOUNTS | (0 if root else namespaces.USER))
-            namespaces.private_root(os.path.dirname(os.__file__), packages, PACKAGES)
+            kernel.enter(kernel.MOUNTS | (0 if root else kernel.USER))
+            kernel.private_root(os.path.dirname(os.__file__), packages, PACKAGES)
             sys.path.append(PACKAGES)
             processes = _counts_processes(proc)
         else:
             sys.meta_path.append(Packages(packages))
             processes = False
-            if not landlock.version():
+            if not kernel.landlock_version():
                 raise OSError("its kernel has no Landlock (Linux 5.13), so a program could read files and forge scores")
             visible, readable = _readable(packages)
         sys.path[:] = [folder for folder in sys.path if folder]
         for define in (site.setquit, site.setcopyright, site.sethelper):  # names of builtins
             define()
-        namespaces.library.mallopt(*ONE_ARENA)
-        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
+        kernel.library.mallopt(*ONE_ARENA)
+        kernel.call("prctl", kernel.DUMPABLE, 0, 0, 0, 0)
         control.send(READY)
     except (OSError, ValueError) as error:
         control.send(str(error).encode())
@@ -115,10 +115,10 @@ def _readable(packages: list[str]) -> tuple[list[tuple[str | int, int]], int]:
     out the packages that are installed in the standard library, and has all of the folder for temporary files.
     """
     stdlib = os.path.dirname(os.__file__)
-    around = [path for path in (*namespaces.SYSTEM, stdlib) if os.path.exists(path)]
-    devices: list[tuple[str | int, int]] = [(path, landlock.DEVICE) for path in namespaces.DEVICES]
-    visible = [*devices, *((path, landlock.READ) for path in (*around, *packages))]
-    hidden = {*namespaces.HIDDEN, os.path.basename(namespaces.DEBIAN)}
+    around = [path for path in (*kernel.SYSTEM, stdlib) if os.path.exists(path)]
+    devices: list[tuple[str | int, int]] = [(path, kernel.DEVICE) for path in kernel.DEVICES]
+    visible = [*devices, *((path, kernel.READ) for path in (*around, *packages))]
+    hidden = {*kernel.HIDDEN, os.path.basename(kernel.DEBIAN)}
     inside = [
         entry.path
         for path in around
@@ -126,10 +126,10 @@ def _readable(packages: list[str]) -> tuple[list[tuple[str | int, int]], int]:
         for entry in os.scandir(path)
         if entry.name not in hidden and os.path.exists(entry.path)
     ]
-    names = [(path, landlock.NAMES) for path in around if os.path.isdir(path)]
-    layer = [*devices, *names, (tempfile.gettempdir(), landlock.everything())]
-    layer += [(path, landlock.READ) for path in (*inside, *packages, *filter(os.path.isfile, around))]
-    return visible, landlock.rules(layer)
+    names = [(path, kernel.NAMES) for path in around if os.path.isdir(path)]
+    layer = [*devices, *names, (tempfile.gettempdir(), kernel.everything())]
+    layer += [(path, kernel.READ) for path in (*inside, *packages, *filter(os.path.isfile, around))]
+    return visible, kernel.rules(layer)
 
 
 def guard(start: Start, files: list[int]) -> NoReturn:
@@ -138,7 +138,7 @@ def guard(start: Start, files: list[int]) -> NoReturn:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection = socket.socket(fileno=files[0])
-        request = json.loads(frames.receive(connection.recv, frames.REQUEST) or b"{}")
+        request = json.loads(values.receive(connection.recv, values.REQUEST) or b"{}")
         isolated = start.tier == "isolated"
         path = _enter(request["folder_megabytes"], start.proc) if isolated else tempfile.mkdtemp(prefix=PREFIX)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -149,9 +149,9 @@ def guard(start: Start, files: list[int]) -> NoReturn:
             os.close(file)
         status = _watch(child, connection, start, request["processes"])
         with contextlib.suppress(OSError):  # the caller has ended
-            frames.send(connection, json.dumps({"code": status}).encode())
+            values.send(connection, json.dumps({"code": status}).encode())
         if not isolated:
-            folders.remove(folder)
+            remove(folder)
         code = 0
     finally:
         os._exit(code)
@@ -163,12 +163,12 @@ def _enter(megabytes: int, proc: int | None) -> str:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    namespaces.call("prctl", namespaces.DUMPABLE, 1, 0, 0, 0)  # otherwise its files in /proc are root's
-    kinds = namespaces.USER | namespaces.PIDS | namespaces.MOUNTS | namespaces.NETWORK | namespaces.IPC | namespaces.UTS
-    namespaces.enter(kinds, proc)
-    namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)  # nobody reads its memory, with the request
+    kernel.call("prctl", kernel.DUMPABLE, 1, 0, 0, 0)  # otherwise its files in /proc are root's
+    kinds = kernel.USER | kernel.PIDS | kernel.MOUNTS | kernel.NETWORK | kernel.IPC | kernel.UTS
+    kernel.enter(kinds, proc)
+    kernel.call("prctl", kernel.DUMPABLE, 0, 0, 0, 0)  # nobody reads its memory, with the request
     options = f"size={megabytes}m,nr_inodes=4096,mode=700"
-    namespaces.mount("tmpfs", "/tmp", "tmpfs", namespaces.NO_SUID | namespaces.NO_DEVICES | namespaces.NO_EXEC, options)
+    kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXEC, options)
     return "/tmp"
 
 
@@ -194,20 +194,20 @@ def _become(request: dict[str, Any], start: Start, folder: int, files: list[int]
     try:
         os.setsid()
         os.fchdir(folder)
-        namespaces.call("prctl", namespaces.DUMPABLE, 1, 0, 0, 0)
-        namespaces.kill_first(start.proc)
-        namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
-        namespaces.drop_capabilities()
+        kernel.call("prctl", kernel.DUMPABLE, 1, 0, 0, 0)
+        kernel.kill_first(start.proc)
+        kernel.call("prctl", kernel.DUMPABLE, 0, 0, 0, 0)
+        kernel.drop_capabilities()
         if start.readable is not None:
-            landlock.restrict(start.readable)
-            landlock.restrict(landlock.rules([*start.visible, (folder, landlock.everything())]))
+            kernel.restrict(start.readable)
+            kernel.restrict(kernel.rules([*start.visible, (folder, kernel.everything())]))
         for number, file in enumerate((*files[2:], files[1])):
             os.dup2(file, number + 100)
         for number in range(4):
             os.dup2(number + 100, number, inheritable=False)
         os.closerange(4, 1 << 16)
         channel = socket.socket(fileno=3)
-        namespaces.call("prctl", namespaces.DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        kernel.call("prctl", kernel.DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
         candidate.limit(request, start.processes)
         syscalls.install(start.processes)
         candidate.standard_streams()
@@ -257,3 +257,43 @@ def _states(proc: int, process: int) -> Iterator[str]:
 def _read(path: str, folder: int) -> str:
     with open(os.open(path, os.O_RDONLY, dir_fd=folder), encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def remove(folder: int) -> None:
+    """Remove what is in an open folder, and the folder where it now is; also one with thousands of nested folders.
+
+    It is removed by its descriptor, never by a path, which a program may rename. Folders in it are emptied by moving
+    what is in them up. No link is followed.
+    """
+    number = 0
+    while names := os.listdir(folder):
+        for name in names:
+            with contextlib.suppress(IsADirectoryError):
+                os.unlink(name, dir_fd=folder)
+                continue
+            inner = _opened(name, folder)
+            for entry in os.listdir(inner):
+                with contextlib.suppress(IsADirectoryError):
+                    os.unlink(entry, dir_fd=inner)
+                    continue
+                os.close(_opened(entry, inner))  # one that cannot be written cannot be moved
+                number += 1
+                os.rename(entry, f".{os.getpid()}-{number}", src_dir_fd=inner, dst_dir_fd=folder)
+            os.close(inner)
+            os.rmdir(name, dir_fd=folder)
+    with contextlib.suppress(FileNotFoundError):  # another program may have moved it
+        above = os.open("..", os.O_PATH | os.O_DIRECTORY, dir_fd=folder)
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{folder}"))
+        if os.path.samestat(os.stat(name, dir_fd=above, follow_symlinks=False), os.fstat(folder)):
+            os.rmdir(name, dir_fd=above)
+
+
+def _opened(name: str, folder: int) -> int:
+    """A descriptor of a folder, whose owner may read and write it from now on."""
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        if os.fstat(path).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(path)

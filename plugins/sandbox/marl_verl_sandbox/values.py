@@ -1,13 +1,19 @@
-"""Plain values on their way between processes, and their equality by type and value. Standard library only.
+"""Plain values on their way between processes, their equality by type and value, and messages. Standard library only.
 
 Plain values are None, bool, int, float, str, bytes, complex, and lists, tuples, dicts, sets and frozensets of these.
 They travel as JSON: a list, a text, a number is itself, everything else is an object {"kind": content}. Unpacked values
-have exact builtin types, so that nothing of the sender's, such as an `__eq__`, comes along.
+have exact builtin types, so that nothing of the sender's, such as an `__eq__`, comes along. A message on a socket is
+four bytes of length, then JSON.
 """
 
 import json
 import math
+import socket
+from collections.abc import Callable
 from typing import Any
+
+LONGEST = 1 << 20  # bytes of one message from a program, and of its output
+REQUEST = 1 << 26  # bytes of a program and its test on their way to a guard
 
 DEEPEST = 200
 """Levels of containers in a value, so that neither side comes near the limit of recursion."""
@@ -87,3 +93,29 @@ def same(expected: Any, value: Any) -> bool:
     if type(expected) is not type(value):
         return False
     return bool(expected == value) or (type(value) is float and math.isnan(value) and math.isnan(expected))
+
+
+class TooLarge(ValueError):
+    """A message is larger than the receiver accepts."""
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    """Send one message."""
+    connection.sendall(len(message).to_bytes(4, "big") + message)
+
+
+def receive(recv: Callable[[int], bytes], longest: int = LONGEST) -> bytes | None:
+    """The next message of a socket with this `recv`; None at the end. TooLarge before any of a larger one is read."""
+    head = _exactly(recv, 4)
+    size = int.from_bytes(head, "big")
+    if size > longest:
+        raise TooLarge(f"larger than {longest} bytes")
+    content = _exactly(recv, size)
+    return content if len(head) == 4 and len(content) == size else None
+
+
+def _exactly(recv: Callable[[int], bytes], size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size and (part := recv(min(size - len(content), 1 << 16))):
+        content += part
+    return bytes(content)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from marl_verl_sandbox import Limits, Sandbox, folders, pool, runs
+from marl_verl_sandbox import Limits, Sandbox, pool, runs, template
 
 from plugins.sandbox.tests.sandbox_attacks import ESCAPES
 from plugins.sandbox.tests.sandbox_programs import PROGRAMS, STDIN
@@ -81,20 +81,20 @@ def test_an_ordinary_user_gets_what_root_gets() -> None:
 
 OPEN = """
 import os, sys, tempfile
-from marl_verl_sandbox import namespaces
+from marl_verl_sandbox import kernel
 if not os.geteuid():
-    namespaces.enter(namespaces.MOUNTS)
-    namespaces.mount("none", "/", None, namespaces.RECURSIVE | namespaces.PRIVATE)
+    kernel.enter(kernel.MOUNTS)
+    kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     for path in sys.argv[1:]:
         above = [path[:i] for i, c in enumerate(path) if c == "/" and i]
         closed = [folder for folder in above if not os.stat(folder).st_mode & 1]
         if closed:
             kept = tempfile.mkdtemp()
-            namespaces.mount(path, kept, None, namespaces.BIND)
-            namespaces.mount("tmpfs", closed[0], "tmpfs", 0, "mode=755")
+            kernel.mount(path, kept, None, kernel.BIND)
+            kernel.mount("tmpfs", closed[0], "tmpfs", 0, "mode=755")
             os.makedirs(path)
-            namespaces.mount(kept, path, None, namespaces.BIND)
-            namespaces.call("umount2", kept.encode(), namespaces.DETACH)
+            kernel.mount(kept, path, None, kernel.BIND)
+            kernel.call("umount2", kept.encode(), kernel.DETACH)
             os.rmdir(kept)
     os.setgroups([])
     os.setresgid(4242, 4242, 4242)
@@ -122,7 +122,7 @@ def as_a_user() -> None:
 
 
 def test_there_are_no_limits_without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = pool.START.replace("template.main(", "template.landlock.version = lambda: 0\ntemplate.main(")
+    absent = pool.START.replace("template.main(", "template.kernel.landlock_version = lambda: 0\ntemplate.main(")
     monkeypatch.setattr(pool, "START", absent)
     monkeypatch.setattr(pool, "_templates", {})
     assert "its kernel has no Landlock" in runs.unavailable("limits")
@@ -140,7 +140,7 @@ def test_a_folder_is_removed_where_it_is(tmp_path: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "other")
-    folders.remove(descriptor)
+    template.remove(descriptor)
     os.close(descriptor)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "other", "precious"]
 
@@ -148,10 +148,10 @@ def test_a_folder_is_removed_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.skipif("isolated" not in TIERS, reason="this machine does not give the tier")
 def test_what_is_mounted_in_the_library_is_read_only() -> None:
     inner = f"{os.path.dirname(os.__file__)}/json/__pycache__"
-    code = "import os, sys\nfrom marl_verl_sandbox import Sandbox, namespaces\n"
-    code += "namespaces.enter(namespaces.MOUNTS | (namespaces.USER if os.geteuid() else 0))\n"
-    code += "namespaces.mount('none', '/', None, namespaces.RECURSIVE | namespaces.PRIVATE)\n"
-    code += f"namespaces.mount('tmpfs', {inner!r}, 'tmpfs', 0, 'mode=777')\n"
+    code = "import os, sys\nfrom marl_verl_sandbox import Sandbox, kernel\n"
+    code += "kernel.enter(kernel.MOUNTS | (kernel.USER if os.geteuid() else 0))\n"
+    code += "kernel.mount('none', '/', None, kernel.RECURSIVE | kernel.PRIVATE)\n"
+    code += f"kernel.mount('tmpfs', {inner!r}, 'tmpfs', 0, 'mode=777')\n"
     program = f"try: open({inner + '/x'!r}, 'w')\nexcept OSError as error: print(error.errno)"
     code += f"print(Sandbox('isolated').run({program!r})[1])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from marl_verl_sandbox import run_python
-from marl_verl_sandbox.tool import SECONDS
+from marl_verl_sandbox.runs import SECONDS
 
 from marl_verl import Task
 from marl_verl.episode import CallError, Team
