@@ -150,12 +150,9 @@ class _Debugger(pdb.Pdb):
         if self._quits:  # not earlier: the prompt ignores Ctrl-C
             signal.raise_signal(signal.SIGINT)
 
-    def do_quit(self, argument: str) -> bool:
+    def set_quit(self) -> None:
         self._quits = True
         self.set_continue()
-        return True
-
-    do_q = do_exit = do_EOF = do_quit  # type: ignore[assignment]
 
 
 def outside_loop(call: Callable[[], T]) -> T:
@@ -224,9 +221,7 @@ class TimeUp(BaseException):
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeUp, with the line that was running, in a block that takes longer; again every second if it is caught.
-
-    Only in the main thread, which a signal interrupts also where it waits in C.
-    """
+    Only in the main thread, which a signal interrupts also where it waits in C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

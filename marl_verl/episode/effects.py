@@ -88,6 +88,7 @@ class Effects:
         self._arrived = False  # whether an action or a live call's result arrived since the records were last sorted
         self._streams: dict[str | None, Random] = {}
         self._seen: dict[str, Observation] = {}  # agent -> its latest observation
+        self._former: dict[tuple[str, str | None], Action] = {}  # lane -> the action of its latest act
         self._spawned: dict[str, tuple[Observation, Parameters]] = {}  # agent -> its instructions and its policy
         self._spawning: dict[tuple[str, tuple[int, ...]], tuple[int, asyncio.Task[Any] | None]] = {}
         self._waiting: dict[tuple[str, str], Wait] = {}
@@ -320,7 +321,7 @@ class Effects:
             raise self._fail(message)
         same = shared_messages(earlier := self._seen.get(agent, ()), observation)
         observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
-        former = self._action(agent, slot_name(name, turn - 1)) if turn else None
+        former = self._former.get((agent, name))
         act = Act(agent, slot_name(name, turn), turn, self._counts["acts"] - 1, observation, joint, asked, former)
         self._lanes[agent, name] = turn + 1
         self._last = act
@@ -337,12 +338,9 @@ class Effects:
         self._waiting[act.key] = wait
         return wait
 
-    def _action(self, agent: str, slot: str) -> Action | None:
-        acts = (record for record in reversed(self._records) if isinstance(record, ActRecord))
-        return next((record.action for record in acts if record.act.key == (agent, slot)), None)
-
     def _answered(self, position: int, act: Act, action: Action) -> None:
         self._records[position] = ActRecord(act, action)
+        self._former[act.agent, _lane(act)] = action
         self.tokens += action.length
         if action.malformed is not None:
             self.invalid[act.key] = action.malformed

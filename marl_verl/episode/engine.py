@@ -46,12 +46,8 @@ class Run(Effects):
 
     async def next(self) -> tuple[Act, ...] | None:
         """Wait for the next move that needs actions; return its acts (several in a joint move) in the order reached, or
-        None once the workflow has finished. Acts that a finished workflow did not wait for are dropped.
-
-        Raises:
-            WorkflowError: the workflow raised an exception or violated a rule of the API.
-            ReplayMismatch: a `sealed` run departed from its journal.
-        """
+        None once the workflow has finished. Acts that a finished workflow did not wait for are dropped. WorkflowError:
+        the workflow raised, or violated a rule of the API; ReplayMismatch: a `sealed` run departed from its journal."""
         if self._closed:
             raise RuntimeError("next() on a run that is closed")
         root = self._begin()
@@ -222,8 +218,7 @@ class Run(Effects):
                 logger.error("workflow '%s' on task '%s' ignores its cancellation", name, self.task.id)
 
     def _open(self) -> list[asyncio.Task[Any]]:
-        tasks = [*self._others] if self._root is None else [self._root, *self._others]
-        return [task for task in tasks if not task.done()]
+        return [task for task in (self._root, *self._others) if task is not None and not task.done()]
 
     def _ended(self, root: asyncio.Task[Any]) -> None:
         if not root.cancelled():

@@ -29,12 +29,8 @@ class ActRecord(NamedTuple):
 
 
 class CallError(Exception):
-    """A call of a workflow failed. It is raised live and on replay alike; live, `__cause__` is the original exception.
-
-    Attributes:
-        kind: the class of the original exception: "ValueError", or "module:Class" if it is not built in.
-        message: its text, which is also that of this exception.
-    """
+    """A call of a workflow failed, live and on replay alike; live, `__cause__` is the original exception. `kind` is its
+    class, "ValueError", or "module:Class" if it is not built in; `message` is its text."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

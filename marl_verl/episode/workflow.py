@@ -95,12 +95,7 @@ class _Extended:
 
 
 class Member(_Extended):
-    """One agent of the team of a run.
-
-    Attributes:
-        effects: the effects of the run, for clients of frameworks.
-        loop: the event loop of the run.
-    """
+    """One agent of the team of a run. Clients of frameworks use the `effects` and the event `loop` of the run."""
 
     def __init__(self, effects: Effects, name: str) -> None:
         self.effects, self.name = effects, name
@@ -129,12 +124,8 @@ class Member(_Extended):
 
 
 class Team(_Extended):
-    """The team of one run, passed to its workflow.
-
-    Attributes:
-        effects, loop: as of a `Member`.
-        requests: (agent, slot) -> the requests of clients so far, from which they make ids.
-    """
+    """The team of one run, passed to its workflow. Clients make ids from the number of `requests` so far, by (agent,
+    slot)."""
 
     name: ClassVar[None] = None
 
@@ -197,14 +188,12 @@ class Team(_Extended):
 
     def invalid(self, action: Action, why: str) -> None:
         """Mark an action that `act` returned as invalid (no number in it, an illegal move). Invalid actions are counted
-        per agent, and some algorithms penalise them. `why` is shown with the episode.
-        """
+        per agent, and some algorithms penalise them. `why` is shown with the episode."""
         self.effects.mark_invalid(action, why)
 
     def propose(self, answer: Any) -> None:
         """Set the answer that the team would give if the episode ended now. Samplers that branch or search score a
-        state by its latest proposal; without one they must roll out to the end.
-        """
+        state by its latest proposal; without one they must roll out to the end."""
         self.effects.propose(answer)
 
     @property

@@ -12,33 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl import Task
 from marl_verl.errors import MarlError
 from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks, required
-
-
-class PettingZooTasks(SeatedTasks):
-    """One environment of PettingZoo. The tasks are its seeds; an outcome is the sum of a player's rewards.
-
-    Options:
-        env: module of the environment, e.g. pettingzoo.classic.tictactoe_v3, or of your own with PettingZoo's API:
-            a function `env` (AEC) or `parallel_env`.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _made(self.env, self.arguments or {})
-
-    def game(self, seed: int) -> Game:
-        return PettingZooGame(self.env, self.arguments or {}, seed)
-
-
-class PettingZoo(Seated):
-    """Agents play an environment of PettingZoo, the seats in the order of its `possible_agents`. An illegal move is
-    replaced by the first legal one."""
-
-    def start(self, task: Task, seats: int) -> Game:
-        return PettingZooGame(task.data["env"], task.data["arguments"], task.data["seed"], seats)
 
 
 class PettingZooGame:
@@ -110,6 +85,29 @@ class PettingZooGame:
         if isinstance(seen, Mapping) and "action_mask" in seen:
             return seen["action_mask"]
         return None if self._parallel else self._env.infos[player].get("action_mask")
+
+
+class PettingZooTasks(SeatedTasks):
+    """One environment of PettingZoo. The tasks are its seeds; an outcome is the sum of a player's rewards.
+
+    Options:
+        env: module of the environment, e.g. pettingzoo.classic.tictactoe_v3, or of your own with PettingZoo's API:
+            a function `env` (AEC) or `parallel_env`.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _made(self.env, self.arguments or {})
+
+    def game(self, seed: int) -> Game:
+        return PettingZooGame(self.env, self.arguments or {}, seed)
+
+
+class PettingZoo(Seated):
+    """Agents play an environment of PettingZoo, the seats in the order of its `possible_agents`. An illegal move is
+    replaced by the first legal one."""
+
+    game = PettingZooGame
 
 
 def as_text(observation: Any) -> str:

@@ -6,7 +6,7 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -131,26 +131,25 @@ class Seated(Workflow):
         moves: maximum number of moves of all players; after it the game ends with the outcomes so far.
     """
 
+    game: ClassVar[Any]  # the `Game` of (env, arguments, seed, number of seats)
     seats: Sequence[str] = ()
     moves: Positive = 200
-
-    @abstractmethod
-    def start(self, task: Task, seats: int) -> Game:
-        """Start the game of a task."""
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         seats = list(self.seats or team.agents)
         for agent in seats:
             if agent not in team.agents:
                 raise unknown("agent in marl.workflow.options.seats", agent, team.agents)
-        game, made = self.start(task, len(seats)), 0
+        data = task.data
+        game: Game = self.game(data["env"], data["arguments"], data["seed"], len(seats))
+        made = 0
         answer: dict[str, Any] = {"outcomes": game.outcomes(), "seats": seats, "finished": False}
         while made < self.moves and (seen := game.to_move()):
             if len(seen) == 1:
                 actions = {seat: await team[seats[seat]].act(text) for seat, text in seen.items()}
             else:
                 if len({seats[seat] for seat in seen}) < len(seen):
-                    raise MarlError(f"{task.data['env']}: players that move at the same time must be different agents")
+                    raise MarlError(f"{data['env']}: players that move at the same time must be different agents")
                 joint = await team.act({seats[seat]: text for seat, text in seen.items()})
                 actions = {seat: joint[seats[seat]] for seat in seen}
             made += len(actions)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from marl_verl import Task
 from marl_verl.errors import MarlError, unknown
 from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks, required
 
@@ -19,29 +18,6 @@ REFUSED = {
 """Game -> why it cannot be used."""
 _SUGGESTED = re.compile(r"'(\[[^\[\]\n']{1,20}\])'")
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
-
-
-class TextArenaTasks(SeatedTasks):
-    """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _made(self.env, self.arguments or {})
-
-    def game(self, seed: int) -> Game:
-        """A game of two players, or of one if it cannot have two."""
-        try:
-            return TextArenaGame(self.env, self.arguments or {}, seed, 2)
-        except MarlError:
-            return TextArenaGame(self.env, self.arguments or {}, seed, 1)
-
-
-class TextArena(Seated):
-    """Agents play a game of TextArena, which judges illegal moves: in most games a player may try again once, then it
-    loses."""
-
-    def start(self, task: Task, seats: int) -> Game:
-        return TextArenaGame(task.data["env"], task.data["arguments"], task.data["seed"], seats)
 
 
 class TextArenaGame:
@@ -116,6 +92,28 @@ class TextArenaGame:
             return refuse(*args, **kwargs)
 
         self._env.state.set_invalid_move = recorded
+
+
+class TextArenaTasks(SeatedTasks):
+    """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _made(self.env, self.arguments or {})
+
+    def game(self, seed: int) -> Game:
+        """A game of two players, or of one if it cannot have two."""
+        try:
+            return TextArenaGame(self.env, self.arguments or {}, seed, 2)
+        except MarlError:
+            return TextArenaGame(self.env, self.arguments or {}, seed, 1)
+
+
+class TextArena(Seated):
+    """Agents play a game of TextArena, which judges illegal moves: in most games a player may try again once, then it
+    loses."""
+
+    game = TextArenaGame
 
 
 def _made(name: str, arguments: Mapping[str, Any]) -> Any:
