@@ -17,8 +17,8 @@ from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.threads import in_thread
 from marl_verl.trainer.asynchronous import Asynchronous
+from marl_verl.trainer.data import Signal
 from marl_verl.trainer.metrics import team_metrics
-from marl_verl.trainer.sampling import Signal
 
 SESSIONS, PATIENCE = 2, 30.0
 
@@ -73,12 +73,11 @@ class SamplingWorkers:
         self.broken: Exception | None = None
         self.error: str | None = None  # of every task
 
-    def dispatch(self, tasks: Sequence[Any], step: int) -> None:
-        for task in tasks:
-            with self._lock:
-                self.out.append(task["uid"])
-                self.most = max(self.most, len(self.out))
-            threading.Thread(target=self._play, args=(task, dict(self.servers.version)), daemon=True).start()
+    def dispatch(self, task: Any, step: int) -> None:
+        with self._lock:
+            self.out.append(task["uid"])
+            self.most = max(self.most, len(self.out))
+        threading.Thread(target=self._play, args=(task, dict(self.servers.version)), daemon=True).start()
 
     def _play(self, task: Any, versions: dict[str, int]) -> None:
         time.sleep(self.seconds(task["index"]))
@@ -154,7 +153,7 @@ class Trainer:
         self.servers, self.store = Servers(learning), MemoryStore()
         self.policies = Policies([Runtime(name, self.servers) for name in learning], frozen)
         self.rollouts = SamplingWorkers(self.servers, [*learning, *frozen])
-        self.data = self.sampling = self
+        self.data = self
         self.step, self.steps = 1, 100
         self.reports: list[Any] = []
         self.sizes: list[int] = []
@@ -187,9 +186,10 @@ class Trainer:
     def signal(self, table: Any, result: Any) -> Any:
         return Signal.of(table, result, {runtime.name for runtime in self.runtimes}) if self.filters else None
 
-    def stored(self, table: Any, result: Any) -> dict[str, float]:
+    def stored(self, table: Any, result: Any) -> tuple[dict[str, float], Any]:
         self.sizes.append(len(table))
-        return team_metrics(self.algorithm.credited(table), result, self.reports)
+        metrics, signal = team_metrics(self.algorithm.credited(table), result, self.reports), self.signal(table, result)
+        return (metrics if signal is None else metrics | signal.metrics()), signal
 
 
 def steps(trainer: Trainer, schedule: Asynchronous, count: int) -> tuple[list[dict[str, float]], list[str]]:

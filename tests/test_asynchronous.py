@@ -188,9 +188,6 @@ def test_no_request_is_in_flight_while_weights_change(room: bool, expected: list
     assert not trainer.servers.closed
 
 
-# Errors
-
-
 def test_an_error_in_an_update_stops_the_step_at_once() -> None:
     trainer = Trainer(tasks=6)
     workers = trainer.rollouts
@@ -217,9 +214,6 @@ def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
     schedule = Asynchronous(trainer, trainer.config)
     with pytest.raises(MarlError, match="sampling failed"):
         within(PATIENCE, lambda: schedule.step({}))
-
-
-# Checkpoints
 
 
 def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_stopped_with(tmp_path: Any) -> None:

@@ -1,14 +1,12 @@
 """Buffers and tasks under way: no row and no task is lost or used twice, for any order of events."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.trainer.asynchronous import Dispatch
-from marl_verl.trainer.learner import Buffer, Waiting
+from marl_verl.trainer.asynchronous import Buffer, Dispatch, Waiting
 
 sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))
 moves = st.lists(st.one_of(st.lists(st.integers(0, 5), max_size=9), st.just("take")), max_size=30)
@@ -81,8 +79,8 @@ class Workers:
     def __init__(self) -> None:
         self.given: list[tuple[int, str, Any]] = []
 
-    def dispatch(self, tasks: Sequence[Any], step: int) -> None:
-        self.given += [(step, task["uid"], task["index"]) for task in tasks]
+    def dispatch(self, task: Any, step: int) -> None:
+        self.given.append((step, task["uid"], task["index"]))
 
 
 class Data:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.backend.cluster import connect, send_token
+from marl_verl.backend.verl.session import connect, send_token
 from marl_verl.errors import MarlError
 
 MODE = "RAY_AUTH_MODE"

@@ -1,6 +1,9 @@
 """vLLM's engine in a thread of its server (a CPU): the part of a process that vLLM uses."""
 
+import importlib
+import importlib.metadata
 import queue
+from collections.abc import Iterator
 from multiprocessing import connection
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +13,16 @@ import pytest
 pytestmark = pytest.mark.slow
 pytest.importorskip("vllm")
 
-from marl_verl.backend.verl import engine_thread  # noqa: E402
-from marl_verl.backend.verl.engine_thread import EngineThread  # noqa: E402
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Any]:
+    """The module, during whose import verl must find vLLM on a CPU."""
+    from marl_verl.backend.verl.platforms import workarounds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", importlib.metadata.version)
+        workarounds.alias_vllm_version()
+        yield importlib.import_module("marl_verl.backend.verl.vllm_servers")
 
 
 class Engine:
@@ -36,21 +47,21 @@ class Engine:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> EngineThread:
-    monkeypatch.setattr(engine_thread, "EngineCoreProc", Engine)
+def started(servers: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(servers, "EngineCoreProc", Engine)
     options = {"vllm_config": "config", "log_stats": False, "dp_rank": 0, "local_dp_rank": 0}
-    thread = EngineThread(target=None, name="EngineCore", kwargs=options)
+    thread = servers.EngineThread(target=None, name="EngineCore", kwargs=options)
     thread.start()
     return thread
 
 
-def engine_of(thread: EngineThread) -> Any:
+def engine_of(thread: Any) -> Any:
     while thread.engine is None:
         assert thread.is_alive()
     return thread.engine
 
 
-def test_it_ends_when_terminated(started: EngineThread) -> None:
+def test_it_ends_when_terminated(started: Any) -> None:
     engine = engine_of(started)
     assert engine.options == {"vllm_config": "config", "log_stats": False}
     assert started.exitcode is None
@@ -63,7 +74,7 @@ def test_it_ends_when_terminated(started: EngineThread) -> None:
     assert engine.calls == ["shutdown"]
 
 
-def test_a_failure_is_told_to_the_server(started: EngineThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_told_to_the_server(started: Any, caplog: pytest.LogCaptureFixture) -> None:
     engine = engine_of(started)
     engine.input_queue.put(MemoryError("no memory"))
     started.join(20)
@@ -73,18 +84,18 @@ def test_a_failure_is_told_to_the_server(started: EngineThread, caplog: pytest.L
     assert "no memory" in caplog.text
 
 
-def test_vllm_takes_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_takes_the_thread(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.v1.engine import utils
 
     monkeypatch.setattr(utils, "get_mp_context", utils.get_mp_context)
-    monkeypatch.setattr(engine_thread, "EngineCoreProc", Engine)
-    engine_thread.use_threads()
+    monkeypatch.setattr(servers, "EngineCoreProc", Engine)
+    servers.use_threads()
     parallel = SimpleNamespace(data_parallel_size=1, assigned_physical_gpu_ids=None, numa_bind=False)
     manager = utils.CoreEngineProcManager(
         1, 0, 0, SimpleNamespace(parallel_config=parallel), True, "address", object, False
     )
     (thread,) = manager.processes
-    assert isinstance(thread, EngineThread)
+    assert isinstance(thread, servers.EngineThread)
     assert engine_of(thread).options["handshake_address"] == "address"
     manager.shutdown(timeout=20)
     assert not thread.is_alive()

@@ -17,11 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
-from marl_verl.config.schedule import curriculum_of
+from marl_verl.config.schedule import curriculum_of, filter_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
-from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, TaskData
-from marl_verl.trainer.sampling import Sampling, Signal
+from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, TaskData
+from marl_verl.trainer.loop import Synchronous
 
 EPISODES = 2
 COMPONENTS = frozenset(("team",))
@@ -36,9 +36,6 @@ def row(uid: str, session: int, index: int, reward: float, **own: Any) -> dict[s
 
 def computed(table: RowTable, name: str = "grpo", **options: Any) -> AdvantageResult:
     return algorithm(name, **options).compute(table)
-
-
-# -- the filter --------------------------------------------------------------------------------------------------
 
 
 def test_rows_of_groups_without_variance_are_not_trained_on() -> None:
@@ -77,9 +74,6 @@ def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: li
     assert signal.dropped_rows == len(dropped)
 
 
-# -- refills -----------------------------------------------------------------------------------------------------
-
-
 class Trainer:
     """As much of a trainer as sampling uses. Episodes of a task in `useful` differ; those in `failing` have no rows."""
 
@@ -92,12 +86,11 @@ class Trainer:
         self.algorithm, self.declared, self.past = algorithm("grpo"), COMPONENTS, None
         self.memory = AdvantageMemory(self.algorithm)
         self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
-        self.records = SimpleNamespace(journals=lambda step, reports: None)
         self.rollouts = SimpleNamespace(sample=self.play)
         self.data = TaskData(config.data, True, lambda step, position: True)
         self.data.curriculum = curriculum
         self.recording = {} if curriculum is None else {"curriculum": curriculum}
-        self.sampling = Sampling(self)
+        self.filter = filter_of(config)
         self.rounds: list[list[int]] = []
 
     def play(self, tasks: Sequence[TaskRow], step: int) -> list[Done]:
@@ -113,14 +106,16 @@ class Trainer:
         keys = [f"{row['uid']}_{row['session']}_0" for row in rows]
         return [Done(reports, Rows(keys[::-1], rows[::-1]), decode(list[TableRow], rows[::-1], "rows"))]
 
-    def use_snapshots(self, snapshots: Any) -> None:
-        assert not snapshots
+    def keep(self, reports: list[Report]) -> None: ...
+
+    def signal(self, table: RowTable, result: AdvantageResult) -> Signal:
+        return Signal.of(table, result, {"a"})
 
     def sample(self) -> tuple[list[list[int]], RowTable | None]:
         """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
         self.rounds, self.step = [], self.step + 1
         try:
-            batch, table = self.sampling.sample()
+            batch, table, _ = Synchronous(self).sample()
         except MarlError:
             return self.rounds, None
         assert batch.keys == table.keys() == sorted(batch.keys)
@@ -163,7 +158,7 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
         assert count == batch or len(rounds) == 1 + refill or len(drawn) == tasks
         uids = [] if table is None else list(table.uid.names)
         assert uids == [f"s{step}t{i:05d}" for i, task in enumerate(drawn) if task not in failing]
-        signal = None if table is None else trainer.sampling.signal(table, computed(table))
+        signal = None if table is None else trainer.signal(table, computed(table))
         assert (len(signal.tasks) if signal else 0) == count
         assert again.sample()[0] == rounds  # the same seed draws the same tasks
         if step == 2:  # another run continues at the same position of the data
@@ -171,8 +166,6 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
             again.step = step
             again.data.loader.load_state_dict(trainer.data.loader.state_dict())
 
-
-# -- the curriculum ----------------------------------------------------------------------------------------------
 
 rates = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=12)
 
@@ -216,9 +209,6 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
     assert saved == {"step": 7, "tasks": {"task-0": {"rate": 0.5}, "task-2": {"rate": 0.625}}}
     counts = subject.metrics()
     assert [counts[f"curriculum/tasks/{pool}"] for pool in ("new", "hard", "medium", "easy")] == [1, 0, 1, 1]
-
-
-# -- the dry run -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("above", "below", "teaching"), [(None, 0.8, {0, 1}), (0.2, 0.8, {1})])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.backend.opening import Host
+from marl_verl.backend.protocol import Host
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
@@ -162,7 +162,7 @@ import os, signal, threading, time
 os.environ.update(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100")
 import ray
 from ray._private import worker
-from marl_verl.backend.opening import Host
+from marl_verl.backend.protocol import Host
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch
 

@@ -10,8 +10,7 @@ from omegaconf import DictConfig
 
 from marl_verl.backend.learning.critic import Critic, Critics
 from marl_verl.backend.learning.policy import LearningPolicy
-from marl_verl.backend.protocol import Rows, RowStore
-from marl_verl.backend.runtime import Runtime
+from marl_verl.backend.protocol import Rows, RowStore, Runtime
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 

@@ -10,15 +10,30 @@
 `backend/verl/` is Ray, vLLM and TransferQueue, `backend/local/` one process. The loop imports neither.
 """
 
-from collections.abc import Mapping, Sequence
+import errno
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
-import torch
+from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.algo.sampling import Failure
+from marl_verl.config.policy_models import endpoint_key
+from marl_verl.config.stored import team_of
+from marl_verl.errors import MarlError, format_error
+from marl_verl.events import Phases, emit
+from marl_verl.team import Endpoint, PolicyConfig
+
+if TYPE_CHECKING:  # torch is imported while Ray starts
+    import torch
 
 
 class TurnCount(NamedTuple):
@@ -102,7 +117,7 @@ class RowStore(Protocol):
     def put(self, keys: Sequence[str], fields: Mapping[str, Column]) -> None:
         """Write fields of rows, new or known; a field that a row has is replaced."""
 
-    def get(self, keys: Sequence[str], names: Sequence[str]) -> dict[str, torch.Tensor]:
+    def get(self, keys: Sequence[str], names: Sequence[str]) -> "dict[str, torch.Tensor]":
         """Read fields of rows, each as one nested tensor [n, ragged]. An error if a row lacks one."""
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -122,8 +137,8 @@ class Rollouts(Protocol):
 class Stream(Rollouts, Protocol):
     """Rollouts of the asynchronous schedule: single tasks, and gates that hold requests while weights change."""
 
-    def dispatch(self, tasks: Sequence[TaskRow], step: int) -> None:
-        """Begin tasks without waiting. A validation may run while they are in flight."""
+    def dispatch(self, task: TaskRow, step: int) -> None:
+        """Begin a task without waiting. A validation may run while it is in flight."""
 
     def waiting(self) -> list[Future[Done]]:
         """Futures of which one is done when a task is finished."""
@@ -136,3 +151,124 @@ class Stream(Rollouts, Protocol):
 
     def open_gate(self, policy: str) -> None:
         """Release the requests of a policy."""
+
+
+class Runtime:
+    """What a run has of a policy."""
+
+    def __init__(self, policy: PolicyConfig) -> None:
+        self.policy, self.name = policy, policy.name
+        self.seconds: dict[str, float] = {}  # part -> its start-up time
+
+    def start(self) -> None:
+        """Start workers and servers. Endpoints are checked before a run starts anything (`trainer/run.py`)."""
+
+    def client(self) -> Any:
+        """What a rollout worker needs to act: a server (`rollout/client.py`), or the key of an endpoint, which is not
+        a variable of a runtime environment: Ray would show it."""
+        return endpoint_key(self.name, self.policy.endpoint) if self.policy.endpoint is not None else None
+
+    def sleep(self) -> None:
+        """Free the memory of sampling where training needs it."""
+
+    def sync(self, version: int) -> None:
+        """Act with the newest weights; every action reports `version` from now on."""
+
+
+class TrainingWorkers:
+    """Training workers with one rank, of this object alone; a backend overrides what is different there."""
+
+    workers: Any
+    lock: AbstractContextManager[Any] = nullcontext()
+    """Held while the workers belong to this policy or critic: in a pool they may take turns."""
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of data-parallel ranks; each processes a part of the rows."""
+        return 1
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """The time in which the training workers belong to this policy or critic."""
+        return self.lock
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""
+        with self.turn():
+            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
+
+    def load(self, folder: Path) -> None:
+        """Load the files that `save` wrote."""
+        with self.turn():
+            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend that has started: its policies and critics, its rollouts, the store of rows."""
+
+    policies: Any  # `Policies`
+    rollouts: Any  # `Rollouts`; of verl also a `Stream`
+    store: RowStore
+
+
+@dataclass(frozen=True)
+class Host:
+    """The process of the trainer: how to end it at once with an exit code, and how a user continues afterwards."""
+
+    leave: Callable[[int], NoReturn]
+    advice: Callable[[], str]
+
+
+def opened(config: Any, phase: Phases, host: Host) -> AbstractContextManager[Backend]:
+    """The backend of a run's resolved config, until the end of the block; `phase`: what the run is doing."""
+    session = importlib.import_module(f"marl_verl.backend.{config.marl.run.get('backend') or 'verl'}.session")
+    backend: AbstractContextManager[Backend] = session.opened(config, phase, host)
+    return backend
+
+
+def tracking_of(config: Any) -> Any:
+    """verl's adapter of all trackers of a run (`trainer.logger`), opened."""
+    from verl.utils.tracking import Tracking
+
+    names = {"project_name": config.trainer.project_name, "experiment_name": config.trainer.experiment_name}
+    content = OmegaConf.to_container(config, resolve=True)
+    with redirect_stdout(sys.stderr):  # the log
+        return Tracking(**names, default_backend=config.trainer.logger, config=content)
+
+
+def endpoints(config: Any) -> dict[str, Endpoint]:
+    """Policy -> its external endpoint."""
+    return {name: policy.endpoint for name, policy in team_of(config).policies.items() if policy.endpoint is not None}
+
+
+OUT_OF_MEMORY = (
+    "out of memory, killed by Ray; lower actor.ppo_max_token_len_per_gpu, "
+    "rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or data.train_batch_size, or let agents share "
+    "a policy"
+)
+
+
+def reported(error: Exception) -> int:
+    """Send an error to the command line and write its traceback to the log. Returns the exit code."""
+    expected = isinstance(error, MarlError)
+    emit("error", message=str(error) if expected else one_line(error), expected=expected)
+    traceback.print_exc()
+    return 2 if expected else 1
+
+
+def one_line(error: BaseException) -> str:
+    """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
+    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("ray.")}  # without an import
+    if "OutOfMemoryError" in kinds:
+        return f"a Ray process died: {OUT_OF_MEMORY}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = "Free some space, or lower marl.checkpoint.keep, marl.run.journal_tasks or marl.run.keep_rows"
+        return f"{format_error(error)}: the disk or a quota is full. {free}"
+    if "The current node timed out during startup" in str(error):  # of `ray.init`
+        return "Ray did not start within 30 s: the machine is too busy. End other programs and start the run again"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "RayActorError" in kinds and not getattr(error, "actor_init_failed", False):
+        details = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
+        which = f" ({details.get('class_name', 'unknown')}, process {details['pid']})" if "pid" in details else ""
+        return f"a Ray actor{which} died: killed or out of memory"
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

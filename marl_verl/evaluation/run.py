@@ -14,10 +14,9 @@ from marl_verl.extensions import extension
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import export
-from marl_verl.tasks.task import side_statistics
+from marl_verl.tasks.task import side_statistics, wilson
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import by_set, means, play
-from marl_verl.trainer.report import wilson
 
 if TYPE_CHECKING:
     from marl_verl.backend.protocol import Report

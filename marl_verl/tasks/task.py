@@ -1,5 +1,6 @@
-"""A task, the splits of a task set, and statistics of episodes whose sides compete."""
+"""A task, the splits of a task set, and statistics of outcomes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -44,3 +45,17 @@ def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[s
 def draws(episodes: Sequence[Mapping[str, float]]) -> float:
     """The share of episodes without a winner; there must be an episode."""
     return sum(winner(outcomes) is None for outcomes in episodes) / len(episodes)
+
+
+def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of a share, (low, high) in [0, 1]; (0, 1) without tasks.
+
+    (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)    (Wilson 1927)
+    """
+    if tasks == 0:
+        return 0.0, 1.0
+    share = successes / tasks
+    middle = share + z * z / (2 * tasks)
+    spread = z * math.sqrt(share * (1 - share) / tasks + z * z / (4 * tasks * tasks))
+    scale = 1 + z * z / tasks
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)

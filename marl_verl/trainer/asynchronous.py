@@ -2,34 +2,51 @@
 
     in flight are the tasks that the next update lacks, and ahead * train_batch_size more
     a task is finished: compute the advantages of its rows, add each row to the buffer of its policy
-    a buffer is full:   its policy updates and syncs weights in a separate thread                trainer/learner.py
+    a buffer is full:   its policy updates and syncs weights in a separate thread
 
 Backpressure: of the tasks that are sampled ahead of an update, those whose rows wait in the buffer count, too. With
 `ahead` 0 no task is sampled while a policy updates, so that every row is on-policy. A policy that learns slowly holds
 sampling, and its buffer stays small. A step of the run is `train_batch_size` finished tasks.
 
-The staleness of a row (updates between sampling and learning) is bounded, and the loss corrects for it
-(`config/schedule.py`). Which update uses which row depends on timing, so runs are not reproducible bit for bit.
-Source: MARS2's asynchronous training (arXiv 2602.07848, authors' code), which discards a buffer's remainder and
-neither bounds nor reports staleness.
+The version v of a policy is its number of updates. A buffer of n rows is full when they are from a batch of tasks, or
+when n >= fill where `fill` is set. It then yields the rows of a batch of tasks, or all n where `fill` is set, in as
+many optimiser updates as a synchronous step has. Where `batch` is set, it yields
+
+    floor(n / batch) * batch   oldest rows (smallest v first, then in order of arrival),
+
+`batch` of them per optimiser update, and keeps the remainder. The staleness of a row is (v when its update starts) -
+(v that sampled it); rows with staleness above `max_staleness` are dropped, and the loss corrects for the others
+(`config/schedule.py`). A policy with a full buffer and no running update may start one when
+
+    v + 1 - (oldest version that may have sampled rows of a task in flight) <= max_staleness;
+
+else their rows would be too stale to use. It never waits for another policy. Which update uses which row depends on
+timing, so runs are not reproducible bit for bit. Source: MARS2's asynchronous training (arXiv 2602.07848, authors'
+code), with fill 16 and batch 8, which discards a buffer's remainder and neither bounds nor reports staleness.
 """
 
-import itertools
+import math
+import time
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
 from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
-from marl_verl.backend.protocol import Done, Report, Stream
+from marl_verl.backend.learning.policy import LearningPolicy
+from marl_verl.backend.protocol import Done, Report, Rows, Stream
 from marl_verl.config.schedule import settings_of
 from marl_verl.events import timed
-from marl_verl.trainer.learner import Buffer, Learner, Waiting
-from marl_verl.trainer.sampling import Schedule, in_key_order
+from marl_verl.threads import in_thread
+from marl_verl.trainer.data import in_key_order
+from marl_verl.trainer.metrics import averages
 
 Task = dict[str, Any]  # a row of `TaskData.next`, and `batch`, the number of its data batch, from 1
+Learnt = tuple[dict[str, float], list[int]]  # a finished update: its metrics, and the staleness of each of its rows
 
 
 class Dispatch:
@@ -50,11 +67,10 @@ class Dispatch:
 
     def fill(self, workers: Stream, versions: Mapping[str, int], count: int) -> None:
         """Dispatch tasks until `count` are in flight, at most `limit`. `versions`: policy -> current version."""
-        new = [self._take() for _ in range(min(count, self.limit) - len(self))]
-        for task in new:
+        for _ in range(min(count, self.limit) - len(self)):
+            task = self._take()
             self._out[task["uid"]] = task, dict(versions)
-        for batch, tasks in itertools.groupby(new, key=lambda task: task["batch"]):
-            workers.dispatch([{name: task[name] for name in task if name != "batch"} for task in tasks], batch)
+            workers.dispatch(task, task["batch"])
 
     def done(self, uid: str) -> None:
         """Mark a task as processed. KeyError if it is not in flight."""
@@ -78,28 +94,171 @@ class Dispatch:
             self._batches += 1
             for position, task in enumerate(self._fetch()):
                 # numbered by data batch: a step may read several, and a resumed run continues the count
-                uid = f"s{self._batches}t{position:05d}"
-                self._next.append({**task, "uid": uid, "batch": self._batches})
+                place = {"uid": f"s{self._batches}t{position:05d}", "batch": self._batches}
+                self._next.append({**task, **place})
         return self._next.popleft()
 
 
-class Asynchronous(Schedule):
+class Waiting(NamedTuple):
+    """A buffered row: its key and tag in the store, and the policy version that sampled it."""
+
+    key: str
+    tag: Mapping[str, Any]
+    version: int
+
+    @property
+    def task(self) -> str:
+        return self.key.partition("_")[0]
+
+
+class Buffer:
+    """The rows of one policy that no update has used yet, oldest first; `size`: tasks of a batch."""
+
+    def __init__(self, fill: int | None, batch: int | None, max_staleness: int, size: int = 1) -> None:
+        self.fill, self.batch, self.max_staleness, self.size = fill, batch, max_staleness, size
+        self.rows: list[Waiting] = []
+        self._rows_of_task = None if fill is None else fill / size
+
+    @property
+    def full(self) -> bool:
+        return self._enough(self.rows)
+
+    @property
+    def tasks(self) -> int:
+        return len({row.task for row in self.rows})
+
+    @property
+    def missing(self) -> int:
+        """Number of tasks that the buffer lacks to be full; negative if it has more. With `fill`, an estimate."""
+        missing, tasks = self.size - self.tasks, self.tasks
+        if self._rows_of_task is not None and self.fill is not None:
+            self._rows_of_task = len(self.rows) / tasks if tasks else self._rows_of_task
+            missing = math.ceil((self.fill - len(self.rows)) / self._rows_of_task)
+        return missing if self.full else max(1, missing)
+
+    def add(self, rows: Iterable[Waiting]) -> None:
+        """Add rows, each after those of the same version."""
+        for row in rows:
+            insort(self.rows, row, key=attrgetter("version"))
+
+    def take(self, version: int) -> tuple[list[Waiting], list[Waiting]]:
+        """Take rows for an update that starts at `version`; none if the buffer is not full without the stale rows.
+        Returns the rows to learn from, and those dropped, which are too stale, oldest first."""
+        stale = sum(version - row.version > self.max_staleness for row in self.rows)
+        dropped, fresh = self.rows[:stale], self.rows[stale:]
+        taken = fresh if self._enough(fresh) else []
+        if self.batch is not None:
+            taken = taken[: len(taken) // self.batch * self.batch]
+        elif self.fill is None:
+            tasks = set(list(dict.fromkeys(row.task for row in taken))[: self.size])
+            taken = [row for row in taken if row.task in tasks]
+        keys = {row.key for row in taken}
+        self.rows = [row for row in fresh if row.key not in keys]
+        return taken, dropped
+
+    def _enough(self, rows: Sequence[Waiting]) -> bool:
+        if self.fill is not None:
+            return len(rows) >= self.fill
+        return len(rows) >= (self.batch or 1) and len({row.task for row in rows}) >= self.size
+
+
+class Learner:
+    """The learner of one policy: its buffer, its version, and the thread of its updates. Its methods are called in the
+    trainer's thread; only updates run in another. `spent`: keys of rows that no update needs any more."""
+
+    def __init__(self, runtime: LearningPolicy, buffer: Buffer, gates: Stream, spent: list[str]) -> None:
+        self.runtime, self.buffer, self.name = runtime, buffer, runtime.name
+        self.version = 0  # updates so far; the servers report it with every action
+        self.learnt: list[Learnt] = []  # updates finished since the last `metrics`
+        self.dropped = 0  # rows dropped since then, too stale
+        self.future: Future[tuple[list[str], Learnt]] | None = None  # of the running update: what it spends
+        self._gates, self._spent = gates, spent
+
+    def begin(self, oldest: int | None) -> None:
+        """Start an update if one may start. `oldest`: oldest version of this policy among tasks in flight."""
+        bound = self.buffer.max_staleness
+        if self.future or not self.buffer.full or (oldest is not None and self.version + 1 - oldest > bound):
+            return
+        rows, dropped = self.buffer.take(self.version)
+        self.dropped += len(dropped)
+        self._spent += [row.key for row in dropped]
+        if rows:
+            version = self.version
+            self.future = in_thread(f"update-{self.name}", lambda: self._work(rows, version))
+
+    @property
+    def missing(self) -> int:
+        """Number of tasks to sample for the next update; negative: tasks that wait while an update is running."""
+        return -self.buffer.tasks if self.future else self.buffer.missing
+
+    def end(self) -> None:
+        """Collect the update if it has finished. Raises the exception of a failed update."""
+        if self.future is None or not self.future.done():
+            return
+        done, self.future = self.future, None
+        spent, learnt = done.result()
+        self.version += 1
+        self._spent += spent
+        self.learnt.append(learnt)
+
+    def _work(self, rows: list[Waiting], version: int) -> tuple[list[str], Learnt]:
+        """Update at `version` and sync weights; runs in the update's thread."""
+        batch = Rows([row.key for row in rows], [dict(row.tag) for row in rows])
+        # servers that sleep during training accept no requests meanwhile
+        if self.runtime.sleeps:
+            self._gates.close_gate(self.name)
+            self.runtime.sleep()
+        size = self.buffer.batch
+        part, values = self.runtime.update(batch, updates=None if size is None else len(rows) // size)
+        updated = time.monotonic()
+        if not self.runtime.sleeps:
+            self._gates.close_gate(self.name)
+        self.runtime.sync(version + 1)
+        self._gates.open_gate(self.name)
+        values["sync_seconds"] = time.monotonic() - updated
+        return [*batch.keys, *part.keys], (values, [version - row.version for row in rows])
+
+    def metrics(self) -> dict[str, float]:
+        """`policy/NAME/...` since the last call: means over the finished updates, and row counts."""
+        learnt, self.learnt = self.learnt, []
+        dropped, self.dropped = self.dropped, 0
+        metrics = averages(values for values, _ in learnt)
+        staleness = [age for _, ages in learnt for age in ages]
+        if staleness:
+            metrics |= {"staleness_mean": sum(staleness) / len(staleness), "staleness_max": float(max(staleness))}
+        counts = {"updates": len(learnt), "trained_rows": len(staleness), "stale_dropped": dropped}
+        counts |= {"buffer_rows": len(self.buffer.rows), "version": self.version}
+        metrics |= {name: float(count) for name, count in counts.items()}
+        return {f"policy/{self.name}/{name}": value for name, value in metrics.items()}
+
+    def state(self) -> dict[str, Any]:
+        """The state for `restore`, without the rows' tensors. No update may be running."""
+        assert self.future is None
+        rows = [row._asdict() for row in self.buffer.rows]
+        return {"version": self.version, "rows": rows, "learnt": self.learnt, "dropped": self.dropped}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.version, self.dropped, self.learnt = state["version"], state["dropped"], state["learnt"]
+        self.buffer.add(Waiting(**row) for row in state["rows"])
+
+
+class Asynchronous:
     """The schedule `async` of a `Trainer`. A step raises the error of an update's thread."""
 
     def __init__(self, trainer: Any, config: DictConfig) -> None:
-        self.trainer = trainer
+        self.trainer, self._spent = trainer, list[str]()  # spent: rows to remove from the store, each once
         settings, self._size = settings_of(config), int(config.data.train_batch_size)
+        limits = settings.fill, settings.batch, settings.max_staleness, self._size
         self.learners = {
-            runtime.name: Learner(runtime, Buffer(settings.fill, settings.batch, settings.max_staleness, self._size))
+            runtime.name: Learner(runtime, Buffer(*limits), trainer.rollouts, self._spent)
             for runtime in trainer.policies.trained
         }
         self._ahead = settings.ahead * self._size
         self._dispatch = Dispatch(lambda: trainer.data.next(trainer.step), self._size + self._ahead)
         self._arrived: deque[Done] = deque()
-        self._spent: list[str] = []  # rows that no update uses
 
     def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
-        """Sample and learn until `train_batch_size` more tasks are finished."""
+        """Sample and learn until `train_batch_size` more tasks are finished; otherwise as `Synchronous.step`."""
         trainer, finished, reports = self.trainer, list[Done](), list[Report]()
         with trainer.phase("sampling and learning"):
             while len(reports) < self._size and not (reports and reports[-1].error):
@@ -109,8 +268,7 @@ class Asynchronous(Schedule):
                 self._dispatch.fill(trainer.rollouts, self.versions(), self._ahead + lacking)
                 with timed(seconds, "gen"):
                     if not self._arrived:
-                        updates = [learner.future for learner in self.learners.values() if learner.future]
-                        wait([*trainer.rollouts.waiting(), *updates], return_when=FIRST_COMPLETED)
+                        wait([*trainer.rollouts.waiting(), *self._updates()], return_when=FIRST_COMPLETED)
                     self._arrived.extend(trainer.rollouts.finished())
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
@@ -119,38 +277,42 @@ class Asynchronous(Schedule):
                         reports += finished[-1].reports
                         self._dispatch.done(reports[-1].uid)
                         self._learn()  # start updates without waiting for the rest of the finished tasks
-            trainer.sampling.keep(reports)
+            trainer.keep(reports)
             if trainer.step >= trainer.steps:  # include the remaining updates in the last step's metrics and weights
                 self._learn()
-                while any(learner.future for learner in self.learners.values()):
+                while self._updates():
                     self.settle()
                     self._learn()
         table = trainer.algorithm.credited(in_key_order(finished, trainer.declared)[1])
-        result = trainer.algorithm.compute(table)  # advantages do not depend on other tasks (`check_schedule`)
-        metrics = trainer.stored(table, result)
-        if (signal := trainer.sampling.signal(table, result)) is not None:
-            metrics |= signal.metrics()
+        # advantages do not depend on other tasks (`check_schedule`)
+        metrics, _ = trainer.stored(table, trainer.algorithm.compute(table))
         for learner in self.learners.values():
             metrics |= learner.metrics()
         for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
             metrics[f"train/{count}"] = sum(metrics[f"policy/{name}/{count}"] for name in self.learners)
-        return metrics | {"train/in_flight": float(len(self._dispatch))}, self._used()
+        used = list(dict.fromkeys(self._spent))
+        self._spent.clear()
+        return metrics | {"train/in_flight": float(len(self._dispatch))}, used
+
+    def _updates(self) -> list[Future[Any]]:
+        """The updates that are running, or finished and not collected."""
+        return [learner.future for learner in self.learners.values() if learner.future]
 
     def _learn(self) -> None:
         """Collect finished updates and start those that can start."""
         for learner in self.learners.values():
             learner.end()
         for learner in self.learners.values():
-            learner.begin(self.trainer.rollouts, self._dispatch.oldest(learner.name))
+            learner.begin(self._dispatch.oldest(learner.name))
 
     def _buffer(self, done: Done) -> None:
-        """Credit a finished task, compute its advantages, and add each row to the buffer of its policy."""
+        """Compute the advantages of a finished task, and add each row to the buffer of its policy."""
         if not done.records:  # every attempt failed
             return
         batch, table = in_key_order([done], self.trainer.declared)
         result = self.trainer.algorithm.compute(table)
         put_advantages(self.trainer.store, batch, result, self.learners)
-        signal = self.trainer.sampling.signal(table, result)
+        signal = self.trainer.signal(table, result)
         learnt = range(len(batch)) if signal is None else set(signal.rows)
         for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
             if (learner := self.learners.get(tag["policy"])) is None:
@@ -160,22 +322,17 @@ class Asynchronous(Schedule):
             else:
                 self._spent.append(key)
 
-    def _used(self) -> list[str]:
-        """Rows to remove from the store, each returned once: used in an update, too stale, or not trained on."""
-        used, self._spent = self._spent, []
-        for learner in self.learners.values():
-            used += learner.spent
-            learner.spent = []
-        return list(dict.fromkeys(used))
-
     def versions(self) -> dict[str, int]:
         """Policy -> version of its weights: the number of its updates; 0 for a frozen policy."""
         versions = {name: learner.version for name, learner in self.learners.items()}
         return {**dict.fromkeys(self.trainer.policies.runtimes, 0), **versions}
 
+    def sync(self, seconds: dict[str, float]) -> None:
+        """Each update has synced its weights."""
+
     def settle(self) -> None:
         """Wait until no update or weight sync is running. Sampling continues; finished tasks are left for `step`."""
-        while futures := [learner.future for learner in self.learners.values() if learner.future]:
+        while futures := self._updates():
             wait(futures, return_when=FIRST_EXCEPTION)
             for learner in self.learners.values():
                 learner.end()

@@ -1,26 +1,29 @@
-"""The tasks of a run: training tasks in the order of the data loader, or of the curriculum, and those held out.
+"""The data of a step: tasks, in the order of the data loader or of the curriculum, and what it trains on.
 
 A task is a row: `task` (JSON), `uid` (equal in all runs of the same config) and `keep` (whether its episodes are kept).
 """
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marl_verl.algo.advantage import FloatArray, IntArray, Memory, RowTable
+from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, Memory, RowTable
+from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.protocol import Report, TaskRow
+from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
 from marl_verl.config.schema import Curriculum as CurriculumSettings
+from marl_verl.errors import MarlError
 from marl_verl.files import read_json, write_json
 
 POOLS = ("new", "hard", "medium", "easy")
 FILE, MEMORY_FILE = "tasks.json", "memory.json"
+ZERO = 1e-9  # an advantage up to this size is the rounding of 0
 
 
 class Curriculum:
@@ -159,3 +162,73 @@ class TaskData:
 def lines(file: str) -> list[str]:
     """The tasks of a file, each as JSON."""
     return Path(file).read_text(encoding="utf-8").splitlines()
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The rows of a batch by whether their group teaches (`marl.sampler.filter`): DAPO's dynamic sampling, arXiv
+    2503.14476, section 3.2.
+
+    A group teaches if the advantage of one of its rows is not 0, i.e. A_i = (R_i - b) / (sigma + eps) != 0 for some i
+    of a trained policy, and its mean reward is within `above` and `below`, as in MARTI. Groups are those that the
+    algorithm declares: of a task, a turn, siblings of a tree. A task teaches if one of its groups does.
+    """
+
+    rows: list[int]  # rows of groups that teach, ascending
+    tasks: frozenset[str]  # uids of the tasks that teach
+    dropped_groups: int
+    dropped_rows: int
+
+    @classmethod
+    def of(
+        cls,
+        table: RowTable,
+        result: AdvantageResult,
+        trained: Collection[str],
+        above: float | None = None,
+        below: float | None = None,
+    ) -> "Signal":
+        """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
+        learning = [code for code, name in enumerate(table.policy.names) if name in trained]
+        own = np.isin(table.policy.codes, learning) & (result.group >= 0)
+        size = [np.abs(result.of_tokens(row, int(n))).max(initial=0) for row, n in enumerate(table.length)]
+        _, ids = np.unique(result.group, return_inverse=True)
+        mean = group_mean(result.reward, ids)[ids]
+        within = (mean > (-np.inf if above is None else above)) & (mean < (np.inf if below is None else below))
+        teaching = np.unique(result.group[own & (np.array(size) > ZERO) & within])
+        kept = np.isin(result.group, teaching)
+        rows = np.flatnonzero(kept)
+        groups, tasks = len(np.unique(result.group[own])), np.unique(table.uid.codes[rows])
+        uids = frozenset(table.uid.names[task] for task in tasks)
+        return cls(rows.tolist(), uids, groups - len(teaching), int((own & ~kept).sum()))
+
+    def metrics(self) -> dict[str, float]:
+        counts = {"dropped_groups": self.dropped_groups, "dropped_rows": self.dropped_rows}
+        return {f"filter/{name}": float(count) for name, count in {**counts, "useful_tasks": len(self.tasks)}.items()}
+
+
+class StatefulRollouts:
+    """Rollouts that send states of earlier steps (`extensions`, group `state`) with each task."""
+
+    def __init__(self, rollouts: Rollouts, states: Mapping[str, Any]) -> None:
+        self._rollouts, self._states, self.assign = rollouts, states, rollouts.assign
+
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
+        sent = {name: state.sent() for name, state in self._states.items()}
+        return self._rollouts.sample([{**task, "states": sent} for task in tasks], step, validate)
+
+
+def in_key_order(done: Sequence[Done], declared: Collection[str]) -> tuple[Rows, RowTable]:
+    """The rows of finished tasks, and their table, both in key order. MarlError without rows.
+
+    Args:
+        declared: the reward components that the run sets (`Algorithm.components`).
+    """
+    records = [record for share in done for record in share.records]
+    if not records:
+        raise MarlError("every attempt of the step failed: there are no rows to learn from")
+    records.sort(key=lambda record: (record.uid, record.session, record.index))
+    table = RowTable.of_records(records, declared)
+    tags = {key: tag for share in done for key, tag in zip(share.rows.keys, share.rows.tags, strict=True)}
+    keys = table.keys()
+    return Rows(keys, [tags[key] for key in keys]), table

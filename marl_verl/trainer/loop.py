@@ -12,7 +12,7 @@
 What plays, stores and computes is the backend (`backend/protocol.py`): Ray and vLLM, or this process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -22,9 +22,10 @@ from typing import Any
 from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.backend.learning.batches import put_advantages
-from marl_verl.backend.opening import Backend, tracking_of
+from marl_verl.backend.policies import Policies
+from marl_verl.backend.protocol import Backend, Done, Report, Rows, TaskRow, tracking_of
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.schedule import curriculum_of
+from marl_verl.config.schedule import curriculum_of, filter_of, settings_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.events import Phases, emit, timed
 from marl_verl.extensions import extension, states
@@ -33,9 +34,8 @@ from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.data import AdvantageMemory, TaskData
+from marl_verl.trainer.data import AdvantageMemory, Signal, StatefulRollouts, TaskData, in_key_order
 from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
-from marl_verl.trainer.sampling import Sampling, Schedule, StatefulRollouts, in_turn
 
 
 class Trainer:
@@ -43,7 +43,8 @@ class Trainer:
 
     def __init__(self, config: Any, backend: Backend, phase: Phases) -> None:
         self.config, self.phase, self.team = config, phase, team_of(config)
-        self.policies, self.rollouts, self.store = backend.policies, backend.rollouts, backend.store
+        self.policies: Policies = backend.policies
+        self.rollouts, self.store = backend.rollouts, backend.store
         self.run_dir = RunDir(Path(config.marl.run.folder))
         self.algorithm = algorithm_of(self.team)
         self.declared = self.algorithm.components(self.team.agents)
@@ -57,16 +58,17 @@ class Trainer:
         if settings := list(self.team.past.values()):
             kind = extension("policy", settings[0].kind)
             self.past = kind.Past(config, self.team, self.policies, self.run_dir.folder)
-        self.sampling, curriculum = Sampling(self), curriculum_of(config)
+        self.reports: list[Report] = []  # of the step
+        self.filter, curriculum = filter_of(config), curriculum_of(config)
         asynchronous = config.marl.schedule.mode == "async"
-        single = (curriculum is not None or self.sampling.filter is not None) and not asynchronous
+        single = (curriculum is not None or self.filter is not None) and not asynchronous
         self.data = TaskData(config.data, single, self.records.keeps)
         self.recording = dict(self.states)  # path in a checkpoint -> what a step's reports change
         if curriculum is not None:
             self.recording["curriculum"] = self.data.use_curriculum(curriculum, int(config.marl.run.seed))
         if self.past is not None:
             self.recording[self.past.folder] = self.past
-        self.schedule: Schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)
+        self.schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)
         epochs = int(config.trainer.total_epochs) * (len(self.data.train) // self.data.size)
         self.steps, self.step = min(epochs, int(config.trainer.total_training_steps)), 0
         self.tracking: Any = None
@@ -134,10 +136,24 @@ class Trainer:
         table = self.memory.recall(self.algorithm.credited(table))
         return table, self.algorithm.compute(table)
 
-    def stored(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        """Store how a step's advantages were computed. Returns the step's metrics of team and agents."""
+    def keep(self, reports: list[Report]) -> None:
+        """Store the episodes of a step's tasks. MarlError if too many failed."""
+        self.reports = reports
+        self.records.journals(self.step, reports)
+
+    def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:
+        """The rows to train on; None without a filter: all."""
+        if self.filter is None:
+            return None
+        return Signal.of(table, result, self.policies.learning, self.filter.above, self.filter.below)
+
+    def stored(self, table: RowTable, result: AdvantageResult) -> tuple[dict[str, float], Signal | None]:
+        """Store how a step's advantages were computed. Returns the metrics of team and agents, and the `signal`."""
         self.records.rows(self.step, table, result)
-        return team_metrics(table, result, self.sampling.reports, self.algorithm.metrics) | self.sampling.metrics()
+        metrics, signal = team_metrics(table, result, self.reports, self.algorithm.metrics), self.signal(table, result)
+        for part in self.recording.values():
+            metrics |= part.metrics()
+        return (metrics if signal is None else metrics | signal.metrics()), signal
 
     def _due(self, every: int) -> bool:
         return every > 0 and (self.step == self.steps or self.step % every == 0)
@@ -163,29 +179,74 @@ class Trainer:
         return parts | self.recording
 
 
-class Synchronous(Schedule):
-    """Each row is used in the step that sampled it (on-policy); policies update concurrently."""
+class Synchronous:
+    """The schedule `sync`: each row is used in the step that sampled it (on-policy); policies update concurrently."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Any) -> None:
         self.trainer, self.policies = trainer, trainer.policies
 
     def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+        """Run one step, and add its seconds. Returns its metrics, and the keys of the rows that are used up."""
         trainer, policies = self.trainer, self.policies
         with timed(seconds, "gen"), trainer.phase("sampling"):
-            rows, table = trainer.sampling.sample()
+            rows, table, sampled = self.sample()
         with timed(seconds, "advantage"), trainer.phase("computing advantages"):
             if (values := policies.critics.values(rows)) is not None:
                 table = replace(table, values=values)
             table, result = trainer.advantages(table)
             put_advantages(trainer.store, rows, result, policies.learning)
-            metrics, learnt = trainer.stored(table, result), rows
-            if (signal := trainer.sampling.signal(table, result)) is not None:
-                metrics |= signal.metrics()
-                learnt = rows.part(signal.rows)
-            learnt = in_turn(trainer.config, trainer.step, learnt)
+            metrics, signal = trainer.stored(table, result)
+            learnt = self._in_turn(rows if signal is None else rows.part(signal.rows))
         with timed(seconds, "update"), trainer.phase("updating"):
             values_of, used = policies.update(rows, learnt, result.target)
-        return metrics | values_of, used
+        return metrics | sampled | values_of, used
+
+    def sample(self) -> tuple[Rows, RowTable, dict[str, float]]:
+        """Sample the tasks of a step and, with a filter, up to `refill` times further tasks for those that teach
+        nothing. Returns the rows and their table, in key order, and metrics of the filter."""
+        trainer, data, reports = self.trainer, self.trainer.data, list[Report]()
+        data.drawn, refills, done = [], 0, list[Done]()
+        missing, most = data.size, 0 if trainer.filter is None else trainer.filter.refill
+        while missing:
+            done += self._play(data.draw(trainer.step, missing))
+            reports = [report for share in done for report in share.reports]
+            trainer.keep(reports)
+            if refills == most:
+                break
+            missing = min(data.size - self._useful_tasks(done), len(data.train) - len(data.drawn))
+            refills += bool(missing)
+        for part in trainer.recording.values():
+            part.record(reports)
+        # where servers and training share a GPU, the servers free its memory until the weights are synced
+        trainer.policies.sleep()
+        counts = {"filter/refill_rounds": float(refills), "filter/tasks": float(len(data.drawn))}
+        return *in_key_order(done, trainer.declared), {} if trainer.filter is None else counts
+
+    def _play(self, tasks: Sequence[TaskRow]) -> list[Done]:
+        """Sample tasks and wait. With past versions, in a round for each snapshot that tasks meet."""
+        trainer, done = self.trainer, list[Done]()
+        if trainer.past is None:
+            return list(trainer.rollouts.sample(tasks, trainer.step))
+        for snapshots, positions in trainer.past.rounds([task["uid"] for task in tasks]):
+            trainer.use_snapshots(snapshots)
+            done += trainer.rollouts.sample([tasks[position] for position in positions], trainer.step)
+        return done
+
+    def _useful_tasks(self, done: Sequence[Done]) -> int:
+        """Number of tasks of the step with something to learn from; a task without rows has failed."""
+        if not any(share.records for share in done):
+            return 0
+        trainer = self.trainer
+        table = trainer.memory.recall(trainer.algorithm.credited(in_key_order(done, trainer.declared)[1]), keep=False)
+        return len(trainer.signal(table, trainer.algorithm.compute(table)).tasks)
+
+    def _in_turn(self, rows: Rows) -> Rows:
+        """The rows of those policies whose turn the step is (`marl.schedule.turns`)."""
+        settings = settings_of(self.trainer.config)
+        if not settings.turns:
+            return rows
+        turn = settings.turns[(self.trainer.step - 1) // settings.turn_steps % len(settings.turns)]
+        return rows.part([row for row, tag in enumerate(rows.tags) if tag["policy"] in turn])
 
     def sync(self, seconds: dict[str, float]) -> None:
         """Sync weights. After the checkpoint, which may need the memory that awake servers use."""
@@ -194,3 +255,11 @@ class Synchronous(Schedule):
 
     def versions(self) -> dict[str, int]:
         return dict.fromkeys(self.policies.runtimes, self.trainer.step)
+
+    def settle(self) -> None:
+        """Nothing runs between two steps."""
+
+    def state(self) -> None:
+        """A checkpoint stores nothing of this schedule."""
+
+    def restore(self, state: Any) -> None: ...

@@ -33,7 +33,7 @@ def means(rows: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") ->
 
 def mean_read(reports: Sequence[Report]) -> dict[str, float]:
     """Agent -> mean tokens that an act of it reads from other agents."""
-    return _averages({turn.agent: turn.read} for report in reports for turn in report.turns)
+    return averages({turn.agent: turn.read} for report in reports for turn in report.turns)
 
 
 def by_set(reports: Sequence[Report]) -> dict[str, list[Report]]:
@@ -67,7 +67,7 @@ def team_metrics(
     for agent, statistics in agent_statistics(table, result).items():
         values |= {f"agent/{agent}/{name}": value for name, value in statistics.items()}
     values |= {f"agent/{agent}/read_length": tokens for agent, tokens in mean_read(reports).items()}
-    values |= _averages(report.metrics for report in reports)
+    values |= averages(report.metrics for report in reports)
     for metric in metrics:
         values |= {name: float(value) for name, value in metric.of_rows(table, result).items()}
     return values
@@ -87,7 +87,7 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
         sets = by_set(reports).items()
         values |= {f"validation/set/{name}/success{suffix}": _success(members) for name, members in sets}
     values |= {f"validation/agent/{agent}/read_length": tokens for agent, tokens in mean_read(greedy).items()}
-    return values | _averages(
+    return values | averages(
         {f"validation/agent/{agent}/{component}": value for component, value in components.items()}
         for report in greedy
         for episode in report.rewards
@@ -95,7 +95,7 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
     )
 
 
-def _averages(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def averages(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each name over the rows that have it."""
     columns: dict[str, list[float]] = {}
     for row in rows:

@@ -1,10 +1,12 @@
-"""The trainer of a run directory: opens its backend, and trains.
+"""The trainer of a run directory: opens its backend, trains, and writes summary.json.
 
 For `verl` it is a process of its own, started by the command line as `python -m marl_verl.trainer.run RUN_DIRECTORY`;
 its output is written to train.log.
 """
 
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_verl import plugins
-from marl_verl.backend.opening import Host, endpoints, opened, reported
+from marl_verl.backend.protocol import Host, endpoints, opened, reported
 from marl_verl.backend.rollout.endpoint import reach
 from marl_verl.config.stored import read_config
 from marl_verl.events import Phases, emit
+from marl_verl.files import read_json, read_text, write_json
 from marl_verl.plugins import one_file
+from marl_verl.run.checkpoint.folders import complete
 from marl_verl.run.parent import Parent, how_to_continue
 from marl_verl.run.trackers import tracked
-from marl_verl.trainer.report import write_summary
+from marl_verl.tasks.task import wilson
 
 if TYPE_CHECKING:
     from marl_verl.trainer.loop import Trainer
@@ -67,6 +71,44 @@ def session(folder: Path) -> "Iterator[Trainer]":
         with phase("starting"):
             trainer.start()
         yield trainer
+
+
+def write_summary(trainer: "Trainer") -> dict[str, Any]:
+    """Write summary.json to the run directory and return its content."""
+    folder = trainer.run_dir.folder
+    lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
+    steps = [line for line in lines if "train/success" in line]
+    validations = [line for line in lines if "validation/success" in line]
+    first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
+    tasks, saved = len(trainer.data.held_out), complete(folder / "checkpoints")
+    timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
+    durations = sorted(line["seconds/step"] for line in steps)
+    summary = {
+        **_success(first, tasks, "before"),
+        **_success(validations[-1], tasks, "after"),
+        "eval_tasks": tasks,
+        "steps": int(steps[-1]["step"]) if steps else 0,
+        "seconds_total": time.time() - timing["begun"] if "begun" in timing else None,
+        "seconds_to_first_step": timing.get("seconds_to_first_step"),
+        "seconds_per_step": durations[len(durations) // 2] if durations else None,
+        "policies": list(trainer.team.policies),
+        "agents": list(trainer.team.agents),
+        "checkpoint": str(saved[-1].relative_to(folder)) if saved else None,
+    }
+    write_json(folder / "summary.json", summary, default=float)
+    return summary
+
+
+def _success(validation: dict[str, Any], tasks: int, when: str) -> dict[str, Any]:
+    """Team success in a validation and, under "answer", what the task set measures of answers in its greedy pass."""
+    success, prefix = validation.get("validation/success"), "validation/answer/"
+    measured = [name for name in validation if name.startswith(prefix) and not name.endswith("_sampled")]
+    return {
+        f"success_{when}": success,
+        f"success_{when}_interval": None if success is None else wilson(success * tasks, tasks),
+        f"success_{when}_sampled": validation.get("validation/success_sampled"),
+        f"answer_{when}": {name.removeprefix(prefix): validation[name] for name in measured},
+    }
 
 
 if __name__ == "__main__":

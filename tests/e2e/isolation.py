@@ -90,7 +90,7 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
     from marl_verl.backend.learning.batches import put_advantages
 
     trainer.step = 1
-    rows, table = trainer.sampling.sample()
+    rows, table, _ = trainer.schedule.sample()
     table = replace(table, values=trainer.policies.critics.values(rows))
     put_advantages(trainer.store, rows, trainer.advantages(table)[1], trainer.policies.learning)
     seen, used = {"start": fingerprints(trainer, prompts)}, dict[str, None]()
@@ -122,8 +122,7 @@ def train(folder: Path) -> None:
     import ray
     from transformers import AutoTokenizer
 
-    from marl_verl.trainer.report import write_summary
-    from marl_verl.trainer.run import session
+    from marl_verl.trainer.run import session, write_summary
 
     lessons: list[dict[str, Any]] = []
     with session(folder) as trainer:

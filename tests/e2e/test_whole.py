@@ -36,8 +36,7 @@ def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
 def test_both_policies_changed(whole: Whole) -> None:
     summary = whole.run.summary
     assert summary["eval_tasks"] == 40
-    for name, policy in summary["policies"].items():
-        assert policy["parameters"] > 50_000
+    for name in summary["policies"]:
         assert change(whole.run.folder, name) > 0.001
     assert all("agent/sender/reward/role" in line for line in whole.run.lines("train/success"))
 

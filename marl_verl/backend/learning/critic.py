@@ -29,9 +29,8 @@ from verl.workers.utils.losses import value_loss
 
 from marl_verl.backend.learning.batches import jagged, of_responses
 from marl_verl.backend.learning.prefixes import SHARE
-from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.protocol import Rows, RowStore, TrainingWorkers
 from marl_verl.backend.rollout.critic_rows import CUT, FIELD
-from marl_verl.backend.runtime import TrainingWorkers
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.errors import check
 from marl_verl.team import TeamConfig

@@ -26,9 +26,8 @@ from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.batches import of_responses
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.prefixes import SHARE
-from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.protocol import Rows, RowStore, Runtime, TrainingWorkers
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.backend.runtime import Runtime, TrainingWorkers
 from marl_verl.config.loss import separate_reason, updates_per_batch
 from marl_verl.team import PolicyConfig
 

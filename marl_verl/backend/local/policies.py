@@ -17,8 +17,7 @@ from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.local.worker import LocalCritic, LocalWorkers  # before other imports of verl
 from marl_verl.backend.policies import Policies
-from marl_verl.backend.protocol import Column, Rows
-from marl_verl.backend.runtime import Runtime
+from marl_verl.backend.protocol import Column, Rows, Runtime
 from marl_verl.events import timed
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_order

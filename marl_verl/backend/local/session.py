@@ -11,8 +11,7 @@ import torch
 
 from marl_verl.backend.local import one_rank
 from marl_verl.backend.local.policies import LocalPolicies, MemoryStore
-from marl_verl.backend.opening import Backend, Host
-from marl_verl.backend.protocol import Done, TaskRow
+from marl_verl.backend.protocol import Backend, Done, Host, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
 from marl_verl.config.hardware import cpu_run

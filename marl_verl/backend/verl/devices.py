@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from marl_verl.config.placement import Pool
@@ -59,14 +59,14 @@ class Devices:
         from verl.plugin.platform import get_platform
 
         resource, pool, actor = get_platform().ray_resource_name(), self.resources(), ray.remote(Slot)
-        held = []
+        workers = []
         for group in pool.get_placement_groups():
             for bundle in range(group.bundle_count):
                 where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
                 # no CPUs: a bundle has only enough for its workers
                 options = {"num_cpus": 0, "num_gpus": 1 / pool.max_colocate_count, "scheduling_strategy": where}
-                held.append(Held(actor.options(**options).remote(), resource))
-        return Slots(held, len(held))
+                workers.append(held(actor.options(**options).remote(), resource))
+        return Slots(workers, len(workers))
 
 
 class Slot:
@@ -80,26 +80,16 @@ class Slot:
         return context.get_node_id(), str(context.get_accelerator_ids()[resource][0])
 
 
-@dataclass(frozen=True)
-class Held:
-    """A slot with the interface that verl calls on a training worker: `worker.__ray_call__.remote(function)`."""
-
-    actor: Any
-    resource: str
-
-    @property
-    def __ray_call__(self) -> "Held":
-        return self
-
-    def remote(self, function: Any) -> Any:
-        """The slot's node and GPU, as verl's function returns them."""
-        return self.actor.place.remote(self.resource)
+def held(actor: Any, resource: str) -> Any:
+    """A slot with the interface that verl calls on a training worker, `worker.__ray_call__.remote(function)`, which
+    returns the slot's node and GPU, as verl's function does."""
+    return SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda function: actor.place.remote(resource)))
 
 
 class Slots(NamedTuple):
     """Replaces verl's worker group for a policy that is not trained."""
 
-    workers: Sequence[Held]
+    workers: Sequence[Any]
     world_size: int
 
 

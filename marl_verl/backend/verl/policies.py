@@ -4,6 +4,7 @@ Each policy has its own `RayWorkerGroup`, training workers, `LLMServerManager` a
 verl, so policies start, update and sync concurrently.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -17,18 +18,18 @@ from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.rollout.llm_server import LLMServerManager
 
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.learning.workers import CriticWorker, PolicyWorker
 from marl_verl.backend.policies import Policies
-from marl_verl.backend.protocol import Rows, RowStore
+from marl_verl.backend.protocol import Rows, RowStore, Runtime
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
-from marl_verl.backend.verl.policy_servers import FrozenRuntime, Servers, single_server
-from marl_verl.backend.verl.rollouts import PARTITION
-from marl_verl.config.hardware import cpu_run
+from marl_verl.backend.verl.rollouts import PARTITION, DirectClient
+from marl_verl.config.hardware import cpu_run, first_replica_rank
 from marl_verl.config.model_settings import uses_all_cores
-from marl_verl.config.placement import pools_of
+from marl_verl.config.placement import pools_of, server_gpus
 from marl_verl.events import awaited, timed
 from marl_verl.team import PolicyConfig, TeamConfig
 from marl_verl.threads import in_thread
@@ -61,6 +62,50 @@ class RayPolicies(Policies):
     def actors(self) -> dict[str, Any]:
         """Description -> Ray actor, for every process whose death ends the run."""
         return {label: actor for runtime in self.servers for label, actor in runtime.actors().items()}
+
+
+def single_server(section: DictConfig) -> str | None:
+    """The name of the only server of a policy with the config `policies.NAME`; None if it has several."""
+    rollout, trainer = section.actor_rollout_ref.rollout, section.trainer
+    if int(trainer.nnodes) > 1 or int(trainer.n_gpus_per_node) != server_gpus(rollout):
+        return None
+    return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
+
+
+class Servers(Runtime):
+    """A policy with servers in this run; `config` is the resolved config, `devices` those of each policy."""
+
+    def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Mapping[str, Devices]) -> None:
+        super().__init__(policy)
+        self.devices, self.section = devices[self.name], config.policies[self.name]
+        self.lock = self.devices.lock(self.name)
+        self._arr = self.section.actor_rollout_ref
+
+    def client(self) -> Any:
+        name = single_server(self.section)
+        return DirectClient(self._arr.rollout, name) if name else self.servers.get_client()
+
+    def actors(self) -> dict[str, Any]:
+        """Description -> Ray actor, for every process whose death ends the run."""
+        handles = [handle for replica in self.servers.get_replicas() for handle in replica.servers]
+        actors = numbered("vLLM server", f" of policy '{self.name}'", handles)
+        if self.servers.global_load_balancer is not None:  # of several servers
+            actors[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
+        return actors
+
+    def start_servers(self, workers: Any) -> None:
+        """Start the servers on the devices of training workers, or of slots."""
+        rank = first_replica_rank(self._arr.rollout.name)
+        self.servers = LLMServerManager(config=self.section, worker_group=workers, start_rank=rank)
+        self.servers.global_load_balancer = None
+
+        async def start() -> None:
+            await self.servers._initialize_llm_servers()
+            if single_server(self.section) is None:
+                await self.servers._init_global_load_balancer()
+
+        with timed(self.seconds, "server"), awaited(f"server of {self.name}"):
+            asyncio.run(start())
 
 
 class PolicyRuntime(LearningPolicy, Servers):
@@ -160,6 +205,52 @@ class PolicyRuntime(LearningPolicy, Servers):
         if self.first:
             with self.lock:
                 self.weights.update_weights(version)
+
+
+class FrozenRuntime(Servers):
+    """A policy that acts and never learns: servers that load the model themselves, no training worker, no optimiser.
+
+    Or the past versions of a policy, with servers that have one snapshot at a time, of step `step`. Servers sleep
+    during training only on a shared pool. Uses vLLM's `reload_weights`, which loads a model's folder in place.
+    """
+
+    step = 0  # the servers begin with the policy before training
+
+    def start(self) -> None:
+        with self.lock:
+            self.start_servers(self.devices.slots())
+            if self.policy.past is not None:
+                asyncio.run(self._call("set_global_steps", global_steps=self.step))
+            self.sleep()
+
+    def sleep(self) -> None:
+        self._call_replicas("sleep")
+
+    def sync(self, version: int) -> None:
+        self._call_replicas("wake_up")
+
+    def load(self, step: int, model: str) -> None:
+        """Load a snapshot from a folder; the servers, which must be awake and idle, report its step from now on."""
+
+        async def load() -> None:
+            await self._call("collective_rpc", method="reload_weights", kwargs={"weights_path": model})
+            await self._call("clear_kv_cache")  # of the former weights
+            await self._call("set_global_steps", global_steps=step)
+
+        asyncio.run(load())
+        self.step = step
+
+    def _call_replicas(self, method: str) -> None:
+        async def call() -> None:
+            await asyncio.gather(*(getattr(replica, method)() for replica in self.servers.get_replicas()))
+
+        if self.devices.pool.shared and self._arr.rollout.free_cache_engine:
+            asyncio.run(call())
+
+    async def _call(self, name: str, /, **options: Any) -> None:
+        """Call the first server of each replica, which reaches the engine's processes on all nodes."""
+        first = [replica.servers[0] for replica in self.servers.get_replicas()]
+        await asyncio.gather(*(getattr(server, name).remote(**options) for server in first))
 
 
 class RayCritic(Critic):

@@ -1,17 +1,20 @@
-"""Rollout workers on Ray: tasks are divided among them, whole batches or a stream of single tasks."""
+"""Rollout workers on Ray, what they act with, and their rows in TransferQueue."""
 
 import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import ray
 import torch
 import transfer_queue as tq
+from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from marl_verl import plugins
 from marl_verl.backend.protocol import Column, Done, TaskRow
@@ -53,12 +56,11 @@ class RayRollouts:
         calls = zip(self.workers, shares, strict=False)
         return list(ray.get([worker.sample.remote(share, step, validate) for worker, share in calls]))
 
-    def dispatch(self, tasks: Sequence[TaskRow], step: int) -> None:
-        """Begin tasks, each in the least loaded worker."""
-        for task in tasks:
-            loads = Counter(self._stream.values())
-            least = min(range(len(self.workers)), key=loads.__getitem__)
-            self._stream[self.workers[least].sample.remote([task], step, False).future()] = least
+    def dispatch(self, task: TaskRow, step: int) -> None:
+        """Begin a task in the least loaded worker."""
+        loads = Counter(self._stream.values())
+        least = min(range(len(self.workers)), key=loads.__getitem__)
+        self._stream[self.workers[least].sample.remote([task], step, False).future()] = least
 
     def waiting(self) -> list[Future[Done]]:
         return list(self._stream)
@@ -106,6 +108,27 @@ class RolloutActor(RolloutWorker):
 
     async def open_gate(self, policy: str) -> None:
         self.gates[policy].open()
+
+
+class DirectClient(LLMServerClient):
+    """verl's client for a policy with one server, called by actor name, without a load balancer process.
+
+    The server need not exist yet: a rollout worker can initialise while the servers start.
+    """
+
+    def __init__(self, rollout: DictConfig, server_name: str) -> None:
+        # verl's client reads these two at every request; reading them from a DictConfig is slower than the request
+        light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
+        super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
+        self._name, self._server = server_name, None
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        if self._server is None:
+            self._server = ray.get_actor(self._name)
+        return self._name, self._server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        return None
 
 
 PARTITION = "train"

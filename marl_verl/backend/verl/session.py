@@ -2,20 +2,21 @@
 
 import importlib
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from marl_verl.backend.cluster import connect, send_token
-from marl_verl.backend.opening import Backend, Host, endpoints, reported
-from marl_verl.backend.verl.watch import Watch, queue_actors
+from marl_verl.backend.protocol import Backend, Host, endpoints, reported
+from marl_verl.backend.verl.watch import QUEUE, Watch, queue_actors
 from marl_verl.config.hardware import cpu_run, on_gpu, ray_address
 from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
-from marl_verl.errors import check
+from marl_verl.errors import MarlError, check
 from marl_verl.events import SCRATCH_VARIABLE, Phases, emit
 from marl_verl.files import SAFE_PATH
 
@@ -37,6 +38,7 @@ RAY = {
 """Settings of a Ray session that the run starts itself, unless the user has set them."""
 NOTED_BY_RAY = "ray.experimental.state.api"
 """Imported before `ray.init`: importing it (verl does) changes a table of Ray's over which `ray.init` iterates."""
+PATIENCE = 10.0  # seconds to wait for the cluster's head node; Ray itself waits for minutes
 
 
 @contextmanager
@@ -131,6 +133,39 @@ def start_ray(config: Any) -> None:
         options.setdefault("include_dashboard", False)
         ray.init(address="local", _temp_dir=folder, runtime_env=wanted or None, **options)
     check_slots(config)
+
+
+def send_token() -> None:
+    """Send the token of this machine, unless the user has chosen a mode. Call this before Ray is imported.
+
+    `ray start --head` requires one if its machine has one, and Ray sends it by itself for the address "auto" only. A
+    cluster without a token accepts a driver that sends one.
+    """
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if named or (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def connect(address: str, **options: Any) -> None:
+    """`ray.init` for a running cluster. MarlError if none answers at the address, or another run uses it."""
+    import ray
+    from ray._private.services import canonicalize_bootstrap_address
+
+    key = f"ray_kwargs.ray_init.address={address}"
+    try:
+        head = str(canonicalize_bootstrap_address(address))
+        host, _, port = head.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except (OSError, ValueError) as error:
+        remedy = "Start one with `ray start --head`, or leave the key out to run on this machine only"
+        raise MarlError(f"no Ray cluster answers ({key}): {str(error).split('. ')[0]}. {remedy}") from error
+    ray.init(address=head, **options)
+    try:
+        ray.get_actor(*QUEUE)
+    except ValueError:
+        return  # the cluster is free
+    used = f"another run uses the Ray cluster at '{head}' ({key}), and TransferQueue would mix their rows"
+    raise MarlError(f"{used}. Wait until that run has ended, or start a cluster for each run")
 
 
 def safe_job() -> dict[str, Any]:

@@ -5,9 +5,14 @@ Policies with `base: shared` have one server with an adapter each: verl gives ev
 """
 
 import asyncio
+import logging
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -16,11 +21,14 @@ from verl.workers.rollout.vllm_rollout import vllm_async_server
 from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_PATH
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from vllm.lora.request import LoRARequest
+from vllm.v1.engine import EngineCoreRequestType, utils
+from vllm.v1.engine.core import EngineCoreProc, EngineShutdownState
 
 from marl_verl.backend.verl.devices import Slots
 from marl_verl.config.hardware import cpu_run, first_replica_rank
 from marl_verl.config.placement import server_gpus
 
+logger = logging.getLogger(__name__)
 ADAPTER: ContextVar[int | None] = ContextVar("adapter", default=None)
 """Number of the adapter of the request that is being sent to the engine."""
 
@@ -68,8 +76,6 @@ class PolicyServer(vLLMHttpServer):
         vllm_async_server.run_uvicorn = without_http
         args.max_loras = self.adapters
         if cpu_run() and server_gpus(self.config) == 1:
-            from marl_verl.backend.verl.engine_thread import use_threads
-
             use_threads()
         await super().run_server(args)
         if self.adapters > 1:
@@ -109,3 +115,50 @@ class PolicyReplica(vLLMReplica):
 
     def _get_server_name_prefix(self) -> str:
         return f"{self.config.name}_"
+
+
+class EngineThread(threading.Thread):
+    """vLLM's engine in a thread of its server, on a CPU; it has what vLLM uses of a `multiprocessing.Process`.
+
+    A process would load torch and vllm once more: 0.5 GiB and seconds of start-up for every server. Uses vLLM
+    internals: `CoreEngineProcManager` takes its process from `get_mp_context`; `EngineCoreProc` is the engine in it.
+    """
+
+    pid = None  # vLLM kills processes that do not end in time; a thread ends with its process
+
+    def __init__(self, target: Any, name: str, kwargs: dict[str, Any]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.options = {key: value for key, value in kwargs.items() if not key.endswith("dp_rank")}
+        self.engine: EngineCoreProc | None = None
+        self.exitcode: int | None = None
+        self.sentinel, self._ended = os.pipe()  # readable at its end
+
+    def run(self) -> None:
+        """As `EngineCoreProc.run_engine_core`, the target, which also sets the process's signal handlers and name."""
+        code = 1
+        try:
+            self.engine = EngineCoreProc(**self.options)
+            self.engine.run_busy_loop()
+        except SystemExit:
+            code = 0
+        except Exception:
+            logger.exception("vLLM's engine failed")
+            if self.engine is not None:
+                self.engine._send_engine_dead()
+        finally:
+            self.exitcode = code
+            os.close(self._ended)
+            if self.engine is not None:
+                self.engine.shutdown()
+
+    def terminate(self) -> None:
+        """End the loop after the step that is running."""
+        if self.engine is not None:
+            self.engine.shutdown_state = EngineShutdownState.REQUESTED
+            self.engine.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, None))
+
+
+def use_threads() -> None:
+    """The engines of servers that this process starts from now on run in threads."""
+    context = SimpleNamespace(Process=EngineThread, Queue=multiprocessing.Queue)
+    utils.get_mp_context = lambda: context

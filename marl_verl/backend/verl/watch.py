@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from marl_verl.backend.cluster import QUEUE
-from marl_verl.backend.opening import OUT_OF_MEMORY, Host, one_line
+from marl_verl.backend.protocol import OUT_OF_MEMORY, Host, one_line
 from marl_verl.backend.rollout.blocked import reason_file
 from marl_verl.events import emit
 
 PERIOD = 1.0  # seconds between two checks of the actors
 PATIENCE = 15.0  # maximum seconds to wait, after an error from Ray, for an actor to be reported dead
+QUEUE = ("TransferQueueController", "transfer_queue")
+"""Name and namespace of TransferQueue's controller, of which a Ray session has one."""
 KILLED = "killed or out of memory, see train.log"
 
 
@@ -64,28 +65,30 @@ class Watch:
         """The error message for the first dead process, or None; waits `timeout` seconds for busy actors."""
         with self._lock:
             deaths = {f"Ray's {name}": KILLED for name in dead_servers()} or self._dead_actors(timeout)
-        for process, why in deaths.items():
-            if (blocked := reason_file()) is not None and blocked.is_file():
-                why = blocked.read_text()
-            return f"{process} died {self._activity()} ({why}). {self._host.advice()}"
-        return None
+        if not deaths:
+            return None
+        process, why = next(iter(deaths.items()))
+        if (blocked := reason_file()) is not None and blocked.is_file():
+            why = blocked.read_text()
+        return f"{process} died {self._activity()} ({why}). {self._host.advice()}"
 
     def _dead_actors(self, timeout: float) -> dict[str, str]:
         """Dead actor -> why. One that answered, or whose call raised otherwise, is asked again."""
         import ray
 
-        if not self._actors:
-            return {}
         for name in self._actors.keys() - self._calls.keys():
             self._calls[name] = self._actors[name].__ray_call__.remote(is_healthy)
-        answered = set(ray.wait([*self._calls.values()], num_returns=len(self._calls), timeout=timeout)[0])
-        deaths: dict[str, str | None] = {}
+        calls = list(self._calls.values())
+        answered = ray.wait(calls, num_returns=len(calls), timeout=timeout)[0] if calls else []
+        deaths: dict[str, str] = {}
         for name in [name for name in self._actors if self._calls[name] in answered]:
             try:
-                deaths[f"the {name}"] = None if ray.get(self._calls.pop(name)) else KILLED
+                why = None if ray.get(self._calls.pop(name)) else KILLED
             except Exception as error:  # noqa: BLE001 - of any kind: the actor is dead, or is asked again
-                deaths[f"the {name}"] = cause_of_death(error)
-        return {name: why for name, why in deaths.items() if why is not None}
+                why = cause_of_death(error)
+            if why is not None:
+                deaths[f"the {name}"] = why
+        return deaths
 
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl.backend.protocol import Report
-from marl_verl.backend.verl.policy_servers import FrozenRuntime
+from marl_verl.backend.verl.policies import FrozenRuntime
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, acting, assign
