@@ -16,8 +16,7 @@ from marl_verl.backend.rollout.client import PolicyClient
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Act, Workflow
 from marl_verl.models.chat import Chat
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
 
 WORDS = ["2", "4", "so", "is", "what", "and", "brief", "<think>", "</think>", "END"]

@@ -10,7 +10,7 @@ from marl_verl_testing import ScriptedPolicy, shown
 
 from marl_verl.algo import sampling
 from marl_verl.episode import Act, Action, Run, Team, Workflow, WorkflowError
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 TASK = Task("t1", "2 + 2 = ?")
 Body = Callable[[Task, Team], Awaitable[Any]]

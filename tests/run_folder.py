@@ -17,7 +17,7 @@ from marl_verl.episode.codec import as_line
 from marl_verl.episode.journal import CallRecord
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
 PLANTED = "<script>document.title = 'planted'</script><img src=x onerror=\"document.title = 'planted'\">"

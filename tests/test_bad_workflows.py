@@ -14,8 +14,7 @@ from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.episode import Team, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.options import build
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 SAMPLERS = plugins.load().names("samplers")
 SIZES = {

@@ -9,8 +9,7 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl.algo.sampling import Candidate, Independent, Sample
 from marl_verl.algo.sampling.independent import BestOf
 from marl_verl.episode import Act, Action, Team, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 QUESTION = Task("t1", "question")
 

@@ -22,7 +22,7 @@ from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl.team import read_team
 
 # What the team's critic sees

@@ -17,7 +17,7 @@ from marl_verl.algo.sampling import drive
 from marl_verl.episode import Action, Run, Workflow
 from marl_verl.episode.messages import as_tool_calls
 from marl_verl.models.parsers import Parsers
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from tests.chat_client import ACT, STRIPS, client, messages
 from tests.tool_formats import ARGUMENTS, FORMATS
 

@@ -18,8 +18,7 @@ from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from tests.chat_server import ChatServer, Reply, completion, models, refused, serving
 

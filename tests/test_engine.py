@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from marl_verl_testing.workflows import Programmed, talkers, workflows
 
 from marl_verl.episode import Journal, Run, Team
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from tests.plain_workflows import AGENTS, POLICY, TASK, SolverVerifier, body, drive, planned_lanes
 
 

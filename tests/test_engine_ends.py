@@ -9,7 +9,7 @@ import pytest
 from marl_verl.algo import sampling
 from marl_verl.episode import Act, Action, ReplayMismatch, Run, Team
 from marl_verl.episode.errors import Limits
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from tests.plain_workflows import AGENTS, POLICY, TASK, Body, SolverVerifier, body, failure, planned_lanes
 
 

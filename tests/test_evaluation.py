@@ -17,7 +17,7 @@ from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
 from marl_verl.evaluation.request import Assignment, Request
 from marl_verl.evaluation.statistics import agent_metrics, counts, interval, pass_at_k, sampled_scores
-from marl_verl.tasks.task import wilson
+from marl_verl.tasks.base import wilson
 
 
 @st.composite

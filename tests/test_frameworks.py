@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from marl_verl_testing import ScriptedPolicy, check_workflow
 
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "frameworks"
 TASK = Task("t", "3 1 4 and 2 7 1", {"first": ["3", "1", "4"], "answer": "7"})

@@ -11,7 +11,7 @@ from marl_verl_testing import scripted_action
 from marl_verl.episode import Act, Action, ActRecord, CallError, Journal, Run, Team, Workflow
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import CallRecord, Raised, as_json
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 
 def act(agent: str, turn: int, index: int, seen: str = "x") -> Act:

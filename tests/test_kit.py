@@ -19,8 +19,7 @@ from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import Independent, Sampler, SamplingContext
 from marl_verl.episode import Episode, ReplayMismatch, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.tasks import Split, TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Split, Task, TaskSet
 
 TWO = talkers(0, ("solver", "verifier"))
 

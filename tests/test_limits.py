@@ -18,7 +18,7 @@ from marl_verl.algo.sampling import Independent, Sample, drive
 from marl_verl.episode import Act, Action, CallError, Journal, Run, Team, Workflow, WorkflowError, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.errors import Limits
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from tests.plain_workflows import Body, Plain
 
 TASK = Task("t1", "question")

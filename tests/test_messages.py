@@ -20,8 +20,7 @@ from marl_verl.episode.messages import as_observation
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.models.parsers import FAMILIES, Parsers, structured_outputs
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from tests.chat_client import Server, client
 from tests.tool_formats import tool_parsers

@@ -11,8 +11,7 @@ from marl_verl.episode import Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.run.prepare import plan_run
 from marl_verl.run.rehearsal import rehearse_split
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import read_team
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "my_team.yaml"

@@ -19,8 +19,7 @@ from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
 Command = Callable[..., str]

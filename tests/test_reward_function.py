@@ -18,7 +18,7 @@ from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.run import prepare
 from marl_verl.run.progress import Display
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 REWARDS = """
 def compute_score(data_source, solution_str, ground_truth, extra_info, bonus=0.0):

@@ -14,8 +14,7 @@ from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Action, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
 from tests.batches import algorithm
 

@@ -13,7 +13,7 @@ from marl_verl_testing import scripted_action, shown
 
 from marl_verl.episode import Act, Journal, ReplayMismatch, Run, Team, WorkflowError
 from marl_verl.episode.errors import Limits
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from tests.plain_workflows import Body, Plain
 
 TASK = Task("t1", "question")

@@ -10,7 +10,7 @@ from marl_verl_tiny.factory import make_bpe_tokenizer, make_tokenizer
 
 from marl_verl.episode import Action, Workflow
 from marl_verl.models.chat import Chat
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, Sampling
 from tests.chat_client import ACT, SPOKEN, TURNS, WORDS, Remembers, answer, client, messages, play
 

@@ -18,7 +18,7 @@ from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.episode.errors import Limits
 from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks import TaskSet
 from marl_verl.team import AgentConfig, acting
 from tests.batches import algorithm
 

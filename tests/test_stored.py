@@ -20,8 +20,7 @@ from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.replay import differences, rerun
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})

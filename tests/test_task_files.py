@@ -8,8 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.task import Task
-from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
+from marl_verl.tasks.base import Task, read_tasks, trained, write_tasks
 
 TASKS = [Task("a", "1 + 1?", {"answer": 2}), Task("b", "two\nlines\u2028three \u00e9", {})]
 

@@ -13,8 +13,7 @@ import pytest
 
 from marl_verl.algo.sampling.context import judged
 from marl_verl.errors import MarlError
-from marl_verl.tasks.task import Task
-from marl_verl.tasks.task_files import read_tasks, write_tasks
+from marl_verl.tasks.base import Task, read_tasks, write_tasks
 from marl_verl.tasks.verl_rows import EVALUATED, PROGRAMS, VerlRows
 
 USER = {"role": "user", "content": "2 + 2?"}

@@ -13,9 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.verl_keys import settings_of
 from marl_verl.errors import check, missing, shown, user_error
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import SPLITS, Split, Task
-from marl_verl.tasks.task_files import trained
+from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet, trained
 from marl_verl.team import TeamConfig
 
 DISK_BYTES = GIB = 1 << 30

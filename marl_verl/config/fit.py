@@ -26,8 +26,7 @@ from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check, user_error
 from marl_verl.options import Part
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
 from marl_verl.threads import breakpoints

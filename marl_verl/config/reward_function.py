@@ -21,8 +21,7 @@ from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.plugins.one_file import REWARDS, load_file, read_file
-from marl_verl.tasks.base import DetailedScore, TaskSet
-from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
 
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY, VERL_ROWS = "marl.task.reward", "verl"

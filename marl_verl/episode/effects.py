@@ -33,7 +33,7 @@ from marl_verl.episode.lanes import numbers, path_of, within
 from marl_verl.episode.messages import Observation, Parameters, Seen, as_observation, as_parameters, compared, restored
 from marl_verl.episode.turn import Act, Action, slot_name
 from marl_verl.errors import MarlError, nearest
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl.threads import perform
 
 FUNCTION = f"{__name__}:check_length"

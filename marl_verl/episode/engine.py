@@ -23,7 +23,7 @@ from marl_verl.episode.errors import Limits, ReplayMismatch, WorkflowError, with
 from marl_verl.episode.journal import ActRecord, CallError, Journal, Record
 from marl_verl.episode.turn import Act, Action, changed
 from marl_verl.episode.workflow import Team, Workflow
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from marl_verl.episode.turn import Act, Action, Turn
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 
 class ActRecord(NamedTuple):

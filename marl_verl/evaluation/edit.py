@@ -17,7 +17,7 @@ from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError, unknown
 from marl_verl.inspect.replay import differences, replay
 from marl_verl.inspect.run_files import file_of_episode, read_episodes
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 
 def edited_rows(

@@ -26,9 +26,7 @@ from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.export import Source
 from marl_verl.run.prepare import check_team
 from marl_verl.run.rehearsal import rehearse
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
-from marl_verl.tasks.task_files import read_tasks, trained, write_tasks
+from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
 from marl_verl.team import TeamConfig, read_team
 
 FOLDER = "evaluations"

@@ -14,7 +14,7 @@ from marl_verl.extensions import extension
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import export
-from marl_verl.tasks.task import side_statistics, wilson
+from marl_verl.tasks.base import side_statistics, wilson
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import by_set, means, play
 

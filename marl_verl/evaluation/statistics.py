@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marl_verl.tasks.task import wilson
+from marl_verl.tasks.base import wilson
 
 if TYPE_CHECKING:
     from marl_verl.backend.protocol import Report

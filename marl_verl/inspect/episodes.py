@@ -8,7 +8,7 @@ from typing import Any
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, user_error
-from marl_verl.tasks.task import Split
+from marl_verl.tasks import Split
 from marl_verl.team import Named
 
 

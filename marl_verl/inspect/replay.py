@@ -14,7 +14,7 @@ from marl_verl.episode.engine import replayed
 from marl_verl.errors import MarlError, format_error, user_error
 from marl_verl.inspect.episodes import Header
 from marl_verl.options import build
-from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks import TaskSet
 from marl_verl.team import Named
 
 Key = tuple[str, str]  # (agent that the workflow called, slot)

@@ -39,9 +39,7 @@ from marl_verl.run.progress import Display
 from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
 from marl_verl.run.run_dir import STARTS, machine, packages, removed_on_error
 from marl_verl.run.trackers import check_trackers
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import SPLITS, Split, Task
-from marl_verl.tasks.task_files import read_tasks, write_tasks
+from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet, read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
 
 DATA: dict[Split, Path] = {split: Path("data") / f"{split}.jsonl" for split in SPLITS}

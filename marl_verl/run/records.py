@@ -14,7 +14,7 @@ from marl_verl.config.stored import marl_section
 from marl_verl.episode.codec import SCHEMA, as_line
 from marl_verl.errors import MarlError
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks.task import Split
+from marl_verl.tasks import Split
 from marl_verl.team import AgentConfig, Named, TeamConfig
 from marl_verl.version import __version__
 

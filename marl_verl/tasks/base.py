@@ -1,22 +1,48 @@
-"""Task sets, which score the team's answer; and random generation of different tasks, each of which belongs to one
-split for every seed."""
+"""Tasks, their files, and task sets, which score the team's answer; and random generation of different tasks, each of
+which belongs to one split for every seed."""
 
 import hashlib
+import json
+import math
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from marl_verl.errors import MarlError
+import msgspec
+
+from marl_verl.errors import MarlError, missing, user_error
 from marl_verl.options import Options
-from marl_verl.tasks.task import Split, Task, winner
-from marl_verl.tasks.task_files import read_tasks
 
 F = TypeVar("F", bound=Callable[..., Any])
-
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
+SET = "set"
+"""Name in a task's `data` of the public set that it is from: held-out success is also reported for each."""
 TRIES = 10_000  # consecutive draws without a new task after which generation fails
+ROW = "reward_model"
+"""What only rows of verl's form have."""
+ANSWERS = (ROW, "answer", "answers", "solution", "aliases")
+BESIDE = ("extra_info", "data_source", SET)  # numbers of rows, and names of files
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem.
+
+    Attributes:
+        id: unique in its task set and stable between runs (it identifies held-out tasks).
+        prompt: the problem as text; a workflow may instead show an agent a part of `data`.
+        data: all other data for workflow and scoring, as JSON values.
+    """
+
+    id: str
+    prompt: str
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 class TaskSet(Options):
@@ -154,3 +180,113 @@ def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: st
 def held_out(text: str, one_in: int) -> bool:
     """Whether the task that a text describes is in split "test": one in `one_in` is, by a hash independent of seeds."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % one_in == 0
+
+
+def winner(outcomes: Mapping[str, float]) -> str | None:
+    """The side with the highest outcome; None if several have it, or without outcomes."""
+    best = [side for side, outcome in outcomes.items() if outcome == max(outcomes.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """Side -> `outcome`, the mean of its scores, and `wins`, the share of `episodes` (side -> score) that it won."""
+    winners = [winner(outcomes) for outcomes in episodes]
+    statistics: dict[str, dict[str, Any]] = {}
+    for side in dict.fromkeys(side for outcomes in episodes for side in outcomes):
+        scores = [outcomes[side] for outcomes in episodes if side in outcomes]
+        statistics[side] = {"outcome": sum(scores) / len(scores), "wins": winners.count(side) / len(episodes)}
+    return statistics
+
+
+def draws(episodes: Sequence[Mapping[str, float]]) -> float:
+    """The share of episodes without a winner; there must be an episode."""
+    return sum(winner(outcomes) is None for outcomes in episodes) / len(episodes)
+
+
+def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of a share, (low, high) in [0, 1]; (0, 1) without tasks.
+
+    (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)    (Wilson 1927)
+    """
+    if tasks == 0:
+        return 0.0, 1.0
+    share = successes / tasks
+    middle = share + z * z / (2 * tasks)
+    spread = z * math.sqrt(share * (1 - share) / tasks + z * z / (4 * tasks * tasks))
+    scale = 1 + z * z / tasks
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def write_tasks(tasks: Iterable[Task], path: Path) -> None:
+    """Write one JSON line per task. MarlError, and no file, if a task's data is not JSON-serialisable."""
+    lines = []
+    for task in tasks:
+        with user_error(f"the data of task '{task.id}' cannot be written as JSON", TypeError, ValueError):
+            lines.append(json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks of a file of `read_rows`; what a workflow or score needs must be in 'data'. MarlError without any."""
+    tasks = [_task(row, f"task file '{path}', row {number}") for number, row in read_rows(path, "task file")]
+    if not tasks:
+        raise MarlError(f"task file '{path}' is empty")
+    return tasks
+
+
+def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in any other file. MarlError, beginning with
+    `label`: missing file, not JSON or parquet, or a row that is not an object."""
+    if not path.is_file():
+        raise missing(label, path, path.parent.glob("*"))
+    yield from enumerate(_parquet(path, label) if path.suffix == ".parquet" else _json(path, label), start=1)
+
+
+def _parquet(path: Path, label: str) -> Iterator[Any]:
+    import pyarrow.parquet
+
+    problem = f"{label} '{path}' is not parquet"
+    with user_error(problem, pyarrow.ArrowException, OSError), pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=4096):  # a set of millions of rows is not in memory as a whole
+            yield from batch.to_pylist()
+
+
+def _json(path: Path, label: str) -> Iterator[Any]:
+    number = 0
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if text.lstrip().startswith("["):
+            yield from map(dict, json.loads(text))
+            return
+        for line in text.split("\n"):  # splitlines() also splits at U+2028 inside a text
+            number += 1
+            if line.strip():
+                yield dict(json.loads(line))
+    except (TypeError, ValueError, RecursionError) as error:  # not UTF-8, or not JSON
+        place = f", line {number} is not a JSON object" if number else " is not a JSON list, or not UTF-8 text"
+        raise MarlError(f"{label} '{path}'{place}: {error}") from error
+
+
+def _task(row: dict[str, Any], where: str) -> Task:
+    data = row.get("data")
+    with user_error(where, ValueError, RecursionError, msgspec.ValidationError):
+        data = json.loads(data) if isinstance(data, str) else data or {}  # parquet often holds JSON as text
+        return msgspec.convert({**row, "data": data}, Task)
+
+
+def trained(training: Sequence[Task], test: Iterable[Task], files: bool) -> list[Task]:
+    """The test tasks that are training tasks: in rows of files those with the same question, apart from white space; of
+    generated tasks, and for a question that several training tasks ask, those with the same id."""
+    ids = {task.id for task in training}
+    if not (files or any(ROW in task.data for task in training)):
+        return [task for task in test if task.id in ids]
+    times = Counter(map(_question, training))
+    asked = ((task, times[_question(task)]) for task in test)
+    return [task for task, number in asked if number == 1 or (number and task.id in ids)]
+
+
+def _question(task: Task) -> str:
+    """What is asked: the prompt, and the data but the answer."""
+    data = {name: value for name, value in task.data.items() if name not in (*BESIDE, *ANSWERS)}
+    return json.dumps([task.prompt.split(), data], sort_keys=True)

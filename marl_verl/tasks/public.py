@@ -9,8 +9,11 @@ Several held-out sets, `test: [aime24, aime25]`, are reported one by one and tog
 as `data["set"]` (`SET`), which tasks of a file may have, too.
 """
 
+import contextlib
 import hashlib
+import json
 import random
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,14 +21,84 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl_verl.errors import MarlError, MarlWarning, nearest, unknown, user_error
+from marl_verl.errors import MarlError, MarlWarning, nearest, shown, unknown, user_error
 from marl_verl.options import Positive
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.fields import KEY, Fields, unread, with_fields
-from marl_verl.tasks.task import SET, Split, Task
-from marl_verl.tasks.task_files import read_rows, read_tasks
+from marl_verl.tasks.base import SET, Split, Task, TaskSet, read_rows, read_tasks
 
 Rows = Iterable[tuple[int, dict[str, Any]]]
+KEY = "marl.task.options.fields"
+VERDICT = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
+
+
+class Fields:
+    """A row of a data set, read with errors that name file, row and field. Names are compared without case; where a
+    method takes several, the first that the row has is read.
+
+    Attributes:
+        where: file and row, the beginning of every error message.
+        read: name -> the column that was read under it.
+    """
+
+    def __init__(self, row: Mapping[str, Any], where: str) -> None:
+        self.row, self.where = row, where
+        self.read: dict[str, str] = {}
+        self._lower = {str(name).lower(): name for name in row}
+
+    def __contains__(self, name: str) -> bool:
+        return self.row.get(self._lower.get(name.lower(), name)) is not None
+
+    def value(self, *names: str) -> Any:
+        """The value of a field. MarlError without one, or if it is null."""
+        for name in names:
+            if name in self:
+                self.read[name] = self._lower[name.lower()]
+                return self.row[self.read[name]]
+        hint = nearest(names[0], map(str, self.row)) if self.row else "the row is empty"
+        raise MarlError(f"{self.where} has no field {' or '.join(map(repr, names))}: {hint}")
+
+    def text(self, *names: str) -> str:
+        """A field's text without white space around it; a number as text. MarlError if it is empty or no text."""
+        value = self.value(*names)
+        if _is_text(value) and str(value).strip():
+            return str(value).strip()
+        raise self.wrong("must be a text", value, *names)
+
+    def texts(self, *names: str) -> list[str]:
+        """A field's list of texts; a single text or number as a list. MarlError if it is empty, or holds no texts."""
+        value = self.value(*names)
+        values = value if isinstance(value, list | tuple) else [value]
+        texts = [str(text).strip() for text in values if str(text).strip()] if all(map(_is_text, values)) else []
+        if not texts:
+            raise self.wrong("must be a text, or a list of texts", value, *names)
+        return texts
+
+    def items(self, *names: str) -> list[Any]:
+        """A field's list, also one that is written as JSON text. MarlError if it is no list."""
+        return list(self._decoded(list, "a list", *names))
+
+    def inner(self, *names: str) -> "Fields":
+        """The fields of a field's object, also one that is written as JSON text. MarlError if it is no object."""
+        return Fields(self._decoded(dict, "an object", *names), f"{self.where}, field '{self._name(*names)}'")
+
+    def wrong(self, message: str, value: Any, *names: str) -> MarlError:
+        """The error for a field's value, e.g. `wrong("must be a text", 3, "answer")`."""
+        return MarlError(f"{self.where}: field '{self._name(*names)}' {message}, got {shown(value)}")
+
+    def _decoded(self, kind: type, wanted: str, *names: str) -> Any:
+        value = self.value(*names)
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value) if isinstance(value, str) else value
+        if not isinstance(value, kind):
+            raise self.wrong(f"must be {wanted}, or its JSON text", value, *names)
+        return value
+
+    def _name(self, *names: str) -> str:
+        return next((str(self._lower[name.lower()]) for name in names if name in self), names[0])
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text or a number. NaN is none: it is what data frames write for a missing value."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value
 
 
 class LeftOut(Exception):
@@ -163,10 +236,11 @@ class PublicTasks(TaskSet):
         task_of = self.row_task if name is None else self.sets[name].task
         tasks: dict[str, Task] = {}
         columns: dict[str, None] = {}
+        mapped = {column for names in self.fields.values() for column in ([names] if isinstance(names, str) else names)}
         left: Counter[str] = Counter()
         for number, row in rows:
             where = f"{label}, row {number}"
-            fields = Fields(with_fields(row, self.fields, where) if self.fields else row, where)
+            fields = Fields(self._renamed(row, where) if self.fields else row, where)
             try:
                 task = task_of(fields)
             except LeftOut as reason:
@@ -175,7 +249,8 @@ class PublicTasks(TaskSet):
             for option in self.fields.keys() - fields.read.keys():
                 hint = nearest(option, fields.read)
                 raise MarlError(f"{KEY} has '{option}', which public set '{name}' does not read: {hint}")
-            columns |= dict.fromkeys(unread(row, fields.read, self.fields))
+            known = {*fields.read.values(), *mapped}
+            columns |= {str(column): None for column in row if column not in known}
             if name is None:
                 self.check(task)
             if (first := tasks.setdefault(task.id, task)) is not task:
@@ -184,6 +259,17 @@ class PublicTasks(TaskSet):
             problem = f"{label}: columns {', '.join(columns)} are not read. Where they belong to question or answer"
             warnings.warn(f"{problem}, {KEY} maps or joins them.", MarlWarning, stacklevel=2)
         return self._part(list(tasks.values()), split, label, left)
+
+    def _renamed(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """A row with the columns of `fields` under the names that are read. MarlError if a column is missing."""
+        columns, lower = Fields(row, where), {name.lower() for name in self.fields}
+        named = {
+            name: columns.value(column)
+            if isinstance(column, str)
+            else "\n\n".join(_joined(columns.value(part)) for part in column)
+            for name, column in self.fields.items()
+        }
+        return {column: value for column, value in row.items() if str(column).lower() not in lower} | named
 
     def _part(self, tasks: list[Task], split: Split, label: str, left: Counter[str]) -> list[Task]:
         if (most := self.most_words) is not None:
@@ -199,6 +285,10 @@ class PublicTasks(TaskSet):
         return tasks
 
 
+def _joined(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def task_id(family: str, text: str) -> str:
     """An id from the hash of a problem's words: the same in every file, so that no test task is in training."""
     return f"{family}-{hashlib.sha256(' '.join(text.split()).encode()).hexdigest()[:16]}"
@@ -211,3 +301,19 @@ def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int,
         with user_error(f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({how})", Exception):
             rows = public.load(split)
     yield from enumerate(rows, start=1)
+
+
+def verdict(text: str, words: Sequence[str]) -> str | None:
+    """The one of `words` (lower case) in `<verify>` tags; None without one, or with different ones."""
+    verdicts = {word.lower() for word in VERDICT.findall(text)} & set(words)
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def clipped(text: str, most: int) -> str:
+    """A text of at most `most` characters: cut in the middle, since the end has the answer or verdict."""
+    if len(text) <= most:
+        return text
+    cut = "\n[...]\n"
+    head = max(0, (most - len(cut)) // 2)
+    tail = max(0, most - len(cut) - head)
+    return text[:head] + cut + text[len(text) - tail :]

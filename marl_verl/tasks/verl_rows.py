@@ -20,9 +20,7 @@ import msgspec
 from marl_verl.errors import MarlError
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
-from marl_verl.tasks.base import DetailedScore, TaskSet
-from marl_verl.tasks.task import Split, Task
-from marl_verl.tasks.task_files import read_rows
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, read_rows
 
 EVALUATED = (  # verl's scores of these call `eval` on the answer, some by sympy
     *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),

@@ -9,7 +9,7 @@ from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.result import agent_statistics
 from marl_verl.algo.algorithms import Metric
 from marl_verl.backend.protocol import Report, Rollouts
-from marl_verl.tasks.task import draws, side_statistics
+from marl_verl.tasks.base import draws, side_statistics
 
 
 def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:

@@ -23,7 +23,7 @@ from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete
 from marl_verl.run.parent import Parent, how_to_continue
 from marl_verl.run.trackers import tracked
-from marl_verl.tasks.task import wilson
+from marl_verl.tasks.base import wilson
 
 if TYPE_CHECKING:
     from marl_verl.trainer.loop import Trainer

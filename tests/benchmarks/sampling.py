@@ -14,7 +14,7 @@ from marl_verl.algo.sampling import Candidate, Independent
 from marl_verl.backend.verl.rollouts import collect_seldom
 from marl_verl.episode import Act, Action, Journal, Run, Team, Workflow
 from marl_verl.episode.errors import Limits
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 AGENTS = ("planner", "worker", "judge")
 TURNS, SAMPLES, EPISODES = 4, 8, 256

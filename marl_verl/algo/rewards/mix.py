@@ -13,8 +13,7 @@ from marl_verl.episode import Episode, Turn
 from marl_verl.episode.communication import COSTS
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import Part, check_type
-from marl_verl.tasks import quick
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, quick
 from marl_verl.team import AgentConfig
 
 

@@ -17,8 +17,7 @@ from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.episode.messages import Observation
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.tasks.base import DetailedScore, TaskSet
-from marl_verl.tasks.task import Task, winner
+from marl_verl.tasks.base import DetailedScore, Task, TaskSet, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
 from marl_verl.threads import perform
 

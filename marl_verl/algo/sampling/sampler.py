@@ -11,7 +11,7 @@ from marl_verl.episode import Act, Action, Run, WorkflowError
 from marl_verl.episode.errors import Reason
 from marl_verl.errors import format_error
 from marl_verl.options import Options
-from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks import TaskSet
 from marl_verl.threads import Limit
 
 

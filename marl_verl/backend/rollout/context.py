@@ -18,7 +18,7 @@ from marl_verl.episode import Act, Action
 from marl_verl.episode.messages import Message, Observation, untrained_sampling
 from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, acting
 from marl_verl.threads import Limit
 

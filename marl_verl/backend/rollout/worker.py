@@ -31,7 +31,7 @@ from marl_verl.episode.errors import Limits
 from marl_verl.errors import format_error
 from marl_verl.extensions import extension, use_run_options, used_run_options
 from marl_verl.options import build
-from marl_verl.tasks.task import SET, Task
+from marl_verl.tasks.base import SET, Task
 from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Run, Workflow
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 
 TASK = Task("t", "2 + 2?")
 USER = {"role": "user", "content": "2 + 2?"}

@@ -19,8 +19,7 @@ from marl_verl_testing.scripted import ScriptedContext
 from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.episode import Run
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 TASK = Task("t", "2 + 2?")
 ASK: Any = [{"role": "user", "content": "2 + 2?"}]

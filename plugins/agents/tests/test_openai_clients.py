@@ -18,7 +18,7 @@ from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Workflow, replay
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from plugins.agents.tests.test_client_keys import APIS, LEAST, MESSAGES, RESPONSES, TOOLS, USER
 
 TASK = Task("t", "2 + 2?")

@@ -17,8 +17,7 @@ from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, Solo, o
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Sample
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 
 class CoderTester(Workflow):

@@ -22,8 +22,7 @@ from marl_verl.algo.sampling import Sample
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.errors import Reason
 from marl_verl.options import build
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 
 class Writers(Workflow):

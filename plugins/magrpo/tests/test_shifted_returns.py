@@ -17,8 +17,7 @@ from marl_verl_testing.rows import algorithm
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.episode import Act, Team, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards" / "magrpo_shifted_returns.json"
 CASES = {case["name"]: case for case in json.loads(GOLDEN.read_text())["cases"]}

@@ -16,8 +16,7 @@ from marl_verl_testing.workflows import Hashed
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.episode import Act, Team, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 Q = Task("q", "write:")
 

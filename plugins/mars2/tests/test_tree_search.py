@@ -20,8 +20,7 @@ from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number
 
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act, Action, Team, Workflow, replay
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])

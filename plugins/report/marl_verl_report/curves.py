@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.tasks.task import wilson
+from marl_verl.tasks.base import wilson
 
 POINTS = 1000  # maximum number of points of a line: of more, the largest of each two, three, ... is drawn
 WINDOW = (5, 100)  # minimum and maximum number of steps of the running mean of a metric of training

@@ -8,7 +8,7 @@ from marl_verl_testing.rows import algorithm, row
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.errors import MarlError
-from marl_verl.tasks.task import wilson
+from marl_verl.tasks.base import wilson
 
 
 @pytest.mark.parametrize(("successes", "tasks"), [(1, 10), (299, 300)])

@@ -15,8 +15,7 @@ from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Team, Workflow
 from marl_verl.episode.codec import encode_journal
 from marl_verl.episode.errors import Limits
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 HOLE = "(hole)"

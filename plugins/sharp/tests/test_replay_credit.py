@@ -20,8 +20,7 @@ from marl_verl.algo.credit.base import ReplayCredit, with_credit
 from marl_verl.algo.credit.shapley import coalitions, shapley
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.episode import Act, Action, Episode, Team, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 Game = Mapping[frozenset[str], float]
 

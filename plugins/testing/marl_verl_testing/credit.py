@@ -12,8 +12,7 @@ from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing.given import SECONDS, SwitchedOff, lets_out, must, nothing_left, same, same_elsewhere, time_limit
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
 

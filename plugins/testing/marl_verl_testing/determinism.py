@@ -8,7 +8,7 @@ from functools import partial
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
 

@@ -17,8 +17,7 @@ from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.episode import Act, Action, ReplayMismatch, Workflow, WorkflowError
 from marl_verl.episode.turn import JOIN
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing.determinism import replayable
 from marl_verl_testing.given import SECONDS, SwitchedOff, lets_out, must, nothing_left, same, same_elsewhere, time_limit
 from marl_verl_testing.replayed import check_replayed, named

@@ -14,8 +14,7 @@ from marl_verl.episode.messages import Observation, as_message, message_text, un
 from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.models.chat import first_stop
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
 
 Text = str | Mapping[str, Any]

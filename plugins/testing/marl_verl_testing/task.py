@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import SPLITS, Split, Task
+from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.threads import perform
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act, Action, CallError, Episode, Team, Turn, Workflow
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing import ScriptedPolicy
 
 __all__ = ["Branch", "Call", "Hashed", "Joint", "Lanes", "Mark", "Programmed", "Solo", "workflows"]

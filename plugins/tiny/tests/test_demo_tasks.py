@@ -11,8 +11,7 @@ from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 
 from marl_verl import Workflow
 from marl_verl.algo.sampling import Independent
-from marl_verl.tasks.base import TaskSet
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task, TaskSet
 
 DIGITS = Task("i", "digits", {"digits": ["4", "7", "1", "9"], "index": 2})
 

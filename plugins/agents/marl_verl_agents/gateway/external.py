@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from marl_verl.episode.workflow import Team, Workflow
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl_agents.gateway.server import Endpoints, gateway
 
 OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
