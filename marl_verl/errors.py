@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
@@ -75,6 +75,12 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:
     """The error for a name that is not registered, e.g. `unknown("task", "plan-pth", [...])`."""
     return MarlError(f"unknown {kind} '{name}': {nearest(str(name), valid)}")
+
+
+def check_known(kind: str, name: str, valid: Collection[str]) -> None:
+    """Raise the error `unknown` unless the name is one of `valid`."""
+    if name not in valid:
+        raise unknown(kind, name, valid)
 
 
 def missing(what: str, path: Path, there: Iterable[Path]) -> MarlError:

@@ -12,8 +12,8 @@
 - `policy`: a module for the key NAME of an agent's section, which makes the agent act with past versions of a policy:
   `policy_of(section, where, policies)`, the agent's frozen `PolicyConfig`, whose `past` has `of`, `kind` (NAME) and the
   method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
-- `league`: modules for other evaluations: `cross-play`, in which the steps of a run play each other; `edit`, which
-  continues an episode after an edited act.
+- `league`: the module `cross-play` of evaluations in which the steps of a run play each other, an agent of each step
+  acts beside the team of the last one, or an episode is continued after an edited act.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
@@ -61,9 +61,9 @@ def pip_line(extra: str) -> str:
     return f"pip install 'marl-verl[{extra}]' adds it"
 
 
-def league(name: str, where: str) -> Any:
-    """`extension("league", name)`. MarlError, which begins with `where`, without it."""
-    if (module := extension("league", name)) is None:
+def league(where: str = "leagues") -> Any:
+    """The module of other evaluations. MarlError, which begins with `where`, without it."""
+    if (module := extension("league", "cross-play")) is None:
         raise MarlError(f"{where}: {pip_line('leagues')}")
     return module
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from marl_verl.episode.turn import Act, role_of
-from marl_verl.errors import MarlError, nearest, unknown
+from marl_verl.errors import MarlError, check_known, nearest
 from marl_verl.extensions import extension, names
 from marl_verl.options import Positive, build, check_type
 
@@ -148,8 +148,7 @@ def acting(agents: Mapping[str, AgentConfig], act: Act, agent: str | None = None
     if policy is None:
         return settings
     policies = {other.policy for other in agents.values()}
-    if policy not in policies:
-        raise unknown("policy", policy, policies)
+    check_known("policy", policy, policies)
     return dataclasses.replace(settings, policy=policy)
 
 

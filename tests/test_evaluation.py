@@ -14,9 +14,8 @@ from omegaconf import OmegaConf
 from marl_verl.algo.sampling import Failure
 from marl_verl.backend.protocol import Done, Report, Rows, TurnCount
 from marl_verl.evaluation import run as evaluate
-from marl_verl.evaluation import statistics
 from marl_verl.evaluation.request import Assignment, Request
-from marl_verl.evaluation.statistics import agent_metrics, counts, interval, pass_at_k, sampled_scores
+from marl_verl.evaluation.run import agent_metrics, counts, interval, pass_at_k, sampled_scores
 from marl_verl.tasks.base import wilson
 
 
@@ -42,7 +41,7 @@ def test_an_interval_is_the_bootstrap_of_the_mean_over_tasks() -> None:
 
 
 def test_an_interval_has_its_nominal_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 1_000)
+    monkeypatch.setattr(evaluate, "RESAMPLES", 1_000)
     rng = np.random.default_rng(1)
     truth, covered, trials = 0.6, 0, 300
     for trial in range(trials):

@@ -19,8 +19,7 @@ from marl_verl.config.fit import SyntheticTeam, check_advantage, check_sides
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
-from marl_verl.inspect.replay import differences, rerun
-from marl_verl.inspect.replay_text import _score
+from marl_verl.inspect.replay import _score, differences, rerun
 from marl_verl.team import TeamConfig, read_team
 
 TASK = Task("t", "begin")

@@ -4,8 +4,7 @@ import argparse
 import sys
 
 from marl_verl.cli import arguments
-from marl_verl.inspect import replay_text
-from marl_verl.inspect.replay import differences, replay
+from marl_verl.inspect.replay import differences, episode_text, list_text, replay
 from marl_verl.inspect.run_files import file_of_episode, read_episodes, run_of, use_plugin_files
 from marl_verl.run.terminal import harmless, show
 
@@ -48,11 +47,11 @@ def run(options: argparse.Namespace) -> int:
     if name is None and len(file.episodes) == 1 and not file.failures:
         (name,) = file.episodes
     if name is None:
-        show(replay_text.list_text(file))
+        show(list_text(file))
         return 0
     episode = file.episode(name)
     again = None if options.stored else replay(file.header, episode)
-    show(replay_text.episode_text(file.header, episode, again))
+    show(episode_text(file.header, episode, again))
     changes = [] if again is None else differences(episode, again)
     if changes:
         problem = harmless(f"episode '{name}' is not what is stored: {'; '.join(changes)}")

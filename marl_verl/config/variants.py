@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marl_verl.errors import unknown
+from marl_verl.errors import check_known
 
 TABLE = "variants.yaml"
 
@@ -44,8 +44,7 @@ def variant_overrides(recipe: Path, names: Sequence[str]) -> list[str]:
     """The overrides of several variants of a recipe, in the given order. MarlError for an unknown name."""
     variants = variants_of(recipe) if names else {}
     for name in names:
-        if name not in variants:
-            raise unknown("variant", name, variants)
+        check_known("variant", name, variants)
     return [line for name in names for line in variants[name].overrides]
 
 

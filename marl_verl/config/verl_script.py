@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.verl_keys import DROP, OPEN, PASS, key_paths, verdict, verl_defaults
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known
 
 ARR, ACTOR, ROLLOUT = "actor_rollout_ref", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LEAVE_ONE_OUT = {"baseline": "leave-one-out", "norm_by_std": False}
@@ -192,8 +192,7 @@ def _set_algorithm(script: Script) -> bool:
     options: dict[str, Any] = {}
     if estimator is not None or name is None:
         estimator = estimator or verl_defaults()[key]
-        if estimator not in ESTIMATORS:
-            raise unknown(key, estimator, ESTIMATORS)
+        check_known(key, estimator, ESTIMATORS)
         algorithm, usual = ESTIMATORS[estimator]
         if name not in (None, algorithm):
             problem = f"'{key}={estimator}' and 'marl.algorithm.name={name}' both choose the advantage"

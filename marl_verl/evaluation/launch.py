@@ -13,7 +13,7 @@ from rich.table import Table
 from marl_verl.episode import Episode
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
-from marl_verl.extensions import extension
+from marl_verl.extensions import league
 from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.inspect.run_files import read_episodes
 from marl_verl.run.progress import Display
@@ -76,15 +76,15 @@ def _free(plan: EvaluationPlan) -> Path:
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
     changed = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
-    base = "cross-play" if plan.request.pairings else f"{changed}_edit" if plan.request.rows else changed
+    base = f"{changed}_edit" if plan.request.rows else "cross-play" if plan.request.pairings else changed
     numbered = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
     return next(path for name in numbered if not (path := evaluations / f"{name}.json").exists())
 
 
 def _heading(plan: EvaluationPlan) -> str:
     request = plan.request
-    if request.pairings:
-        return str(extension("league", "cross-play").heading(plan.run, request, len(plan.tasks)))
+    if request.pairings and not request.rows:
+        return str(league().heading(plan.run, request, len(plan.tasks)))
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe()}")
@@ -97,7 +97,7 @@ def _heading(plan: EvaluationPlan) -> str:
 def results(document: dict[str, Any], display: Display) -> None:
     """Print the scores of team, sides and agents, and totals; of a cross-play its matrix and ratings."""
     if "pairings" in document:
-        extension("league", "cross-play").matrix(document, display)
+        league().matrix(document, display)
         return
     display.console.print(_scores(document))
     for name in ("sides", "sides_sampled"):

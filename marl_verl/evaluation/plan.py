@@ -19,7 +19,6 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.errors import MarlError, check, shown
 from marl_verl.evaluation import request as asked
-from marl_verl.evaluation.edit import edited_rows
 from marl_verl.extensions import league, names
 from marl_verl.inspect.run_files import load_run
 from marl_verl.plugins import one_file
@@ -155,24 +154,22 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
 
 def _request(run: Path, team: TeamConfig, options: Options) -> tuple[Task | None, asked.Request]:
     """(the task of an edited episode, the request): who acts with which policy."""
-    counts = options.sampled, options.ks, options.at_once
+    counts: dict[str, Any] = {"episodes": options.sampled, "ks": options.ks, "at_once": options.at_once}
+    task, step = None, options.step
     if options.cross_play:
-        playing = league("cross-play", "unknown option '--cross-play'")
-        steps = playing.chosen_steps(run, options.steps)
-        crossed = playing.pair(team, steps, options.cross_play if isinstance(options.cross_play, str) else None)
-        request = asked.Request(steps[-1], crossed.first, crossed.policies, *counts)
-        return None, dataclasses.replace(request, sides=crossed.sides, pairings=crossed.pairings)
-    task: Task | None = None
-    rows: tuple[dict[str, Any], ...] = ()
-    step = options.step
+        partner = options.cross_play if isinstance(options.cross_play, str) else None
+        cross_play = league("unknown option '--cross-play'")
+        request = cross_play.pair(team, cross_play.chosen_steps(run, options.steps), partner)
+        return None, dataclasses.replace(request, **counts)
     if options.edit:
-        league("edit", "unknown option '--edit'")
-        task, at, rows = edited_rows(run, *options.edit, sampled=options.sampled > 1)
+        league("unknown option '--edit'")
+        task, at, rows = asked.edited_rows(run, *options.edit, sampled=options.sampled > 1)
         step = at if step is None and at in (0, *load_run(run).checkpoints) else step
+        counts |= {"rows": rows, "pairings": tuple(asked.Pairing("", row["uid"], {}) for row in rows)}
     step = asked.chosen_step(run, step)
     snapshots = asked.newest_snapshots(run, team, step)
     assignments = asked.assign(team, step, options.swap, options.untrained, snapshots)
-    return task, asked.Request(step, assignments, asked.acting(assignments), *counts, rows=rows)
+    return task, asked.Request(step, assignments, asked.acting(assignments), **counts)
 
 
 def _tasks(

@@ -1,11 +1,17 @@
-"""The policies and weights of an evaluation's agents, and evaluation.json, which passes them to its process.
+"""Who acts in an evaluation with which weights, the continuations of an edited act, and evaluation.json, which passes
+them to its process.
 
 Swaps are applied before `untrained`: with `--swap a=b --untrained a` agent a has the initial model of b's policy. A
 swap exchanges only policies; instructions, role reward and sampling remain with the agent.
+
+An edit begins twice with the effects of a stored episode before an act: arm `recorded` with the act's own action, arm
+`edited` with a text as its action, with the same sessions and seeds. Other acts of the same joint move did not see the
+act and stay; later acts and calls are new.
 """
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +21,17 @@ import msgspec
 
 from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_config
-from marl_verl.errors import MarlError, unknown
+from marl_verl.episode import Action, ActRecord, Journal
+from marl_verl.episode.codec import encode_journal
+from marl_verl.errors import MarlError, check_known
 from marl_verl.extensions import extension
 from marl_verl.files import read_bytes, write_json
+from marl_verl.inspect.replay import differences, replay
+from marl_verl.inspect.run_files import file_of_episode, read_episodes
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import WEIGHTS, Source
 from marl_verl.run.run_dir import REQUEST
+from marl_verl.tasks import Task
 from marl_verl.team import TeamConfig
 
 RESULT, MODELS = "result.json", "models"
@@ -48,8 +59,8 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two players of a cross-play, such as "player@20": the row plays the first side, the column the second one.
-    `policies`: agent -> its policy in the evaluation."""
+    """Two players of a cross-play, such as "player@20": the row plays the first side, the column the second one. Of an
+    edit, the column is the arm. `policies`: agent -> its policy in the evaluation."""
 
     row: str
     column: str
@@ -69,16 +80,16 @@ class Request:
         seed: seed of the bootstrap intervals.
         exports: policy -> the source of a model to export to `models/` first.
         sides: of a cross-play: those of its rows and of its columns.
-        pairings: of a cross-play; none for an evaluation of one team.
+        pairings: of a cross-play, a partner or an edit; none for an evaluation of one team.
         rows: of the continuations of an edited act, which are played in place of the held-out tasks.
     """
 
     step: int
     assignments: dict[str, Assignment]
     policies: dict[str, Assignment]
-    episodes: int
-    ks: tuple[int, ...]
-    at_once: int
+    episodes: int = 0
+    ks: tuple[int, ...] = ()
+    at_once: int = 1
     seed: int = 0
     exports: dict[str, Source] = field(default_factory=dict)
     sides: tuple[str, ...] = ()
@@ -106,8 +117,7 @@ def assign(
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     for name in (*itertools.chain(*swaps), *untrained):
-        if name not in policies:
-            raise unknown("agent", name, policies)
+        check_known("agent", name, policies)
     for first, second in swaps:
         policies[first], policies[second] = policies[second], policies[first]
     snapshots = newest or {}
@@ -178,3 +188,24 @@ def _initial_model(config: Any, assignment: Assignment) -> str:
     if Path(model.path).is_absolute() or Path(model.path).exists():
         check_files(Path(model.path), label)
     return str(model.path)
+
+
+def edited_rows(
+    run: Path, name: str, act: str, text: str, sampled: bool
+) -> tuple[Task, int, tuple[dict[str, Any], ...]]:
+    """(task, step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
+    file = read_episodes(file_of_episode(run, name))
+    episode = file.episode(name)
+    if changed := differences(episode, replay(file.header, episode)):
+        raise MarlError(f"episode '{name}' is not what is stored: {changed[0]}")
+    acts = {":".join(record.act.key): record for record in episode.journal.acts()}
+    check_known(f"act of episode '{name}'", act, acts)
+    records, edited = episode.journal.records, acts[act]
+    at, joint = records.index(edited), edited.act.joint
+    later = [record for record in records[at + 1 :] if isinstance(record, ActRecord)]
+    kept = [record for record in later if joint is not None and record.act.joint == joint]
+    task, rows = json.dumps(dataclasses.asdict(episode.task)), []
+    for arm, action in (("recorded", edited.action), ("edited", Action(text))):
+        begun = Journal((*records[:at], ActRecord(edited.act, action), *kept), episode.journal.seed)
+        rows.append({"task": task, "uid": arm, "keep": True, "sampled": sampled, "journal": encode_journal(begun)})
+    return episode.task, file.header.step, tuple(rows)

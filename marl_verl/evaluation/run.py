@@ -1,16 +1,27 @@
-"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: a greedy and a sampled pass."""
+"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: a greedy and a sampled pass.
+
+With c of n sampled episodes of a task solved, the probability that at least one of k episodes drawn without replacement
+is solved:
+
+    pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
+
+It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Both are means over tasks; the percentile
+bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the means of tasks drawn with replacement.
+"""
 
 import itertools
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from marl_verl.evaluation.request import MODELS, RESULT, Request
-from marl_verl.evaluation.statistics import agent_metrics, counts, sampled_scores
 from marl_verl.events import emit
-from marl_verl.extensions import extension
+from marl_verl.extensions import league
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import export
@@ -21,6 +32,9 @@ from marl_verl.trainer.metrics import by_set, means, play
 if TYPE_CHECKING:
     from marl_verl.backend.protocol import Report
     from marl_verl.trainer.loop import Trainer
+
+RESAMPLES = 10_000
+LEVEL = 0.95
 
 
 def evaluate(folder: Path) -> None:
@@ -34,8 +48,7 @@ def evaluate(folder: Path) -> None:
         trainer.step = request.step
         for name, state in trainer.states.items() if request.step else ():
             state.load(folders.intact(folders.choose(folder.parents[1], request.step), f"{name}/") / name)
-        edited = extension("league", "edit").play if request.rows else play_all
-        write_json(folder / RESULT, (play_pairings if request.pairings else edited)(trainer, request))
+        write_json(folder / RESULT, (play_pairings if request.pairings else play_all)(trainer, request))
     emit("evaluated")
 
 
@@ -67,20 +80,28 @@ def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
 
 
 def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
-    """Run a sampled pass for each pairing of a cross-play, on the same tasks. Returns the content of result.json.
+    """Run a sampled pass for each pairing of a cross-play, on the same tasks; or the continuations of an edit. Returns
+    the content of result.json.
 
-    Pairings of sides are independent samples, with seeds of their own; those of a partner have the same seeds.
+    Pairings of sides are independent samples, with seeds of their own; those of a partner and of an edit have the same.
     """
     all_reports: list[list[Report]] = []
-    for number, pairing in enumerate(request.pairings):
+    if request.rows:
+        done = trainer.rollouts.sample(request.rows, request.step, validate=True)
+        by_arm = {report.uid: report for share in done for report in share.reports}
+        all_reports = [[by_arm[pairing.column]] for pairing in request.pairings]
+        trainer.records.episodes(request.step, [line for (report,) in all_reports for line in report.lines])
+        trainer.records.check_failures([report for (report,) in all_reports])
+    for number, pairing in enumerate(request.pairings if not request.rows else ()):
         trainer.rollouts.assign(pairing.policies)
         all_reports.append(played(trainer, request, sampled=True, pairing=number))
         trainer.records.check_failures(all_reports[-1])
     return {
+        "step": request.step,
         "sides": list(request.sides),
         "eval_tasks": len(trainer.data.held_out),
-        "episodes": request.episodes,
-        **extension("league", "cross-play").result(request, all_reports),
+        "episodes": max(1, request.episodes),
+        **league().result(request, all_reports),
         **counts([report for reports in all_reports for report in reports]),
     }
 
@@ -121,6 +142,72 @@ def _scores(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Re
                 values["wins_interval"] = wilson(values["wins"] * len(reports), len(reports))
             scores[f"sides{suffix}"] = sides
     return scores
+
+
+def pass_at_k(episodes: int, solved: int, k: int) -> float:
+    """Unbiased estimate of pass@k in [0, 1] for one task with `solved` of `episodes` episodes solved (eq. 1)."""
+    if episodes - solved < k:  # every draw contains a solved episode
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(episodes - solved + 1, episodes + 1)))
+
+
+def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+    """Bootstrap 95 % confidence interval (low, high) of the mean over tasks; values in [0, 1].
+
+    If all values are equal, the bootstrap interval is a point. Then return Wilson's interval of a proportion, which is
+    conservative: of all variables in [0, 1] with the same mean, a binary one has the largest variance.
+    """
+    kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
+    tasks = int(counts.sum())
+    if len(kinds) < 2:
+        return wilson(float(kinds.sum()) * tasks, tasks)
+    # drawing tasks with replacement is equivalent to drawing the count of each distinct value
+    drawn = np.random.default_rng(seed).multinomial(tasks, counts / tasks, size=RESAMPLES)
+    means = drawn @ kinds / tasks
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed: int) -> dict[str, object]:
+    """avg@n and each pass@k with intervals, by their keys in a result; `solved` has the solved episodes per task."""
+    scores = {f"avg@{episodes}": [count / episodes for count in solved]}
+    scores.update({f"pass@{k}": [pass_at_k(episodes, count, k) for count in solved] for k in ks})
+    result: dict[str, object] = {}
+    for name, values in scores.items():
+        result |= {name: float(np.mean(values)), f"{name}_interval": interval(values, seed)}
+    return result
+
+
+def agent_metrics(reports: "Sequence[Report]", agent: str) -> dict[str, Any]:
+    """Means of an agent: rewards as in a validation, tokens and shares of its turns (None without turns), turns per
+    episode."""
+    turns = [turn for report in reports for turn in report.turns if turn.agent == agent]
+    episodes = sum(len(report.successes) for report in reports)
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for episode in (episode for report in reports for episode in report.rewards):
+        for component, value in episode.get(agent, {}).items():
+            rewards[component].append(value)
+    fields = {"response_length": "tokens", "read_length": "read", "invalid": "invalid", "cut_off": "cut_off"}
+    return {
+        "rewards": {component: float(np.mean(values)) for component, values in sorted(rewards.items())},
+        **{name: _mean([getattr(turn, field) for turn in turns]) for name, field in fields.items()},
+        "turns": len(turns) / episodes if episodes else None,
+        "tokens": sum(turn.tokens for turn in turns),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def counts(reports: "Sequence[Report]") -> dict[str, Any]:
+    """Failed attempts, by reason, and the tokens sampled in all episodes; those of failed attempts are unknown."""
+    failures = Counter(failure.reason for report in reports for failure in report.failures)
+    return {
+        "failed": failures.total(),
+        "failed_reasons": dict(sorted(failures.items())),
+        "tokens": sum(turn.tokens for report in reports for turn in report.turns),
+    }
 
 
 if __name__ == "__main__":

@@ -1,8 +1,16 @@
-"""Explained rows of a document, a file or a stored step of a run, and the output of `marl-verl explain`."""
+"""How each advantage was computed, with the same code for a document, a file, a stored step of a run, and training; and
+the output of `marl-verl explain`.
+
+A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`.
+"""
 
 import dataclasses
 import inspect
+from collections import defaultdict
 from typing import Any
+
+import msgspec
+import numpy as np
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
@@ -10,11 +18,22 @@ from marl_verl.algo.credit.base import ReplayCredit, TableCredit
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, user_error
-from marl_verl.inspect.explain import Document, Record, records
-from marl_verl.inspect.texts import cell, count, table
 from marl_verl.options import Part
+from marl_verl.run.terminal import count, table
 
+Record = dict[str, Any]
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
+
+
+class Document(msgspec.Struct):
+    """See the module. A stored step also has the reward components of the run, and the advantages of training."""
+
+    algorithm: str
+    options: dict[str, Any]
+    rows: list[dict[str, Any]]
+    components: list[str] = []
+    advantage: list[float] | None = None
+    tokens: list[list[float]] | None = None
 
 
 class ExplainedRows(list[Record]):
@@ -36,8 +55,48 @@ class ExplainedRows(list[Record]):
             self.algorithm = with_flat(algorithm_named(name, {}, "options"), options, "options")
             self.table = RowTable.from_rows(self.document.rows, declared=self.document.components)
             self.result = self.algorithm.compute(self.table)
-        super().__init__(records(self.algorithm, self.table, self.result))
+        super().__init__(self._records())
         self.difference = self._difference()
+
+    def _records(self) -> list[Record]:
+        """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale."""
+        result, keys, transforms = self.result, self.table.keys(), self._transforms()
+        numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
+        numbers["advantage"] = result.advantage
+        if result.weight is not None:
+            numbers["weight"] = result.weight
+        groups = result.group.tolist()
+        members: dict[int, list[str]] = defaultdict(list)
+        for key, group in zip(keys, groups, strict=True):
+            members[group].append(key)
+        records: list[Record] = []
+        for row, key in enumerate(keys):
+            record: Record = {"key": key, "agent": self.table.agent.value(row)}
+            record["group"] = {name: self.table.value(name, row) for name in result.group_by}
+            record["members"] = members[groups[row]]
+            if columns := self.table.computed(row):
+                record["columns"] = columns
+            record |= {name: float(values[row]) for name, values in numbers.items()}
+            if result.tokens is not None:
+                record["tokens"] = result.tokens[row].tolist()
+            records.append(record | {"transforms": transforms[row]})
+        return records
+
+    def _transforms(self) -> list[list[Record]]:
+        """Each row's components (including the credit), their mix, and all intermediate values up to its return."""
+        transforms: list[list[Record]] = [[] for _ in range(len(self.table))]
+        rows = self.table.order()
+        real = self.algorithm.credited(self.table.take(rows))
+        for name in sorted(real.rewards):
+            for at in np.flatnonzero(real.present[name]).tolist():
+                value = float(real.rewards[name][at])
+                transforms[int(rows[at])].append({"name": f"component: {name}", "value": value})
+        stages = [(f"mix: {self.algorithm.rewards.name}", self.result.reward), *self.result.stages]
+        if not np.array_equal(stages[-1][1], self.result.ret):
+            stages.append(("return", self.result.ret))
+        for row in rows.tolist():
+            transforms[row] += [{"name": name, "value": float(values[row])} for name, values in stages]
+        return transforms
 
     @property
     def header(self) -> list[str]:
@@ -141,3 +200,10 @@ def _values(value: float | list[float]) -> str:
 def _group(values: dict[str, Any]) -> str:
     shown = (f"{column}={'none' if value is None else cell(value)}" for column, value in values.items())
     return " ".join(shown) or "the whole batch"
+
+
+def cell(value: Any) -> str:
+    """A number with six digits, or a name with control characters escaped."""
+    if isinstance(value, float):
+        return f"{value + 0.0:.6g}"  # + 0.0: of a negative zero, zero
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))

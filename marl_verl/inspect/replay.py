@@ -1,4 +1,5 @@
-"""Replay a stored episode: without model requests or calls, each act gets its recorded action; the answer is scored."""
+"""Replay a stored episode without model requests or calls: each act gets its recorded action, and the answer is scored;
+and the output of `marl-verl replay`: a list of episodes, or one episode as a conversation with its rewards."""
 
 import asyncio
 import json
@@ -8,16 +9,21 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import by_side, judged
-from marl_verl.episode import Act, Episode, Journal, ReplayMismatch, Run, Workflow
-from marl_verl.episode.codec import plain
+from marl_verl.episode import Act, ActRecord, Episode, Journal, ReplayMismatch, Run, Turn, Workflow
+from marl_verl.episode.codec import plain, shared_messages
 from marl_verl.episode.engine import replayed
+from marl_verl.episode.errors import short
+from marl_verl.episode.journal import CallRecord
+from marl_verl.episode.messages import Observation, message_text
 from marl_verl.errors import MarlError, format_error, user_error
-from marl_verl.inspect.episodes import Header
+from marl_verl.inspect.episodes import EpisodeFile, Header
 from marl_verl.options import build
+from marl_verl.run.terminal import count, harmless, indented, table
 from marl_verl.tasks import TaskSet
 from marl_verl.team import Named
 
 Key = tuple[str, str]  # (agent that the workflow called, slot)
+Seen = dict[str, tuple[str, Observation]]  # agent -> (name, observation) of its latest act
 
 
 @dataclass
@@ -94,3 +100,126 @@ def differences(episode: Episode, again: Rerun) -> list[str]:
     turns = [turn for turn in episode.turns if turn.node is None]  # in a tree a later act may set the mark
     pairs += [(f"the mark on act {':'.join(turn.key)}", again.invalid.get(turn.key), turn.invalid) for turn in turns]
     return [f"{label} is {now!r}, stored is {then!r}" for label, now, then in pairs if not _same(now, then)]
+
+
+def list_text(file: EpisodeFile) -> str:
+    """The episodes of a file with totals, and its failed attempts."""
+    episodes = list(file.episodes.values())
+    lines = [_origin(file.header), f"{count(len(episodes), 'episode')}, {count(len(file.failures), 'failed attempt')}"]
+    if episodes:
+        mean = sum(episode.score for episode in episodes) / len(episodes)
+        lines.append(f"{sum(episode.success for episode in episodes)} solved, mean score {mean:.3g}")
+        rows = [["episode", "score", "turns", "beside", "", "task"]]
+        for episode in episodes:
+            state = ("solved" if episode.success else "") if episode.finished else "unfinished"
+            counted = [str(len(episode.turns)), str(len(episode.off_path_turns) or "")]
+            rows.append([episode.id, f"{episode.score:g}", *counted, state, line(episode.task.id, 60)])
+        lines += ["", *table(rows)]
+    for failure in file.failures:
+        lines += ["", f"{failure.id} failed: {failure.failure}", *indented(failure.detail, 2)]
+    return harmless("\n".join(lines))
+
+
+def episode_text(header: Header, episode: Episode, again: Rerun | None) -> str:
+    """An episode as a conversation: observations, actions and rewards of the agents; then the result. `again` is the
+    result of its replay, if it was replayed."""
+    lines = [f"episode {episode.id}, {_origin(header)}", "", f"task {line(episode.task.id, 100)}"]
+    if episode.task.prompt != episode.task.id:
+        lines += indented(episode.task.prompt, 2)
+    for name, agent in header.agents.items():
+        if instructions := agent["instructions"]:
+            lines += [f"instructions of {name}", *indented(instructions, 2)]
+    turns, seen = {turn.key: turn for turn in episode.turns}, Seen()
+    marks = {turn.key: turn.invalid for turn in episode.turns if turn.invalid} | (again.invalid if again else {})
+    for record in episode.journal:
+        if isinstance(record, CallRecord):
+            lines += ["", _call(record)]
+        else:
+            lines += ["", *_act(record, turns.get(record.act.key), marks, seen, header)]
+    lines += ["", *_end(episode, again)]
+    if episode.off_path_turns:
+        lines += ["", *_beside(episode, header)]
+    return harmless("\n".join(lines))
+
+
+def _origin(header: Header) -> str:
+    split = "training step" if header.split == "train" else "validation at step"
+    parts = f"task set {header.task.name}, algorithm {header.algorithm.name}, sampler {header.sampler.name}"
+    return f"{split} {header.step}: workflow {header.workflow.name}, {parts}"
+
+
+def _act(record: ActRecord, turn: Turn | None, marks: dict[Key, str], seen: Seen, header: Header) -> list[str]:
+    act, name = record.act, ":".join(record.act.key)
+    agent = act.agent if turn is None else turn.agent
+    lines = [name if turn is None else f"{name}   {_place(turn, header)}"]
+    lines += ["  sees", *indented(_news(act.observation, *seen.get(agent, ("", ()))), 4)]
+    lines += ["  says", *indented(message_text(record.action.message) or "(nothing)", 4)]
+    seen[agent] = (name, act.observation)
+    return lines + ([f"  invalid: {marks[act.key]}"] if act.key in marks else [])
+
+
+def _place(turn: Turn, header: Header) -> str:
+    """The turn's row, agent, policy, position in a tree, and rewards. Turns of a validation are no rows."""
+    parts = [f"row {turn.row}"] if header.split == "train" and not turn.transition else []
+    if turn.called is not None:
+        parts.append(f"acted by {turn.agent}")
+    if turn.policy != turn.agent:
+        parts.append(f"policy {turn.policy}")
+    if turn.node is not None:
+        parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
+    return ", ".join([*parts, _rewards(turn)])
+
+
+def _rewards(turn: Turn) -> str:
+    if turn.transition:
+        return "of the transition"
+    return ", ".join(f"{name} {value:g}" for name, value in sorted(turn.components.items())) or "no reward"
+
+
+def _news(observation: Observation, name: str, old: Observation) -> str:
+    """An observation without the messages that begin the agent's latest one, that of the act `name`."""
+    shared = shared_messages(old, observation)
+    if 0 < shared == len(old) == len(observation):
+        return f"(the same as {name})"
+    if shared == 0 and len(observation) == 1 and observation[0]["role"] == "user":
+        return message_text(observation[0])
+    lines = [f"({count(shared, 'message')} as {name})"] if shared else []
+    return "\n".join([*lines, *(f"{message['role']}: {message_text(message)}" for message in observation[shared:])])
+
+
+def _call(record: CallRecord) -> str:
+    caller = "call" if record.agent is None else f"{record.agent} calls"
+    call = f"{caller} {record.function.partition(':')[2]}({line(record.arguments[1:-1], 200)})"
+    if record.raised is not None:
+        return f"{call} raises {record.raised.kind}: {line(record.raised.message, 200)}"
+    return f"{call} -> {line(record.value or '', 300)}"
+
+
+def _end(episode: Episode, again: Rerun | None) -> list[str]:
+    lines = []
+    if not episode.finished:
+        blocked = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
+        lines.append(f"blocked at {blocked}" if blocked else "unfinished")
+    answer = episode.answer if isinstance(episode.answer, str) else json.dumps(episode.answer, ensure_ascii=False)
+    verb = "answer" if episode.finished else "would answer"
+    lines.append(f"{verb} {'nothing yet' if episode.answer is None else answer}")
+    if again is not None and again.score is not None:
+        return [*lines, _score(again)]
+    return [*lines, f"{_score(episode)} (as stored)"]
+
+
+def _score(result: Episode | Rerun) -> str:
+    sides = "".join(f", {side} {outcome:g}" for side, outcome in result.outcomes.items())
+    return f"score {result.score:g}{sides}, {'success' if result.success else 'no success'}"
+
+
+def _beside(episode: Episode, header: Header) -> list[str]:
+    """The off-path turns, in a tree with their nodes."""
+    turns = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
+    places = (f"  {':'.join(turn.key)}   {_place(turn, header)}: {line(turn.action.text, 60)}" for turn in turns)
+    return [f"sampled beside it: {count(len(turns), 'turn')}", *places]
+
+
+def line(text: str, width: int) -> str:
+    """A text as one line of at most `width` characters."""
+    return short(" ".join(text.split()), width)

@@ -16,7 +16,7 @@ import pluggy
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from marl_verl.errors import MarlError, MarlWarning, format_error, unknown
+from marl_verl.errors import MarlError, MarlWarning, check_known, format_error
 from marl_verl.plugins import builtins, one_file, registry
 from marl_verl.plugins.lookup import Plugins
 from marl_verl.plugins.registry import PROJECT, Registry, Source
@@ -121,8 +121,7 @@ def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object]
         plugin = plugin() if inspect.isclass(plugin) else plugin
         hooks = sorted(name for name in dir(plugin) if name.startswith("marl_") and callable(getattr(plugin, name)))
         for name in hooks:  # pluggy would ignore it
-            if name not in HOOKS:
-                raise unknown("hook", name, HOOKS)
+            check_known("hook", name, HOOKS)
             if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
                 raise MarlError(f"'{name}' has no decorator '@hookimpl'")
         if not hooks and not source.distribution.startswith(one_file.REWARDS):

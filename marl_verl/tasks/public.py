@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl_verl.errors import MarlError, MarlWarning, nearest, shown, unknown, user_error
+from marl_verl.errors import MarlError, MarlWarning, check_known, nearest, shown, user_error
 from marl_verl.options import Positive
 from marl_verl.tasks.base import SET, Split, Task, TaskSet, read_rows, read_tasks
 
@@ -164,8 +164,7 @@ class PublicTasks(TaskSet):
 
     def __post_init__(self) -> None:
         for name in (*self._names("train"), *self._names("test")):
-            if name not in self.sets:
-                raise unknown("public set", name, self.sets)
+            check_known("public set", name, self.sets)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Up to `count` random tasks of each of the hub's sets, in its order. MarlError without a set."""

@@ -26,7 +26,7 @@ from marl_verl.algo.advantage.tree import Tree
 from marl_verl.episode.codec import decode
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.turn import DIFFERS_AT, Turn, role_of
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known, unknown
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent", "obs")
 """Columns of names; all but the first two are optional."""
@@ -255,13 +255,11 @@ class RowTable:
         return rows
 
     def _labels(self, column: str) -> Labels:
-        if column not in LABELS:
-            raise unknown("column", column, [*LABELS, *COUNTS])
+        check_known("column", column, (*LABELS, *COUNTS))
         return self.role if column == "agent" else getattr(self, column)
 
     def _computed(self, name: str, columns: Mapping[str, Any]) -> Any:
-        if name not in columns:
-            raise unknown("column", name, columns)
+        check_known("column", name, columns)
         return columns[name]
 
 

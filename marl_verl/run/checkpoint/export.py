@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.config.stored import check_run, read_config, team_of
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known
 from marl_verl.files import read_json, write_json
 from marl_verl.run.checkpoint import folders, weights
 from marl_verl.run.checkpoint.folders import step_of
@@ -60,8 +60,7 @@ def choose(run: Path, name: str, step: int | None) -> Source:
     check_run(run, "config.yaml")
     config = read_config(run / "config.yaml")
     trained = [policy.name for policy in team_of(config).policies.values() if policy.trained]
-    if name not in trained:
-        raise unknown("trained policy", name, trained)
+    check_known("trained policy", name, trained)
     return Source.of(folders.intact(folders.choose(run, step), f"policies/{name}/"), name, config)
 
 

@@ -1,48 +1,39 @@
-"""`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
+"""Evaluations that compare teams by pairs: `chosen_steps` and `pair` plan one, `result` has its numbers, `heading` and
+`matrix` print it.
 
-With `--partner NAME`, only this agent acts with earlier checkpoints, beside the team of the last one (`partner`).
+`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
+
+`marl-verl eval RUN --partner NAME`: what the change of an agent's policy between two steps is worth to the others. The
+team of the last step plays the held-out tasks beside the partner's policy of each step, with the same seeds. Per agent
+and reward component, difference = mean over tasks of (reward beside the partner of the last step - reward beside that
+of the earlier step), where a task's reward is the mean of its episodes.
+
+`marl-verl replay RUN --episode ID --edit ACT TEXT`: what if an agent had acted otherwise? Per agent and reward
+component, and for score and success of the team, difference = mean over sessions of (edited continuation - recorded
+continuation), with the same seeds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from marl_verl.backend.protocol import Report
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, unknown
 from marl_verl.evaluation.request import Assignment, Pairing, Request, assign, chosen_step
+from marl_verl.inspect.replay import line
 from marl_verl.run.checkpoint.folders import complete, step_of
+from marl_verl.run.progress import Display
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl_leagues.elo import interval, ratings
-from marl_verl_leagues.matrix import heading, matrix
-from marl_verl_leagues.partner import differences, pairings_of
-
-__all__ = ["CrossPlay", "chosen_steps", "heading", "matrix", "pair", "pairing_result", "result"]
 
 Outcomes = Mapping[str, float]
 """Side -> its outcome, of one episode."""
-
-
-@dataclass(frozen=True)
-class CrossPlay:
-    """The pairings of a cross-play.
-
-    Attributes:
-        policies: policy of the evaluation -> its assignment, of all players; that of a trained one has its step in the
-            name.
-        pairings: those of the first row's player (by step) with each column's, then of the second row's, and so on.
-    """
-
-    sides: tuple[str, ...]
-    policies: dict[str, Assignment]
-    pairings: tuple[Pairing, ...]
-
-    @property
-    def first(self) -> dict[str, Assignment]:
-        """Agent -> its policy in the first pairing."""
-        return {agent: self.policies[policy] for agent, policy in self.pairings[0].policies.items()}
+Rewards = Mapping[str, Mapping[str, float]]
+"""Agent -> component -> its mean over the agent's turns, of one episode."""
 
 
 def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:
@@ -55,20 +46,43 @@ def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(steps))
 
 
-def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> CrossPlay:
+def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> Request:
     """Pair every step on the first side with every step on the second one. A side that plays with a frozen policy is
-    the same player at every step, and plays once. An agent with `opponent` plays with the policy itself. MarlError: the
-    team does not have two sides, a side has several policies, or a trained agent has no side."""
+    the same player at every step, and plays once. An agent with `opponent` plays with the policy itself. With `partner`
+    pair the team of the last step with this agent of each step.
+
+    The policies of a request have their step in the name; its pairings are those of the first row's player (by step)
+    with each column's, then of the second row's, and so on. MarlError: the team does not have two sides, a side has
+    several policies, a trained agent has no side, or the partner is unknown, alone, or not trained.
+    """
     past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
     agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
     team = replace(team, agents=agents)
-    assignments = {step: _named(team, assign(team, step), step) for step in steps}
-    policies = {assignment.policy: assignment for own in assignments.values() for assignment in own.values()}
-    if partner is not None:
-        pairings = pairings_of(partner, assignments)
-        playing = dict.fromkeys(name for pairing in pairings for name in pairing.policies.values())
-        return CrossPlay((), {name: policies[name] for name in playing}, pairings)
-    sides, members = sides_of(team.agents), team.agents.values()
+    by_step = {step: _named(team, assign(team, step), step) for step in steps}
+    sides: tuple[str, ...] = ()
+    if partner is None:
+        sides = tuple(sides_of(agents))
+        pairings = _pairings_of_sides(team, sides, by_step)
+    else:
+        pairings = _pairings_of_partner(partner, by_step)
+    known = {assignment.policy: assignment for assignments in by_step.values() for assignment in assignments.values()}
+    policies = {name: known[name] for pairing in pairings for name in pairing.policies.values()}
+    first = {agent: policies[policy] for agent, policy in pairings[0].policies.items()}
+    return Request(max(steps), first, policies, sides=sides, pairings=pairings)
+
+
+def _named(team: TeamConfig, assignments: dict[str, Assignment], step: int) -> dict[str, Assignment]:
+    """The assignments of a step, with the step in the names of trained policies."""
+    return {
+        agent: replace(used, policy=f"{used.policy}-step-{step}") if team.policies[used.source].trained else used
+        for agent, used in assignments.items()
+    }
+
+
+def _pairings_of_sides(
+    team: TeamConfig, sides: Sequence[str], by_step: Mapping[int, Mapping[str, Assignment]]
+) -> tuple[Pairing, ...]:
+    members = team.agents.values()
     if len(sides) != 2:
         known = ", ".join(sides) or "none"
         raise MarlError(f"--cross-play needs a team of two sides, but the team has {known}. Set marl.agents.NAME.side.")
@@ -76,47 +90,55 @@ def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> 
         if len(used := dict.fromkeys(agent.policy for agent in members if agent.side == side)) > 1:
             names = " and ".join(f"'{name}'" for name in used)
             raise MarlError(f"--cross-play compares policies, but side '{side}' is played by several: {names}")
-    trained = {agent.name: agent.side for agent in members if team.policies[agent.policy].trained}
-    if None in trained.values():
-        name = next(name for name, side in trained.items() if side is None)
-        raise MarlError(f"--cross-play does not know at which step the trained agent '{name}' acts. Give it a side.")
-    rows, columns = (_players(team, side, assignments) for side in sides)
+    for agent in members:
+        if agent.side is None and team.policies[agent.policy].trained:
+            step = f"does not know at which step the trained agent '{agent.name}' acts"
+            raise MarlError(f"--cross-play {step}. Give it a side.")
+    rows, columns = (_players(team, side, by_step) for side in sides)
     neutral = {agent.name: agent.policy for agent in members if agent.side is None}
-    pairings = tuple(
-        Pairing(row, column, {name: {**neutral, **one, **other}[name] for name in team.agents})
-        for row, one in rows.items()
-        for column, other in columns.items()
+    return tuple(
+        Pairing(row, column, {name: {**neutral, **first, **second}[name] for name in team.agents})
+        for row, first in rows.items()
+        for column, second in columns.items()
     )
-    return CrossPlay(sides, policies, pairings)
 
 
-def _named(team: TeamConfig, own: dict[str, Assignment], step: int) -> dict[str, Assignment]:
-    """The assignments of a step, with the step in the names of trained policies."""
-    return {
-        agent: replace(model, policy=f"{model.policy}-step-{step}") if team.policies[model.source].trained else model
-        for agent, model in own.items()
-    }
-
-
-def _players(
-    team: TeamConfig, side: str, assignments: Mapping[int, Mapping[str, Assignment]]
-) -> dict[str, dict[str, str]]:
+def _players(team: TeamConfig, side: str, by_step: Mapping[int, Mapping[str, Assignment]]) -> dict[str, dict[str, str]]:
     """Player of a side, such as "player@20" -> agent of the side -> policy."""
     agents = [agent for agent in team.agents.values() if agent.side == side]
     policy = team.policies[agents[0].policy]
-    labels = {step: f"{policy.name}@{step}" if policy.trained else policy.name for step in assignments}
-    return {labels[step]: {agent.name: own[agent.name].policy for agent in agents} for step, own in assignments.items()}
+    return {
+        f"{policy.name}@{step}" if policy.trained else policy.name: {
+            agent.name: assignments[agent.name].policy for agent in agents
+        }
+        for step, assignments in by_step.items()
+    }
+
+
+def _pairings_of_partner(partner: str, by_step: Mapping[int, Mapping[str, Assignment]]) -> tuple[Pairing, ...]:
+    last = by_step[max(by_step)]
+    if partner not in last:
+        raise unknown("agent", partner, last)
+    policies = {step: assignments[partner].policy for step, assignments in by_step.items()}
+    if len(set(policies.values())) == 1 or len(last) == 1:
+        why = "its policy is not trained" if len(last) > 1 else "the team has no other agent"
+        raise MarlError(f"--partner {partner} has no effect on others: {why}")
+    team = {agent: assignment.policy for agent, assignment in last.items()}
+    label = f"team@{max(by_step)}"
+    return tuple(Pairing(label, f"{partner}@{step}", team | {partner: used}) for step, used in policies.items())
 
 
 def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, Any]:
-    """The numbers of a cross-play, from the reports of each pairing; of a partner, its `differences`."""
+    """The numbers of a cross-play from the reports of each pairing: outcomes and ratings; or differences of rewards."""
+    if request.rows:
+        return differences(request.pairings, [_by_session(*of_arm) for of_arm in reports])
     if not request.sides:
         return differences(request.pairings, [[report.rewards for report in played] for played in reports])
     pairings = [
-        pairing_result(pairing, request.sides, [report.outcomes for report in own])
-        for pairing, own in zip(request.pairings, reports, strict=True)
+        pairing_result(pairing, request.sides, [report.outcomes for report in played])
+        for pairing, played in zip(request.pairings, reports, strict=True)
     ]
-    games = {(own["row"], own["column"]): (own["wins"] + own["draws"] / 2, own["games"]) for own in pairings}
+    games = {(of["row"], of["column"]): (of["wins"] + of["draws"] / 2, of["games"]) for of in pairings}
     elo = ratings(games)
     numbers = {"pairings": pairings, "elo": {name: _rating(*estimate) for name, estimate in elo.players.items()}}
     return numbers if elo.advantage is None else numbers | {"elo_first_side": _rating(*elo.advantage)}
@@ -126,6 +148,14 @@ def _rating(value: float, low: float, high: float) -> dict[str, Any]:
     return {"rating": value, "interval": (low, high)}
 
 
+def _by_session(report: Report) -> list[list[Rewards]]:
+    """The rewards of an edit's continuation in each session, with score and success of the team; none if it failed."""
+    failed = {failure.session for failure in report.failures}
+    played = zip(report.scores, report.successes, report.rewards, strict=True)
+    values = ({"team": {"score": score, "success": float(done)}} | agents for score, done, agents in played)
+    return [[] if session in failed else [next(values)] for session in range(report.attempts)]
+
+
 def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Sequence[Outcomes]]) -> dict[str, Any]:
     """The numbers of one pairing.
 
@@ -133,8 +163,8 @@ def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Seque
         tasks: of each task the outcomes of its episodes; failed ones are missing.
     """
     row, column = sides
-    games = [outcomes for own in tasks for outcomes in own]
-    means = {side: [float(np.mean([outcomes[side] for outcomes in own])) for own in tasks if own] for side in sides}
+    games = [outcomes for task in tasks for outcomes in task]
+    means = {side: [float(np.mean([outcomes[side] for outcomes in task])) for task in tasks if task] for side in sides}
     wins = sum(outcomes[row] > outcomes[column] for outcomes in games)
     losses = sum(outcomes[row] < outcomes[column] for outcomes in games)
     return {
@@ -144,6 +174,104 @@ def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Seque
         "wins": wins,
         "draws": len(games) - wins - losses,
         "losses": losses,
-        "outcome": {side: float(np.mean(own)) if own else None for side, own in means.items()},
-        "outcome_interval": {side: interval(own) for side, own in means.items()},
+        "outcome": {side: float(np.mean(values)) if values else None for side, values in means.items()},
+        "outcome_interval": {side: interval(values) for side, values in means.items()},
     }
+
+
+def differences(pairings: Sequence[Pairing], rewards: Sequence[Sequence[Sequence[Rewards]]]) -> dict[str, Any]:
+    """The numbers of each pairing: mean rewards, and their differences to the last pairing.
+
+    Args:
+        rewards: of each pairing, task and episode; failed episodes are missing, and so is a task without others.
+    """
+    partner = pairings[-1].column.rpartition("@")[0]
+    values = [_by_task(tasks, partner) for tasks in rewards]
+    results = []
+    for pairing, before in zip(pairings, values, strict=True):
+        numbers: dict[str, Any] = {"row": pairing.row, "column": pairing.column, "rewards": {}, "difference": {}}
+        for name, after in sorted(values[-1].items()):
+            tasks = sorted(after.keys() & before.get(name, {}).keys())
+            gains = [after[task] - before[name][task] for task in tasks]
+            if gains:
+                numbers["rewards"][name] = float(np.mean([before[name][task] for task in tasks]))
+                numbers["difference"][name] = {"mean": float(np.mean(gains)), "interval": interval(gains)}
+        results.append(numbers)
+    return {"pairings": results}
+
+
+def _by_task(tasks: Sequence[Sequence[Rewards]], partner: str) -> dict[str, dict[int, float]]:
+    """ "agent, component" of the others -> task -> mean of its episodes."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for task, episodes in enumerate(tasks):
+        for agent, components in (item for episode in episodes for item in episode.items()):
+            for component, value in components.items() if agent != partner else ():
+                values.setdefault(f"{agent}, {component}", {}).setdefault(task, []).append(value)
+    return {
+        name: {task: float(np.mean(rewards)) for task, rewards in by_task.items()} for name, by_task in values.items()
+    }
+
+
+def heading(run: Path, request: Request, tasks: int) -> str:
+    """What a cross-play of `tasks` tasks will play."""
+    lines = [f"cross-play of run {run}"]
+    if not request.sides:
+        partners = ", ".join(pairing.column for pairing in request.pairings)
+        lines.append(f"  partner {request.pairings[0].row} acts beside each of {partners}, with the same seeds")
+    rows, columns = (dict.fromkeys(names) for names in zip(*((p.row, p.column) for p in request.pairings), strict=True))
+    for side, players in zip(request.sides, (rows, columns), strict=False):  # none with a partner
+        lines.append(f"  side    {side}: {', '.join(players)}")
+    games = f"{tasks * request.episodes} ({tasks} held-out tasks, {request.episodes} sampled episodes each)"
+    lines.append(f"  games   {games} of each of {len(request.pairings)} pairs, seed {request.seed}")
+    return "\n".join(lines)
+
+
+def matrix(document: Mapping[str, Any], display: Display) -> None:
+    """Print the numbers of a cross-play."""
+    if document["sides"]:
+        _sides(document, display)
+    elif edit := document["settings"].get("edit"):
+        title = f"{edit[1]} of episode {edit[0]} says {line(edit[2], 60)}: step {document['step']} continues"
+        _differences(document["pairings"], title, "", display)
+    else:
+        *_, last = document["pairings"]
+        title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
+        _differences(document["pairings"], title, "beside ", display)
+    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
+    games = len(document["pairings"]) * document["eval_tasks"] * document["episodes"]
+    total = f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
+    display.print(f"{document['failed']} of {games} games failed{failed}; {total}")
+
+
+def _differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:
+    """A row for each agent and component: its mean in the last pairing, and the differences to earlier ones."""
+    *earlier, last = pairings
+    table = Table(title=title)
+    for column in ("agent, component", last["column"], *(f"minus {beside}{pairing['column']}" for pairing in earlier)):
+        table.add_column(column, no_wrap=True)
+    for name, value in last["rewards"].items():
+        gains = [pairing["difference"].get(name, {}) for pairing in earlier]
+        table.add_row(name, f"{value:.3f}", *(_number(gain.get("mean"), gain.get("interval")) for gain in gains))
+    display.console.print(table)
+
+
+def _sides(document: Mapping[str, Any], display: Display) -> None:
+    (rows, columns), pairings = document["sides"], document["pairings"]
+    table = Table(title=f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair")
+    table.add_column(f"{rows} \\ {columns}", no_wrap=True)
+    for name in dict.fromkeys(pairing["column"] for pairing in pairings):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in dict.fromkeys(pairing["row"] for pairing in pairings):
+        row = [pairing for pairing in pairings if pairing["row"] == name]
+        table.add_row(name, *(_number(own["outcome"][rows], own["outcome_interval"][rows]) for own in row))
+    display.console.print(table)
+    for name, own in document["elo"].items():
+        display.print(f"Elo {own['rating']:+.0f} ({own['interval'][0]:+.0f} to {own['interval'][1]:+.0f})  {name}")
+    if first := document.get("elo_first_side"):
+        low, high = first["interval"]
+        display.print(f"side {rows} is worth {first['rating']:+.0f} Elo ({low:+.0f} to {high:+.0f})")
+
+
+def _number(value: float | None, interval: Sequence[float] | None) -> str:
+    width = f" +-{(interval[1] - interval[0]) / 2:.3f}" if interval else ""
+    return "-" if value is None else f"{value:+.3f}{width}"

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_leagues.cross_play import pair, pairing_result
+from marl_verl_leagues.cross_play import differences, matrix, pair, pairing_result
 from marl_verl_leagues.elo import SCALE, WIDTH, ratings
-from marl_verl_leagues.matrix import matrix
-from marl_verl_leagues.partner import differences
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -48,7 +46,7 @@ def test_every_step_plays_every_step_on_both_sides() -> None:
         "player-step-0": Assignment("player", "untrained", "player-step-0"),
         "player-step-20": Assignment("player", "trained", "player-step-20", 20),
     }
-    assert {agent: each.policy for agent, each in crossed.first.items()} == crossed.pairings[0].policies
+    assert {agent: each.policy for agent, each in crossed.assignments.items()} == crossed.pairings[0].policies
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_leagues.opponent import Opponent
-from marl_verl_leagues.opponents import DECAY, Past, Pool
-from marl_verl_leagues.snapshots import MODEL, SAVED, Snapshots, check, read
+from marl_verl_leagues.opponents import DECAY, MODEL, SAVED, Past, Pool, Snapshots, check, read
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
