@@ -6,17 +6,19 @@ Modules are imported in the functions, so that `explain` and `--help` need neith
 import json
 import os
 import re
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl.errors import MarlError
+from marl_verl.files import SAFE_PATH
 from marl_verl.inspect.run_files import Run, load_run
-from marl_verl.run.parent import use_installed_verl
 from marl_verl.threads import outside_loop
 
 if TYPE_CHECKING:
@@ -269,3 +271,21 @@ def _written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_written, value)) + "]"
     return str(value)
+
+
+def use_installed_verl() -> None:
+    """Search the working directory last if it has another verl than the installed one, and not at all in children."""
+    here = Path.cwd()
+    if not (here / "verl" / "__init__.py").is_file():
+        return
+    elsewhere = [path for path in sys.path if _folder(path) != here]
+    if PathFinder.find_spec("verl", elsewhere) is None:
+        return  # this checkout is the installed one
+    sys.path[:] = [*elsewhere, str(here)]
+    os.environ[SAFE_PATH] = "1"
+    if paths := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths.split(os.pathsep) if _folder(path) != here)
+
+
+def _folder(path: str) -> Path:
+    return Path(path or ".").resolve()

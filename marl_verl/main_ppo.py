@@ -4,10 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from marl_verl.api import train
+from marl_verl.api import train, use_installed_verl
 from marl_verl.cli.main import reported
 from marl_verl.config.verl_script import translate
-from marl_verl.run.parent import use_installed_verl
 
 EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_report.serve import Server
+from marl_verl_report.watch import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")

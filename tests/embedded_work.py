@@ -1,4 +1,4 @@
-"""Replaces the trainer in tests of `marl_verl.run.embedded`: functions that take a run directory.
+"""Replaces the trainer in tests of `supervisor.run_here`: functions that take a run directory.
 
 python -m tests.embedded_work NAME FOLDER    does the work NAME in this process, as `marl-verl train --local` would
 """
@@ -14,7 +14,7 @@ from marl_verl.algo.sampling.scoring import scored
 from marl_verl.cli.main import reported
 from marl_verl.errors import MarlError
 from marl_verl.events import emit
-from marl_verl.run import embedded
+from marl_verl.run import supervisor
 from marl_verl.run.progress import Display
 from marl_verl.threads import Limit, perform
 
@@ -81,7 +81,7 @@ if __name__ == "__main__":
     work, place = f"tests.embedded_work:{sys.argv[1]}", Path(sys.argv[2])
 
     def call() -> int:
-        embedded.run(work, place, place / "train.log", False, Display(), time.time())
+        supervisor.run_here(work, place, place / "train.log", False, Display(), time.time())
         print("finished")
         return 0
 

@@ -10,7 +10,7 @@ import torch
 
 from marl_verl.backend.learning.batches import KEPT_FIELDS
 from marl_verl.errors import MarlError
-from marl_verl.run.checkpoint import pickles
+from marl_verl.run.checkpoint import folders
 from marl_verl.threads import in_thread
 from marl_verl.trainer.asynchronous import Asynchronous
 from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Trainer, steps, until, within
@@ -234,7 +234,7 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
     again = Trainer(fill=5, batch=3)
     again.position = trainer.position
     resumed = Asynchronous(again, again.config)
-    resumed.restore(pickles.load(tmp_path / "schedule.pt"))
+    resumed.restore(folders.load_pickle(tmp_path / "schedule.pt"))
     for name, learner in resumed.learners.items():
         assert learner.buffer.rows == waiting[name]
         assert learner.version == schedule.versions()[name] == resumed.versions()[name] > 0

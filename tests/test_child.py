@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl.run.child import in_child
+from marl_verl.cli.train import in_child
 
 
 def test_a_child_works_while_this_process_does(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from marl_verl.run.checkpoint.weights import assembled
+    from marl_verl.run.checkpoint.export import assembled
 
     world, outer = 2 * replicas, [Replicate()] * (replicas - 1)
     whole = {"uneven": torch.arange(15.0).view(3, 5), "columns": torch.arange(8.0).view(2, 4), "same": torch.ones(3)}

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.run.checkpoint import fingerprint
+from marl_verl.run.checkpoint import team as fingerprint
 
 
 def run_config(change: Callable[[Any], None] | None = None) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from marl_verl.run import progress
-from marl_verl.run.progress import Display, Output, View
+from marl_verl.run.progress import Display, Output
 
 Event = dict[str, Any]
 
@@ -24,7 +24,7 @@ def validation(number: int, success: float) -> Event:
     return {"event": "validation", "step": number, "metrics": metrics, "tasks": 300}
 
 
-def drawn(view: View, width: int = 120, encoding: str = "utf-8") -> str:
+def drawn(view: Display, width: int = 120, encoding: str = "utf-8") -> str:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, force_terminal=True, width=width, color_system=None, _environ={})
     console.print(view)
@@ -39,12 +39,12 @@ def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
     display.event(validation(0, 0.125))
     for number, now in ((1, 100.0), (2, 103.0), (3, 109.0)):  # a validation of 3 s after step 2  # noqa: B007
         display.event(step(number, (number - 1) / 2))
-    text = drawn(display.view)
+    text = drawn(display)
     assert "step 3/10  team success 100.0%  reward: asker 0.25  holder 0.50  4.5 s/step  0:32 left" in text
     assert "▁▅█   held-out 12.5% (step 0)" in text
     display.event(step(4, 0.5, **{"train/failed_episodes": 2.0}))
-    assert "holder 0.50  2 episodes failed" in drawn(display.view)
-    assert max(map(len, drawn(display.view, width=40).splitlines())) <= 40
+    assert "holder 0.50  2 episodes failed" in drawn(display)
+    assert max(map(len, drawn(display, width=40).splitlines())) <= 40
 
 
 def test_a_closed_pipe_does_not_end_the_command() -> None:

@@ -284,7 +284,7 @@ def state(actor: Actor) -> dict[str, Any]:
 def test_checkpoints_continue_on_either_backend(
     verl_model: Path, overrides: tuple[str, ...], makers: tuple[Workers, Workers], tmp_path: Path
 ) -> None:
-    from marl_verl.run.checkpoint import weights as files
+    from marl_verl.run.checkpoint import export as files
 
     before, after = (started(make, verl_model, *overrides) for make in makers)
     for _ in range(2):  # the learning rate of the first one is 0
@@ -299,7 +299,7 @@ def test_checkpoints_continue_on_either_backend(
     assert_equal(state(before), state(after))
     trained = files.assembled(tmp_path)
     assert all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in trained.values())
-    assert (files.lora(tmp_path) is not None) == bool(overrides)
+    assert (files.Source("", 0, tmp_path, {}).lora is not None) == bool(overrides)
 
 
 def flat(item: tuple[Any, Any]) -> list[tuple[str, Any]]:

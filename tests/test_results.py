@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_report import decide
-from marl_verl_report.seeds import estimate, quantile
+from marl_verl_report.decide import estimate, quantile
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Act, Action, Turn

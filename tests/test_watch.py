@@ -17,7 +17,7 @@ from marl_verl.backend.protocol import Host
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
 from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
-from marl_verl.run.parent import how_to_continue
+from marl_verl.run.run_dir import how_to_continue
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from marl_verl.config.stored import read_config
 from marl_verl.files import read_json
-from marl_verl.run.checkpoint import folders, weights
+from marl_verl.run.checkpoint import export, folders
 
 
 def change(run: Path, policy: str) -> float:
@@ -17,9 +17,9 @@ def change(run: Path, policy: str) -> float:
     saved = Path((folders.complete(run / "checkpoints") or [run])[-1], "policies", policy)
     if not saved.is_dir():
         return 0.0
-    model = weights.local(read_config(run / "config.yaml").policies[policy].actor_rollout_ref.model.path)
+    model = export.local(read_config(run / "config.yaml").policies[policy].actor_rollout_ref.model.path)
     assert model is not None
-    before, now = load_file(model / "model.safetensors"), weights.assembled(saved)
+    before, now = load_file(model / "model.safetensors"), export.assembled(saved)
     moved = [now[name] - tensor for name, tensor in before.items() if name in now]
     if (path := saved / "lora_train_meta.json").is_file():
         adapter = read_json(path)

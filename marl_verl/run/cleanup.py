@@ -12,16 +12,21 @@ import platform
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import psutil
 
 from marl_verl.config.hardware import RANKS_A_RUN, RUN_VARIABLE, first_rank_of
+from marl_verl.events import SCRATCH_VARIABLE
 
 PREFIX = "marl-"
 RECORD = "run.json"
@@ -205,6 +210,42 @@ def _alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
+
+
+class Parent:
+    """The process that started the trainer, unless the trainer was started by hand, without a scratch folder."""
+
+    def __init__(self) -> None:
+        self.scratch = os.environ.get(SCRATCH_VARIABLE)
+        self._pid = RunResources.read(Path(self.scratch)).command.pid if self.scratch else os.getppid()
+
+    def follow(self) -> None:
+        """Make SIGTERM interrupt the trainer as Ctrl-C does, and end the trainer when the parent ends."""
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        if self.scratch:
+            threading.Thread(target=self._wait, name="parent", daemon=True).start()
+
+    def gone(self) -> bool:
+        return self.scratch is not None and os.getppid() != self._pid
+
+    def leave(self, code: int) -> NoReturn:
+        """End this process immediately, even if other threads are blocked.
+
+        If the parent is gone, start the cleanup in a new process, because it also ends this process.
+        """
+        if self.scratch and self.gone():
+            print("the command line has ended: stopping the run and removing its leftovers", file=sys.stderr)
+            command = [sys.executable, "-m", "marl_verl.run.cleanup", self.scratch]
+            free = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "TMPDIR")}
+            subprocess.Popen(command, env=free, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def _wait(self) -> None:
+        while not self.gone():
+            time.sleep(0.5)
+        self.leave(1)
 
 
 if __name__ == "__main__":

@@ -4,42 +4,49 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
-
 from marl_verl.config.backend import KEY, is_local
 from marl_verl.config.hardware import on_gpu
 from marl_verl.config.loss import separate_reason, updates_per_batch
 from marl_verl.config.parts import algorithm_of, named_samplers
-from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.placement import pools_of
 from marl_verl.config.policy_models import model_of
 from marl_verl.config.resolve import loss_of
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.config.stored import marl_section
 from marl_verl.models.count import parameters, shapes
-from marl_verl.team import AgentConfig, Named, TeamConfig
+from marl_verl.team import Named
 
 if TYPE_CHECKING:
     from marl_verl.run.prepare import Plan
-
-WORDS = {"train": "training", "test": "held-out"}
 
 
 def describe(plan: "Plan") -> str:
     """The text that `--dry-run` prints."""
     team, config, gpu = plan.team, plan.config, on_gpu(plan.config)
-    lines = ["team", *(f"  agent   {_agent(agent, team)}" for agent in team.agents.values())]
+    lines = ["team"]
+    for agent in team.agents.values():
+        past = team.past.get(agent.policy)
+        actor = f"policy {agent.policy}" if past is None else past.described()
+        lines.append(f"  agent   {agent.name} acts with {actor}" + f", role reward {agent.reward}" * bool(agent.reward))
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
-    lines += [f"  critic  {name}: {_critic(critic)}" for name, critic in plan.resolved.critics.items()]
+    for name, critic in plan.resolved.critics.items():
+        sees = "the agent's observation" if critic.scope == "policy" else "the joint observation"
+        rate = f"lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
+        lines.append(f"  critic  {name}: reads {sees}; {rate}")
     if is_local(config):
         lines.append(f"  devices one process on {'one GPU' if gpu else f'{os.cpu_count()} cores'} ({KEY}=local)")
-    else:
-        lines += [f"  devices {_pool(pool, gpu)}" for pool in pools_of(config, team)]
+    for pool in [] if is_local(config) else pools_of(config, team):
+        label, unit = f"pool {pool.name}" if pool.shared else "dedicated", "GPUs" if gpu else "slots"
+        lines.append(f"  devices {label}: {pool.nodes} x {pool.gpus} {unit} for {', '.join(pool.policies)}")
     algorithm = algorithm_of(team)
     samplers = named_samplers(algorithm, marl_section(config))
-    counts = ", ".join(f"{len(tasks)} {WORDS[split]}" for split, tasks in plan.tasks.items()) or "not loaded"
+    words = {"train": "training", "test": "held-out"}
+    counts = ", ".join(f"{len(tasks)} {words[split]}" for split, tasks in plan.tasks.items()) or "not loaded"
+    task, options = team.task.name, team.task.options
+    task = f"{options.get('task', 'files')}, scored by {options['function']}" if task == SCORED else task
     greedy = config.actor_rollout_ref.rollout.val_kwargs.temperature
     lines += [
-        f"  task    {_task(team)} ({counts}), workflow {team.workflow.name}",
+        f"  task    {task} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {algorithm.describe()}",
         f"  sample  {_sampling(samplers['sampler'])}",
         f"  test    once at temperature {greedy:g}, and by {_sampling(samplers['validation'])}",
@@ -51,19 +58,8 @@ def describe(plan: "Plan") -> str:
     return "\n".join([*lines, *plan.notes])
 
 
-def _agent(agent: AgentConfig, team: TeamConfig) -> str:
-    past = team.past.get(agent.policy)
-    actor = f"policy {agent.policy}" if past is None else past.described()
-    return f"{agent.name} acts with {actor}" + (f", role reward {agent.reward}" if agent.reward else "")
-
-
 def _sampling(sampler: Named) -> str:
     return f"{sampler.name}: " + ", ".join(f"{option}={value}" for option, value in sampler.options.items())
-
-
-def _task(team: TeamConfig) -> str:
-    name, options = team.task.name, team.task.options
-    return f"{options.get('task', 'files')}, scored by {options['function']}" if name == SCORED else name
 
 
 def _policy(plan: "Plan", name: str) -> str:
@@ -95,13 +91,3 @@ def _policy(plan: "Plan", name: str) -> str:
     if (reason := separate_reason(plan.config, actor)) is not None:
         facts.append(f"no shared prefixes ({reason})")
     return f"{base}; {', '.join(facts)}"
-
-
-def _critic(critic: DictConfig) -> str:
-    sees = "the agent's observation" if critic.scope == "policy" else "the joint observation"
-    return f"reads {sees}; lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
-
-
-def _pool(pool: Pool, gpu: bool) -> str:
-    label = f"pool {pool.name}" if pool.shared else "dedicated"
-    return f"{label}: {pool.nodes} x {pool.gpus} {'GPUs' if gpu else 'slots'} for {', '.join(pool.policies)}"

@@ -34,7 +34,8 @@ from marl_verl.models.sources import ModelToMake, source
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.run import estimate
-from marl_verl.run.checkpoint import fingerprint, folders, pickles
+from marl_verl.run.checkpoint import folders
+from marl_verl.run.checkpoint.team import check_plugins, check_same
 from marl_verl.run.progress import Display
 from marl_verl.run.rehearsal import TRIED, drop_overlong, rehearse_split
 from marl_verl.run.run_dir import STARTS, machine, packages, removed_on_error
@@ -92,11 +93,11 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     """
     check_run(folder, COMPOSED, "config.yaml")
     saved = folders.intact(folders.choose(folder))
-    pickles.check(saved)
-    team = folders.read(saved)
+    folders.check_pickles(saved)
+    stored = folders.read(saved)
     files = one_file.files_of_run(folder, plugin_files)
     plugins.use_files(files)
-    fingerprint.check_plugins(team["plugins"], saved)  # first: the config cannot be checked without them
+    check_plugins(stored["plugins"], saved)  # first: the config cannot be checked without them
     config = read_config(folder / COMPOSED)
     originals = config.marl.plugins
     config = with_overrides(config, overrides)
@@ -109,13 +110,13 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan.arguments = ("--resume", str(folder), *overrides, *(f"--plugin={file}" for file in plugin_files))
     if files:
         plan.notes += (f"plugin files are the run's copies in '{folder / one_file.COPIES}'; a new run uses others",)
-    fingerprint.check_same(team, resolve(config, plan.team), saved)
+    check_same(stored, resolve(config, plan.team), saved)
     for past in plan.team.past.values():
         extension("policy", past.kind).check(folder, saved, {past.of})
-    if config.trainer.total_training_steps <= team["step"]:
+    if config.trainer.total_training_steps <= stored["step"]:
         raise MarlError(
-            f"run '{folder}' is at step {team['step']} already, and trainer.total_training_steps="
-            f"{config.trainer.total_training_steps}. To continue training, set it above {team['step']}."
+            f"run '{folder}' is at step {stored['step']} already, and trainer.total_training_steps="
+            f"{config.trainer.total_training_steps}. To continue training, set it above {stored['step']}."
         )
     return plan
 

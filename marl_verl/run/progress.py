@@ -2,13 +2,11 @@
 
 import contextlib
 import io
-import json
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -18,7 +16,6 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from marl_verl.errors import MarlError
-from marl_verl.run.parent import how_to_continue
 from marl_verl.run.terminal import discard, writing
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
@@ -27,32 +24,6 @@ LONGEST, BAR = 40, 30  # characters of the curve, and of the bar
 
 Event = dict[str, Any]
 """{"event": "phase" | "started" | "step" | "validation" | "playing" | "terminal" | ..., ...}."""
-
-
-class View:
-    """What rich draws below the printed lines, from another thread: the steps of a run, and its current activity."""
-
-    def __init__(self) -> None:
-        self.steps: Event | None = None  # the last event of a step
-        self.line, self.held_out = "", ""
-        self.curve: list[float] = []
-        self.waiting: list[str] = []
-        self._text, self._since, self._spinner = "", 0.0, Spinner("dots")
-
-    def say(self, text: str) -> None:
-        """Show another activity."""
-        self._text, self._since = text, time.monotonic()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self.steps is not None:
-            yield ProgressBar(self.steps["steps"], self.steps["step"], BAR)
-            curve = "".join(BLOCKS[round(success * (len(BLOCKS) - 1))] for success in self.curve[-LONGEST:])
-            for text in (self.line, f"{curve}{self.held_out}"):
-                yield Text(text, no_wrap=False, overflow="fold")  # the console leaves long lines to the terminal
-        seconds = time.monotonic() - self._since
-        waiting = f"  waiting for {', '.join(self.waiting)}" if self.waiting else ""
-        self._spinner.update(text=f"{self._text}  {seconds:.0f} s{waiting}")
-        yield self._spinner
 
 
 def rewards(values: Mapping[str, float]) -> str:
@@ -80,12 +51,23 @@ class Display:
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Output()
-        self.view = View()
         self._callback = callback
         self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._live: Live | None = None
+        self._activity, self._since, self._spinner = "", 0.0, Spinner("dots")
+        self._step: Event | None = None  # the last one
+        self._line, self._held_out, self._curve = "", "", ""
         self._shown = 0.0  # when the last line of a step or of an evaluation was printed
         self._first: tuple[int, float] | None = None  # the first step that ended, and when
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """What rich draws below the printed lines, from another thread: steps of a run, and its current activity."""
+        if self._step is not None:
+            yield ProgressBar(self._step["steps"], self._step["step"], BAR)
+            for text in (self._line, f"{self._curve[-LONGEST:]}{self._held_out}"):
+                yield Text(text, no_wrap=False, overflow="fold")  # the console leaves long lines to the terminal
+        self._spinner.update(text=f"{self._activity}  {time.monotonic() - self._since:.0f} s")
+        yield self._spinner
 
     @staticmethod
     def of(progress: "Progress") -> "Display":
@@ -103,7 +85,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Show the current activity: replaced by the next note on a terminal, printed otherwise."""
-        self.view.say(text)
+        self._activity, self._since = text, time.monotonic()
         if self._redraws:
             self._draw()
         else:
@@ -113,7 +95,7 @@ class Display:
         """Draw the view below what is printed, until `close`."""
         if self._live is None:
             errors = sys.stderr.isatty()
-            self._live = Live(self.view, console=self.console, transient=True, redirect_stderr=errors)
+            self._live = Live(self, console=self.console, transient=True, redirect_stderr=errors)
             self._live.start()
 
     def close(self) -> None:
@@ -153,14 +135,11 @@ class Display:
         elif kind == "phase":
             self.note(f"{event['name']} ...")
         elif kind == "doing" and event.get("phases"):
-            self.view.say(" and ".join(dict.fromkeys(event["phases"])))
-        elif kind == "awaited":
-            waiting = [name for name in self.view.waiting if name != event["what"]]
-            self.view.waiting = waiting if event["ready"] else [*waiting, event["what"]]
+            self._activity, self._since = " and ".join(dict.fromkeys(event["phases"])), time.monotonic()
         elif kind == "validation":
             success = event["metrics"]["validation/success"]
             sampled = event["metrics"]["validation/success_sampled"]
-            self.view.held_out = f"   held-out {success:.1%} (step {event['step']})"
+            self._held_out = f"   held-out {success:.1%} (step {event['step']})"
             line = f"step {event['step']:>4}  held-out success {success:.1%} greedy, {sampled:.1%} sampled"
             self.print(f"{line} ({event['tasks']} tasks)")
         elif kind == "playing":
@@ -168,9 +147,9 @@ class Display:
             if self._redraws or done == tasks or self._is_due():
                 self.note(f"{done} of {tasks} tasks {'sampled' if event['sampled'] else 'evaluated greedily'}")
         elif kind == "step":
-            self._step(event)
+            self._show_step(event)
 
-    def _step(self, event: Event) -> None:
+    def _show_step(self, event: Event) -> None:
         """Show a step; without a terminal only the first and the last one, and some in between."""
         step, steps, values, now = event["step"], event["steps"], event["metrics"], time.monotonic()
         self._first = first = self._first or (step, now)
@@ -178,13 +157,13 @@ class Display:
         seconds = (now - first[1]) / (step - first[0]) if step > first[0] else values["seconds/step"]
         minutes, rest = divmod(round(seconds * (steps - step)), 60)
         line = f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards(values)}"
-        self.view.line = f"{line}  {seconds:.1f} s/step  {minutes}:{rest:02d} left"
-        self.view.curve.append(values["train/success"])
-        self.view.steps = event
+        self._line = f"{line}  {seconds:.1f} s/step  {minutes}:{rest:02d} left"
+        self._curve += BLOCKS[round(values["train/success"] * (len(BLOCKS) - 1))]
+        self._step = event
         if self._redraws:
             self._draw()
         elif self._is_due() or step in (1, steps):
-            self.print(self.view.line)
+            self.print(self._line)
 
     def _is_due(self) -> bool:
         """Whether the last line was printed some time ago; the next one is printed now."""
@@ -195,43 +174,3 @@ class Display:
 
 Progress = bool | Callable[[Event], object] | Display
 """The argument of `Display.of`."""
-
-
-class RunEvents:
-    """Shows the events of a run, and keeps what is needed after its end.
-
-    Attributes:
-        timing: the start times of phases in seconds since the command, written to timing.json.
-        error: the last error event; None without one.
-        activity: e.g. "while updating in step 12".
-    """
-
-    def __init__(self, folder: Path, display: Display, backend: str, begun: float) -> None:
-        self.folder, self.display = folder, display
-        self.timing: dict[str, Any] = {"phases": {}, "backend": backend, "begun": begun}
-        self.error: dict[str, Any] | None = None
-        self.activity = "while starting"
-
-    def handle(self, event: dict[str, Any]) -> None:
-        """Show an event."""
-        kind, seconds = event["event"], time.time() - self.timing["begun"]
-        if kind == "error":
-            self.error = event
-        elif kind == "doing":
-            self.activity = event["activity"]
-        elif kind in ("phase", "started", "step"):
-            if kind == "step":
-                self.timing.setdefault("seconds_to_first_step", seconds)
-            else:
-                self.timing["phases"][event.get("name", "policies started")] = seconds
-            new = self.folder / ".timing.json"
-            new.write_text(json.dumps(self.timing))
-            new.replace(self.folder / "timing.json")
-        self.display.event(event)
-
-
-def interrupted(folder: Path, display: Display) -> KeyboardInterrupt:
-    """Print how to continue an interrupted run. Returns the exception to raise, with the same message."""
-    message = f"interrupted. {how_to_continue(folder)}"
-    display.print(message)
-    return KeyboardInterrupt(message)

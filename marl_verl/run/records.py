@@ -1,6 +1,6 @@
 """Stored episodes and rows of a run, for `marl-verl replay` and `explain`, and the limit on failed episodes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
@@ -12,7 +12,7 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.config.parts import named_samplers
 from marl_verl.config.stored import marl_section
 from marl_verl.episode.codec import SCHEMA, as_line
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Split
 from marl_verl.team import AgentConfig, Named, TeamConfig
@@ -86,17 +86,13 @@ class Records:
         sampler = named_samplers(self._algorithm, self._marl)["sampler"] if split == "train" else greedy
         return as_line(header(self._team, self._algorithm, step, split, int(self._marl["run"]["seed"]), sampler))
 
-    def check_failures(self, reports: "list[Report]") -> None:
-        """Raise MarlError if a sampler failed, or more attempts than `marl.rollout.max_failed_share` allows."""
-        for report in reports:
-            if report.error:
-                raise MarlError(f"sampling task '{report.task}' failed: {report.error}")
+    @check
+    def check_failures(self, reports: "list[Report]") -> Iterator[str]:
+        """MarlError if a sampler failed, or more attempts than `marl.rollout.max_failed_share` allows."""
+        yield from (f"sampling task '{report.task}' failed: {report.error}" for report in reports if report.error)
         failures = [failure for report in reports for failure in report.failures]
         total = sum(report.attempts for report in reports)
         share = float(self._marl["rollout"]["max_failed_share"])
         if failures and len(failures) > share * total:
-            first = failures[0]
-            raise MarlError(
-                f"{len(failures)} of {total} attempts failed, above marl.rollout.max_failed_share={share:g}. "
-                f"First failure: {first.reason}: {first.detail}"
-            )
+            problem = f"{len(failures)} of {total} attempts failed, above marl.rollout.max_failed_share={share:g}"
+            yield f"{problem}. First failure: {failures[0].reason}: {failures[0].detail}"

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.files import MOST, read_bounded, read_bytes, read_text
+from marl_verl.run.checkpoint.folders import complete
 
 GZIP = b"\x1f\x8b"  # how such files begin
 
@@ -26,11 +27,9 @@ def unpacked(content: bytes, source: str) -> bytes:
     """The content of a file, decompressed if it is gzip. MarlError if that fails, or if it is too large."""
     if not content.startswith(GZIP):
         return content
-    try:
+    with user_error(f"{source} is damaged: it cannot be decompressed", EOFError, OSError, zlib.error):
         stream: Any = gzip.GzipFile(fileobj=io.BytesIO(content))
         return read_bounded(stream, source, MOST)
-    except (EOFError, OSError, zlib.error) as error:
-        raise MarlError(f"{source} is damaged: it cannot be decompressed ({error})") from error
 
 
 REQUEST = "evaluation.json"  # the request file in the folder of an evaluation
@@ -96,6 +95,15 @@ class RunDir:
 
 def _packed(content: bytes) -> bytes:
     return gzip.compress(content, LEVEL, mtime=0)
+
+
+def how_to_continue(folder: Path) -> str:
+    """The last sentence of an error message: how to continue."""
+    if (folder / REQUEST).is_file():
+        return "Run the evaluation again"
+    if complete(folder / "checkpoints"):
+        return f"Continue with: marl-verl train --resume {folder}"
+    return "No checkpoint was saved yet: start a new run"
 
 
 LOCK = ".lock"

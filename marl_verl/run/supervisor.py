@@ -1,32 +1,108 @@
-"""Starts the trainer as a process, shows its events, logs its output, and cleans up after it."""
+"""The work of a run: in a trainer process, which is shown, logged and cleaned up after, or in this process.
+
+In this process (`marl.run.backend: local`) events are shown directly, and a debugger works in all code. Standard output
+is the terminal's, for prints and prompts of users' code. Standard error, logging and warnings go to the log, as those
+of the processes of a run on Ray do.
+"""
 
 import contextlib
 import ctypes
+import importlib
 import json
+import logging
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
+import traceback
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 import psutil
 from omegaconf import DictConfig
 
+from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.backend import is_local
 from marl_verl.config.hardware import HARDWARE_VARIABLE, POLICIES_VARIABLE, RUN_VARIABLE, on_gpu
 from marl_verl.config.stored import team_of
-from marl_verl.errors import RunError
-from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE
-from marl_verl.run import embedded
+from marl_verl.errors import MarlError, RunError, format_error
+from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE, emit, received
 from marl_verl.run.cleanup import RunResources, cleanup_abandoned
-from marl_verl.run.parent import how_to_continue
-from marl_verl.run.progress import Display, RunEvents, interrupted
+from marl_verl.run.progress import Display, Event
+from marl_verl.run.run_dir import how_to_continue
 from marl_verl.run.terminal import termination_as_interrupt
+from marl_verl.threads import breakpoints, outside_loop
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 PERIOD = 1.0  # seconds between two checks whether the trainer still runs
+
+
+def start(
+    work: str,
+    folder: Path,
+    config: DictConfig,
+    display: Display,
+    begun: float,
+    log: Path | None = None,
+    lock: int | None = None,
+) -> None:
+    """Do the work, "module:function", and show its progress. The function takes the folder, and the module is also a
+    program that does so. RunError if it fails; KeyboardInterrupt with the message that was printed."""
+    policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
+    if is_local(config):
+        run_here(work, folder, log, gpu, display, begun)
+        return
+    TrainerProcess(folder, policies, work.partition(":")[0], log, lock, gpu).run(display, begun)
+
+
+class RunEvents:
+    """Shows the events of a run, and keeps what is needed after its end.
+
+    Attributes:
+        timing: the start times of phases in seconds since the command, written to timing.json.
+        error: the last error event; None without one.
+        activity: e.g. "while updating in step 12".
+    """
+
+    def __init__(self, folder: Path, display: Display, backend: str, begun: float) -> None:
+        self.folder, self.display = folder, display
+        self.timing: dict[str, Any] = {"phases": {}, "backend": backend, "begun": begun}
+        self.error: Event | None = None
+        self.activity = "while starting"
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the run in this context, in which SIGTERM and SIGHUP act as Ctrl-C."""
+        with termination_as_interrupt():
+            try:
+                yield
+            except KeyboardInterrupt as error:
+                message = f"interrupted. {how_to_continue(self.folder)}"
+                self.display.print(message)
+                raise KeyboardInterrupt(message) from error
+            finally:
+                self.display.close()
+
+    def handle(self, event: Event) -> None:
+        """Show an event."""
+        kind, seconds = event["event"], time.time() - self.timing["begun"]
+        if kind == "error":
+            self.error = event
+        elif kind == "doing":
+            self.activity = event["activity"]
+        elif kind in ("phase", "started", "step"):
+            if kind == "step":
+                self.timing.setdefault("seconds_to_first_step", seconds)
+            else:
+                self.timing["phases"][event.get("name", "policies started")] = seconds
+            new = self.folder / ".timing.json"
+            new.write_text(json.dumps(self.timing))
+            new.replace(self.folder / "timing.json")
+        self.display.event(event)
 
 
 class TrainerProcess:
@@ -49,42 +125,40 @@ class TrainerProcess:
             HARDWARE_VARIABLE: "gpu" if gpu else "cpu",
             SCRATCH_VARIABLE: self.resources.scratch,
             "TMPDIR": self.resources.scratch,
-            **_environment(gpu),
+            **_variables(gpu),
         }
         self.others = {process.pid for process in psutil.Process().children(recursive=True)}
 
-    @termination_as_interrupt()
     def run(self, display: Display, begun: float) -> None:
-        """Run to the end. Every exception stops the trainer and its processes. SIGTERM and SIGHUP act as Ctrl-C.
-
-        RunError if the trainer fails; KeyboardInterrupt with the message that was printed.
-        """
+        """Run to the end. Every exception stops the trainer and its processes."""
         events = RunEvents(self.folder, display, "verl", begun)
-        for scratch in cleanup_abandoned():
-            display.print(f"removed the leftovers of a killed run: {scratch}")
-        prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
-        try:
-            reading, process = self._start()
+        with events.shown():
             try:
-                self._follow(reading, process, events)
-                code = process.wait()
-            except BaseException as error:
-                display.note("stopping the trainer, its servers and Ray ...")
-                process.send_signal(signal.SIGINT)
-                try:
-                    process.wait(timeout=PATIENCE)
-                except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                    process.kill()
-                    process.wait()
-                if not isinstance(error, KeyboardInterrupt):
-                    raise
-                raise interrupted(self.folder, display) from error
-            if code:
-                failure = events.error or {"message": self._unexplained(code, events.activity), "expected": False}
-                raise RunError(failure["message"], self.log, bool(failure["expected"]))
-        finally:
-            display.close()
-            self.resources.cleanup(self._adopted())
+                for scratch in cleanup_abandoned():
+                    display.print(f"removed the leftovers of a killed run: {scratch}")
+                prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become its children, so that `_adopted` finds them
+                self._run(events)
+            finally:
+                display.close()
+                self.resources.cleanup(self._adopted())
+
+    def _run(self, events: RunEvents) -> None:
+        reading, process = self._start()
+        try:
+            self._follow(reading, process, events)
+            code = process.wait()
+        except BaseException:
+            events.display.note("stopping the trainer, its servers and Ray ...")
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=PATIENCE)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.kill()
+                process.wait()
+            raise
+        if code:
+            failure = events.error or {"message": self._unexplained(code, events.activity), "expected": False}
+            raise RunError(failure["message"], self.log, bool(failure["expected"]))
 
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""
@@ -136,7 +210,7 @@ class TrainerProcess:
         return adopted
 
 
-def _environment(gpu: bool) -> dict[str, str]:
+def _variables(gpu: bool) -> dict[str, str]:
     """Environment variables of every process of the run, except those that the user has set."""
     variables = {
         "HYDRA_FULL_ERROR": "1",
@@ -166,19 +240,86 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
-def start(
-    work: str,
-    folder: Path,
-    config: DictConfig,
-    display: Display,
-    begun: float,
-    log: Path | None = None,
-    lock: int | None = None,
-) -> None:
-    """Do the work, "module:function", and show its progress. The function takes the folder, and the module is also a
-    program that does so. RunError and KeyboardInterrupt as `TrainerProcess.run`."""
-    policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
-    if is_local(config):
-        embedded.run(work, folder, log, gpu, display, begun)
-        return
-    TrainerProcess(folder, policies, work.partition(":")[0], log, lock, gpu).run(display, begun)
+def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display, begun: float) -> None:
+    """Call the function `work` ("module:name") with the run directory. If it fails, its traceback is in the log; an
+    exception of the display's callback is raised as it is."""
+    events = RunEvents(folder, display, "local", begun)
+    module, _, name = work.partition(":")
+
+    def call() -> None:
+        emit("phase", name="loading verl")
+        getattr(importlib.import_module(module), name)(folder.resolve())
+
+    with events.shown(), contextlib.ExitStack() as context:
+        context.callback(end_processes)
+        context.enter_context(_environment(gpu))
+        context.enter_context(_logged(log))
+        context.enter_context(breakpoints(display.stop_drawing))
+        failures = context.enter_context(received(events.handle))
+        try:
+            outside_loop(call)
+        except Exception as error:
+            traceback.print_exc()
+            if error in failures:
+                raise
+            message = " ".join(format_error(error).split())
+            raise RunError(message, log, isinstance(error, MarlError)) from error
+
+
+def load() -> None:
+    """Import what a run on a CPU needs, which takes seconds. An error is raised again where it is needed."""
+    with _environment(gpu=False), _logged(Path(os.devnull)), contextlib.suppress(Exception):
+        for name in ("marl_verl.trainer.run", "marl_verl.backend.local.session"):
+            importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _environment(gpu: bool) -> Iterator[None]:
+    """Set the variables of a run, as those of the processes of a run on Ray. Afterwards all are as before."""
+    variables = {RUN_VARIABLE: uuid.uuid4().hex, HARDWARE_VARIABLE: "gpu" if gpu else "cpu"}
+    variables["TOKENIZERS_PARALLELISM"] = "false"  # its threads and forks do not go together
+    if not gpu:
+        variables["TORCHDYNAMO_DISABLE"] = "1"  # compiling a tiny model takes longer than it saves
+    before = dict(os.environ)
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before
+
+
+class _Stream:
+    """Standard error of the work. Modules that are imported meanwhile keep it: after a run it is the terminal's."""
+
+    def __init__(self) -> None:
+        self.target: TextIO = sys.stderr
+
+    def write(self, text: str) -> int:
+        return self.target.write(text)
+
+    def flush(self) -> None:  # transformers keeps this method
+        self.target.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
+
+
+_STREAM = _Stream()
+
+
+@contextlib.contextmanager
+def _logged(log: Path) -> Iterator[None]:
+    """Append standard error to a file, with the logging that goes there."""
+    terminal, stream = sys.stderr, cast("TextIO", _STREAM)
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if vars(handler).get("stream") is terminal:  # of a module that was imported before
+                handler.stream = stream
+    with log.open("a", buffering=1, encoding="utf-8") as file, contextlib.redirect_stderr(stream):
+        _STREAM.target = file
+        try:
+            yield
+        finally:
+            _STREAM.target = terminal

@@ -21,7 +21,8 @@ from marl_verl.events import Phases, emit
 from marl_verl.files import read_json, read_text, write_json
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete
-from marl_verl.run.parent import Parent, how_to_continue
+from marl_verl.run.cleanup import Parent
+from marl_verl.run.run_dir import how_to_continue
 from marl_verl.run.trackers import tracked
 from marl_verl.tasks.base import wilson
 

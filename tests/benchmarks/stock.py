@@ -71,9 +71,9 @@ def with_newline(model: Path, folder: Path) -> Path:
 
 def environment() -> dict[str, str]:
     from marl_verl.config.hardware import RUN_VARIABLE, has_accelerator
-    from marl_verl.run.supervisor import _environment
+    from marl_verl.run.supervisor import _variables
 
-    base = _environment(has_accelerator())
+    base = _variables(has_accelerator())
     return {**base, RUN_VARIABLE: "benchmark", "HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled"}
 
 

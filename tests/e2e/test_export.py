@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.run.supervisor import _environment
+from marl_verl.run.supervisor import _variables
 from tests.e2e.conftest import WithPlugin
 from tests.five import TEMPLATE
 from tests.served import Acts, acts_of, gaps, log_probs
@@ -95,7 +95,7 @@ def test_vllm_goes_on_as_transformers_does(five: WithPlugin, exported: dict[str,
     variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "MARL_VERL_RUN": "test", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, str(script), json.dumps([_initial(five, "tuned"), str(exported["adapter"]), prompt])],
-        env={**os.environ, **_environment(gpu=False), **variables},
+        env={**os.environ, **_variables(gpu=False), **variables},
         capture_output=True,
         text=True,
         timeout=300,

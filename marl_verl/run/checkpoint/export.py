@@ -4,7 +4,9 @@
     adapter   B and A of each layer, for the run's base model, in peft's format
     merged    W + (alpha / r) B A in place of W    (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3)
 
-Weights have the dtype of training. Uses verl internals: the files of `FSDPCheckpointManager`.
+Weights have the dtype of training. Uses verl internals: the files of `FSDPCheckpointManager`. A policy's folder in a
+checkpoint has `model_world_size_W_rank_R.pt` from each of W ranks. Its tensors are DTensors: the rank's shard along one
+dimension. A policy with an adapter saves only the adapter.
 """
 
 import os
@@ -18,10 +20,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.config.stored import check_run, read_config, team_of
-from marl_verl.errors import MarlError, check_known
+from marl_verl.errors import MarlError, check_known, user_error
 from marl_verl.files import read_json, write_json
-from marl_verl.run.checkpoint import folders, weights
-from marl_verl.run.checkpoint.folders import step_of
+from marl_verl.run.checkpoint import folders
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 OF_MODEL = ("config.json", "generation_config.json")
@@ -41,7 +42,7 @@ class Source:
     def of(cls, checkpoint: Path, policy: str, config: Any) -> "Source":
         """A policy in a checkpoint of the run with this config.yaml."""
         settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
-        return cls(policy, step_of(checkpoint), checkpoint / "policies" / policy, settings)
+        return cls(policy, folders.step_of(checkpoint), checkpoint / "policies" / policy, settings)
 
     @property
     def model(self) -> str:
@@ -52,7 +53,9 @@ class Source:
     @property
     def lora(self) -> dict[str, Any] | None:
         """`r`, `lora_alpha` and `task_type` of an adapter; None where all weights were trained."""
-        return weights.lora(self.folder)
+        path = self.folder / "lora_train_meta.json"
+        meta = read_json(path) if path.is_file() else None
+        return meta and {key: meta[key] for key in ("r", "lora_alpha", "task_type")}
 
 
 def choose(run: Path, name: str, step: int | None) -> Source:
@@ -81,11 +84,10 @@ def export(source: Source, output: Path, merge: bool = False) -> str:
         kind, write = "a full model with the adapter merged", _merged
     writing = output.parent / f".exporting-{output.name}-{os.getpid()}"
     try:
-        writing.mkdir(parents=True)
-        write(source, writing)
-        os.replace(writing, output)
-    except OSError as error:
-        raise MarlError(f"cannot write '{output}': {error}") from error
+        with user_error(f"cannot write '{output}'", OSError):
+            writing.mkdir(parents=True)
+            write(source, writing)
+            os.replace(writing, output)
     finally:
         shutil.rmtree(writing, ignore_errors=True)
     return kind
@@ -108,7 +110,7 @@ def _model(source: Source, folder: Path) -> None:
         kind, settings = _auto_class(source, folder)
         with torch.device("meta"):
             model = kind.from_config(**settings)
-        model.load_state_dict(weights.assembled(source.folder), assign=True)
+        model.load_state_dict(assembled(source.folder), assign=True)
         model.tie_weights()
         model.save_pretrained(folder)
     _correct_config(folder)
@@ -120,9 +122,9 @@ def _adapter(source: Source, folder: Path) -> None:
     from safetensors.torch import save_file
 
     _copy(source.folder / "huggingface", folder, (*WEIGHTS, *OF_MODEL))
-    trained = weights.assembled(source.folder)
+    trained = assembled(source.folder)
     tensors = {re.sub(r"\.default(?=\.|$)", "", name): tensor.contiguous() for name, tensor in trained.items()}
-    save_file(tensors, folder / weights.ADAPTER, metadata={"format": "pt"})
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     if initial := source.settings.get("lora_adapter_path"):
         config = LoraConfig.from_pretrained(initial)
     else:
@@ -138,7 +140,7 @@ def _merged(source: Source, folder: Path) -> None:
     import torch
     from peft import PeftModel
 
-    base = weights.local(source.model)
+    base = local(source.model)
     if base is None:
         raise MarlError(
             f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine. Download it, "
@@ -188,3 +190,47 @@ def _dtype(folder: Path) -> str:
 
     with safe_open(next(folder.glob("*.safetensors")), framework="pt") as file:
         return str(file.get_tensor(next(iter(file.keys()))).dtype).removeprefix("torch.")
+
+
+def local(model: str) -> Path | None:
+    """The folder of a model: the given folder, or the one in the hub's cache; None if it is not on this machine."""
+    if Path(model).expanduser().is_dir():
+        return Path(model).expanduser()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+
+
+def assembled(folder: Path) -> dict[str, Any]:
+    """Assemble the tensors of a policy's folder in a checkpoint: name in the model -> tensor, in the dtype of training.
+
+    `verl.model_merger` would convert them to bfloat16. MarlError if a shard cannot be read or is not in FSDP's format.
+    """
+    from torch.distributed.tensor import DTensor
+
+    world = int(read_json(folder / "fsdp_config.json")["world_size"])
+    # with several nodes, all ranks must save to a shared folder
+    shards = [folders.load_pickle(folder / f"model_world_size_{world}_rank_{rank}.pt") for rank in range(world)]
+    # a tensor that is not a DTensor is a buffer, equal on every rank
+    return {
+        name: _joined([shard[name] for shard in shards], name, folder) if isinstance(first, DTensor) else first
+        for name, first in shards[0].items()
+    }
+
+
+def _joined(parts: list[Any], name: str, folder: Path) -> Any:
+    """Join a tensor from the ranks' DTensors. With replicas (a 2D mesh) the ranks of the first replica suffice."""
+    import torch
+
+    mesh, placement = parts[0].device_mesh.mesh, parts[0].placements[-1]
+    local_parts = [parts[rank]._local_tensor for rank in mesh.reshape(-1, mesh.shape[-1])[0].tolist()]
+    whole = local_parts[0] if placement.is_replicate() else None
+    if placement.is_shard():
+        whole = torch.cat(local_parts, dim=placement.dim)
+    if whole is None or whole.shape != parts[0].shape:
+        raise MarlError(f"tensor '{name}' in '{folder}' has an unsupported sharding: {placement}")
+    return whole

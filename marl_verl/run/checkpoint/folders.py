@@ -6,17 +6,19 @@ A checkpoint is written to a temporary folder, flushed to the disk, and renamed.
     .writing-step_N   incomplete: being written, or left by a killed process
     .old-step_N       being removed
 
-A rename is atomic. `team.json`, written last, lists every file with its size; `damage` finds later changes.
+A rename is atomic. `team.json`, written last, lists every file with its size; `intact` finds later changes.
 """
 
 import hashlib
+import logging
 import os
+import re
 import shutil
 import traceback
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.files import read_bytes, read_json
 
 TEAM_FILE = "team.json"
@@ -57,17 +59,6 @@ def _described(path: Path) -> dict[str, Any]:
     return {"size": size} | ({"sha256": hashlib.sha256(read_bytes(path)).hexdigest()} if size < HASHED else {})
 
 
-def damage(folder: Path, part: str = "") -> str | None:
-    """What is wrong with a checkpoint's files whose path begins with `part`; None if all are intact."""
-    try:
-        for name, saved in read(folder)["files"].items():
-            if name.startswith(part) and (now := _described(folder / name)) != saved:
-                return f"'{name}' has changed since it was written ({saved['size']:,} -> {now['size']:,} bytes)"
-    except (MarlError, OSError) as error:
-        return str(error)
-    return None
-
-
 def choose(run: Path, step: int | None = None) -> Path:
     """The checkpoint of a step, or the newest one. MarlError if there is none."""
     checkpoints = {step_of(folder): folder for folder in complete(run / "checkpoints")}
@@ -80,9 +71,12 @@ def choose(run: Path, step: int | None = None) -> Path:
 
 def intact(folder: Path, part: str = "") -> Path:
     """The checkpoint itself. MarlError if a file whose path begins with `part` is damaged."""
-    if why := damage(folder, part):
-        advice = "Choose another one with --step, or remove it to continue from an earlier one"
-        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. {advice}")
+    advice = "choose another one with --step, or remove it to continue from an earlier one"
+    with user_error(f"checkpoint '{folder}' is damaged ({advice})", MarlError, OSError):
+        for name, saved in read(folder)["files"].items():
+            if name.startswith(part) and (now := _described(folder / name)) != saved:
+                sizes = f"{saved['size']:,} -> {now['size']:,} bytes"
+                raise MarlError(f"'{name}' has changed since it was written ({sizes})")
     return folder
 
 
@@ -134,3 +128,32 @@ def is_full(error: BaseException, folder: Path) -> bool:
     """Whether an error was caused by a full disk, in this process or in a Ray worker."""
     text = "".join(traceback.format_exception(error)).lower()  # also of the errors that caused it
     return any(words in text for words in FULL) or shutil.disk_usage(folder).free < NOTHING_LEFT
+
+
+def load_pickle(path: Path) -> Any:
+    """Load a file of `torch.save` with tensors on the CPU. MarlError if it is damaged or names functions.
+
+    A pickle may call any function while it is loaded. `torch.load(weights_only=True)` refuses all but a short list, to
+    which NumPy's arrays are added here. verl loads its own files with `weights_only=False`: first `check_pickles`.
+    """
+    import numpy as np
+    import torch  # not at the top, because the command line imports the callers
+    import torch.distributed.tensor
+
+    # it warns about every sharded tensor that is loaded outside a process group
+    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
+    arrays = [np.ndarray, np.dtype, *{type(np.dtype(code)) for code in np.typecodes["All"]}]
+    makers = [example.__reduce__()[0] for example in (np.zeros(1), np.float64(0))]  # their module moved in NumPy 2
+    with torch.serialization.safe_globals([*arrays, *makers]):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:
+            refused = re.search(r"GLOBAL \S+", str(error)) or re.search(".*", str(error))
+            advice = "Use another checkpoint; one that marl-verl wrote contains tensors, numbers and texts only."
+            raise MarlError(f"'{path}' cannot be loaded safely: {refused and refused[0]}. {advice}") from error
+
+
+def check_pickles(folder: Path) -> None:
+    """Raise MarlError if loading any file of `torch.save` below a checkpoint could run code."""
+    for path in sorted(folder.rglob("*.pt")):
+        load_pickle(path)

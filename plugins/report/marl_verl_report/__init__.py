@@ -1,6 +1,3 @@
-"""The report of runs as one HTML page: `build` writes the file, `serve` shows a running run.
-
-The page gets its data as JSON and puts every text into the document with `textContent`; nothing is built from markup.
-"""
+"""The report of runs as one HTML page, stored or of a running run, and paired comparisons."""
 
 __version__ = "0.1.0"

@@ -1,12 +1,13 @@
-"""Arms of a comparison: recipes with overrides, each trained with several seeds, several runs at a time."""
+"""Arms of a comparison: recipes with overrides, each trained with several seeds, and what is measured of their runs."""
 
 import argparse
 import os
 import shlex
 import shutil
 import signal
+import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from marl_verl.cli.main import reported
 from marl_verl.config.variants import variant_overrides
-from marl_verl.errors import MarlError, RunError
+from marl_verl.errors import MarlError, RunError, unknown
 from marl_verl.files import read_json
 from marl_verl.inspect.run_files import Run
 from marl_verl.run.run_dir import STARTS
@@ -112,9 +113,9 @@ def trained(
 
 def _import_once(jobs: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))  # runs share the cores
-    from marl_verl.run import embedded
+    from marl_verl.run import supervisor
 
-    embedded.load()
+    supervisor.load()
 
 
 def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], object]) -> None:
@@ -136,3 +137,43 @@ def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], obje
     with termination_as_interrupt():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         sys.exit(reported(work))
+
+
+Of = Callable[[list[float]], float]
+
+FORMS: Mapping[str, Of] = {
+    "last": lambda values: values[-1],
+    "mean": statistics.fmean,
+    "max": max,
+    "gain": lambda values: values[-1] - values[0],
+    "area": lambda values: statistics.fmean(values[1:]),
+}
+"""What a metric's values over the steps become; "area" leaves out the first, the value before training."""
+
+
+def curve(run: Run, metric: str) -> dict[float, float]:
+    """Step -> value of a metric."""
+    return {record["step"]: float(record[metric]) for record in run.metrics if metric in record}
+
+
+def column(run: Run, metric: str) -> list[float]:
+    """The values of a metric over the steps. MarlError if no record has it."""
+    if values := [*curve(run, metric).values()]:
+        return values
+    names = {name for record in run.metrics for name in record}
+    raise MarlError(f"run '{run.folder}': {unknown('metric', metric, names)}")
+
+
+def parsed_measure(measure: str) -> tuple[Of, str]:
+    """(form, metric) of "METRIC", its last value, or "FORM:METRIC". MarlError for an unknown form."""
+    form, colon, metric = measure.partition(":")
+    if not colon:
+        return FORMS["last"], measure
+    if form not in FORMS:
+        raise unknown("form of a measure", form, FORMS)
+    return FORMS[form], metric
+
+
+def measured(run: Run, measure: str) -> float:
+    form, metric = parsed_measure(measure)
+    return form(column(run, metric))

@@ -10,9 +10,9 @@ from marl_verl.errors import MarlError
 from marl_verl.files import write_json
 from marl_verl.inspect.run_files import Run
 from marl_verl.run.terminal import show
-from marl_verl_report import decide, draw, measures
-from marl_verl_report.arms import Arm, Cell, trained
-from marl_verl_report.seeds import Estimate, estimate
+from marl_verl_report import decide, draw
+from marl_verl_report.arms import Arm, Cell, curve, measured, parsed_measure, trained
+from marl_verl_report.decide import Estimate, estimate
 
 EXAMPLES = """
 Runs with the same seed are paired: they have the same tasks and order of data, and models that are made on the spot
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    metric = measures.parsed(options.measure)[1]
+    metric = parsed_measure(options.measure)[1]
     if options.seeds < 2 or options.jobs < 1 or (options.margin is not None and not options.margin > 0):
         raise MarlError("--seeds must be at least 2, --jobs at least 1, and --margin above 0")
     arms = parsed(options)
@@ -100,7 +100,7 @@ def train(arms: list[Arm], seeds: range, folder: Path, values: Values, options: 
     cells = [Cell(arm, seed, folder / f"{name}-{seed}") for seed in seeds for name, arm in zip("AB", arms, strict=True)]
     begun = time.monotonic()
     for cell in trained(cells, options.jobs, options.plugin):
-        value = measures.measured(Run(cell.folder), options.measure)
+        value = measured(Run(cell.folder), options.measure)
         values["AB".index(cell.folder.name[0])][cell.seed] = value
         count = f"{len(values[0]) + len(values[1])} of at most {2 * options.seeds} runs"
         show(f"{cell.folder.name}: {options.measure} {value:.4g} ({count}, {(time.monotonic() - begun) / 60:.1f} min)")
@@ -113,7 +113,7 @@ def shown(value: Estimate) -> str:
 def write(path: Path, values: Values, difference: Estimate, metric: str, options: argparse.Namespace) -> None:
     """Draw the learning curves of both arms, and the differences."""
     runs = {
-        f"{name}: {words}": [measures.curve(Run(path.with_name(f"{name}-{seed}")), metric) for seed in column]
+        f"{name}: {words}": [curve(Run(path.with_name(f"{name}-{seed}")), metric) for seed in column]
         for name, column, words in zip("AB", values, (options.first, options.second), strict=True)
     }
     figure, (left, right) = draw.figure(9, 3.5, 2)

@@ -1,10 +1,30 @@
-"""`marl-verl report RUN [RUN ...]`: write one HTML file that shows and compares runs."""
+"""`marl-verl report RUN [RUN ...]`: write one HTML file with its styles, scripts and data, which needs no network.
+
+The page gets its data as JSON and puts every text into the document with `textContent`; nothing is built from markup.
+"""
 
 import argparse
+import base64
+import gzip
+import hashlib
+import importlib.metadata
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.errors import user_error
 from marl_verl.run.terminal import show
+from marl_verl.version import __version__
+from marl_verl_report import curves, overview, steps
+
+STEPS = 24  # stored steps of each kind (training, validation) per run whose episodes a report contains
+SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
 
 EXAMPLES = """
 The file needs no network: learning curves, episodes with the derivation of each advantage, trees, and how to reproduce
@@ -26,9 +46,137 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from marl_verl_report import build  # here: `--help` is fast
-
     output = options.output or options.runs[0] / "report.html"
-    size = build.write(options.runs, output, options.tasks, options.plugin)
+    size = write(options.runs, output, options.tasks, options.plugin)
     show(f"report {output} ({size / 1e6:.1f} MB)")
     return 0
+
+
+def write(folders: Sequence[Path], output: Path, tasks: int, plugin_files: Sequence[Path] = ()) -> int:
+    """Write the report of runs; returns its size in bytes. MarlError: no run, a damaged file, or no place to write.
+
+    It has the episodes of up to `STEPS` stored steps of each run and kind, at equal distances, of each step its first
+    `tasks` tasks.
+    """
+    runs, packed = [], dict[str, str]()
+    for at, (folder, name) in enumerate(zip(folders, distinct(folders), strict=True)):
+        overview.use(folder, plugin_files)
+        runs.append({**overview.read(folder), "name": name})
+        for kind in steps.KINDS:
+            for step in spread(runs[-1]["stored"][kind]):
+                packed[f"{at}-{kind}-{step}"] = pack(steps.read(folder, kind, step, tasks))
+    content = html(runs, {"library": _library(), "runs": pack(runs), **packed}, live=False)
+    with user_error(f"'{output}' cannot be written. Give another file with --output", OSError):
+        output.write_text(content, encoding="utf-8")
+    return len(content.encode())
+
+
+def live(run: overview.Run) -> str:
+    """The page of a run that `serve` shows: it gets the episodes of a step, and later metrics, from its server."""
+    return html([run], {"library": _library(), "runs": pack([run])}, live=True)
+
+
+def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> str:
+    """The page of runs. `blobs` (name -> result of `pack`) reach its script as text, never as markup.
+
+    The page's policy allows these scripts only, by their hashes, and no connection except, where live, to its server.
+    """
+    script = "\n".join(['"use strict";', *(_file(name) for name in SCRIPTS)])
+    allowed = " ".join(_hash(text) for text in (script, _plotly()))
+    rules = {
+        "default-src": "'none'",
+        "script-src": allowed,
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "connect-src": "'self'" if live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    policy = "; ".join(f"{name} {value}" for name, value in rules.items())
+    data = {
+        "live": live,
+        "version": __version__,
+        "notes": curves.NOTES,
+        "differences": differences(runs),
+    }
+    title = ", ".join(run["name"] for run in runs)
+    values = {"data": base64.b64encode(json.dumps(data).encode()).decode(), **blobs}
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">',
+            f"<title>{escape(title)} - marl-verl report</title><style>{_file('page.css')}</style></head>",
+            _file("page.html"),
+            *(f'<script type="text/plain" id="blob-{name}">{text}</script>' for name, text in values.items()),
+            f"<script>{script}</script></body></html>\n",
+        ]
+    )
+
+
+def differences(runs: Sequence[overview.Run]) -> list[list[str]]:
+    """Of each section of the settings that differs: its name, and in each run the lines that not all runs have."""
+    rows = [["seed", *(str(run["seed"]) for run in runs)]]
+    for name in dict.fromkeys(name for run in runs for name in run["config"]):
+        lines = [run["config"].get(name, "").splitlines() for run in runs]
+        common = set.intersection(*map(set, lines))
+        rows.append([name, *("\n".join(line for line in of_run if line not in common) for of_run in lines)])
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
+def pack(value: object) -> str:
+    """A JSON value, compressed with gzip, as base64. Equal values give equal texts."""
+    return _packed(as_json(value).encode())
+
+
+def as_json(value: object) -> str:
+    """JSON for the page; NaN and infinity, which JSON lacks, as texts."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def distinct(folders: Sequence[Path]) -> list[str]:
+    """The names of run directories; of equal names, their paths."""
+    paths = [folder.resolve() for folder in folders]
+    names = [path.name for path in {*paths}]
+    return [path.name if names.count(path.name) == 1 else str(path) for path in paths]
+
+
+def spread(stored: Sequence[int]) -> list[int]:
+    """At most `STEPS` of the stored steps at equal distances, the first and the last included."""
+    last = len(stored) - 1
+    return [stored[place] for place in sorted({round(i * last / (STEPS - 1)) for i in range(STEPS)})] if stored else []
+
+
+@cache
+def _library() -> str:
+    return _packed(_plotly().encode())
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+def _plotly() -> str:
+    """Plotly's JavaScript, which its Python package contains; importing that package is not needed, and slow."""
+    file = importlib.metadata.distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
+    return Path(str(file)).read_text(encoding="utf-8")
+
+
+def _file(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from marl_verl_report import decide
-from marl_verl_report.seeds import estimate, inside, quantile
+from marl_verl_report.decide import estimate, inside, quantile
 
 from marl_verl import api
 from marl_verl.cli.main import main

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_report.serve import PERIOD, Server
+from marl_verl_report.watch import PERIOD, Server
 
 from marl_verl.cli.main import main
 from marl_verl.run.run_dir import RunDir

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl_report import arms
-from marl_verl_report.measures import curve
+from marl_verl_report.arms import curve
 
 from marl_verl.inspect.run_files import Run, load_run
 from marl_verl.run.run_dir import STARTS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from marl_verl_report.measures import column, measured
+from marl_verl_report.arms import column, measured
 
 from marl_verl.inspect.run_files import Run
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from marl_verl_report import decide, draw
-from marl_verl_report.seeds import Estimate, estimate
+from marl_verl_report.decide import Estimate, estimate
 
 from tests.benchmarks.results.cells import ROOT, STORED, Cell, stored
 from tests.benchmarks.results.claim import FEWEST, Arm, Claim, Comparison

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from marl_verl_report.measures import curve
+from marl_verl_report.arms import curve
 
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results.claim import SHORT, Arm, Claim, Comparison, steps
