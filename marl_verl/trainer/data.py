@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, Memory, RowTable
-from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
 from marl_verl.config.schema import Curriculum as CurriculumSettings
@@ -170,8 +169,8 @@ class Signal:
     2503.14476, section 3.2.
 
     A group teaches if the advantage of one of its rows is not 0, i.e. A_i = (R_i - b) / (sigma + eps) != 0 for some i
-    of a trained policy, and its mean reward is within `above` and `below`, as in MARTI. Groups are those that the
-    algorithm declares: of a task, a turn, siblings of a tree. A task teaches if one of its groups does.
+    of a trained policy. Groups are those that the algorithm declares: of a task, a turn, siblings of a tree. A task
+    teaches if one of its groups does.
     """
 
     rows: list[int]  # rows of groups that teach, ascending
@@ -180,27 +179,16 @@ class Signal:
     dropped_rows: int
 
     @classmethod
-    def of(
-        cls,
-        table: RowTable,
-        result: AdvantageResult,
-        trained: Collection[str],
-        above: float | None = None,
-        below: float | None = None,
-    ) -> "Signal":
+    def of(cls, table: RowTable, result: AdvantageResult, trained: Collection[str]) -> "Signal":
         """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
-        learning = [code for code, name in enumerate(table.policy.names) if name in trained]
-        own = np.isin(table.policy.codes, learning) & (result.group >= 0)
+        codes = [code for code, name in enumerate(table.policy.names) if name in trained]
+        learning = np.isin(table.policy.codes, codes) & (result.group >= 0)
         size = [np.abs(result.of_tokens(row, int(n))).max(initial=0) for row, n in enumerate(table.length)]
-        _, ids = np.unique(result.group, return_inverse=True)
-        mean = group_mean(result.reward, ids)[ids]
-        within = (mean > (-np.inf if above is None else above)) & (mean < (np.inf if below is None else below))
-        teaching = np.unique(result.group[own & (np.array(size) > ZERO) & within])
+        teaching = np.unique(result.group[learning & (np.array(size) > ZERO)])
         kept = np.isin(result.group, teaching)
-        rows = np.flatnonzero(kept)
-        groups, tasks = len(np.unique(result.group[own])), np.unique(table.uid.codes[rows])
-        uids = frozenset(table.uid.names[task] for task in tasks)
-        return cls(rows.tolist(), uids, groups - len(teaching), int((own & ~kept).sum()))
+        uids = frozenset(table.uid.names[task] for task in np.unique(table.uid.codes[kept]))
+        groups = len(np.unique(result.group[learning]))
+        return cls(np.flatnonzero(kept).tolist(), uids, groups - len(teaching), int((learning & ~kept).sum()))
 
     def metrics(self) -> dict[str, float]:
         counts = {"dropped_groups": self.dropped_groups, "dropped_rows": self.dropped_rows}
