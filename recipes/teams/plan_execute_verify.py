@@ -3,9 +3,9 @@
 import random
 
 from marl_verl_games import log
-from marl_verl_games.board import STEPS, Board, PathGame, cells, moves_in
-from marl_verl_games.game import Played, play
-from marl_verl_games.plan_path import WORD, TinyPlanPath, blocked, planner_sees, written
+from marl_verl_games.game import STEPS, Played, play
+from marl_verl_games.plan_path import Board, PathGame, cells, moves_in
+from marl_verl_games.tiny_plan_path import WORD, TinyPlanPath, blocked, planner_sees, written
 
 from marl_verl import Workflow, hookimpl
 from marl_verl.options import Positive

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_games import log
-from marl_verl_games.board import WORDS, PathGame
 from marl_verl_games.game import executed
-from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
-from marl_verl_games.plan_path_rewards import at_plan_path
-from marl_verl_games.tiny_workflows import PlannerExecutor
+from marl_verl_games.plan_path import WORDS, PathGame
+from marl_verl_games.tiny_plan_path import EXECUTOR, PLANNER, PlannerExecutor, TinyPlanPath, at_plan_path
 from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, shown

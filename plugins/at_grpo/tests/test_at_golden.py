@@ -10,10 +10,8 @@ from marl_verl_code import coder_tester
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CODER, TESTER, CoderTester, written
 from marl_verl_code.sets import apps, livecodebench
-from marl_verl_games.board import cells
-from marl_verl_games.game_rewards import game, program
-from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner
-from marl_verl_games.plan_path import PlanPath
+from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner, game, program
+from marl_verl_games.plan_path import PlanPath, cells
 from marl_verl_games.sokoban import SokobanTasks
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 

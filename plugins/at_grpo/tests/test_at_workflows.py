@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 from marl_verl_games import log
-from marl_verl_games.board import Board
 from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner
-from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
-from marl_verl_games.tiny_workflows import PlannerExecutor
+from marl_verl_games.plan_path import Board
+from marl_verl_games.tiny_plan_path import EXECUTOR, PLANNER, PlannerExecutor, TinyPlanPath
 from marl_verl_sandbox import run_python
 from marl_verl_testing import ScriptedPolicy, check_workflow, shown
 

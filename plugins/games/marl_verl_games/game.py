@@ -7,6 +7,8 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 from marl_verl_games import log
 
 G = TypeVar("G", bound="Game")
+STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+"""Move -> (rows down, columns to the right)."""
 
 
 class Game(Protocol):
@@ -43,6 +45,18 @@ class Game(Protocol):
 
     def after(self, move: str) -> Self | str:
         """The state after a move of the game, or why it is refused."""
+
+
+class StepGame(Game, Protocol):
+    """A game whose moves are steps of one cell."""
+
+    example: ClassVar[str] = '["U", "R"]'
+
+    def legal(self) -> str:
+        return ", ".join(move for move in STEPS if not isinstance(self.after(move), str))
+
+    def move(self, word: str) -> str | None:
+        return word if word in STEPS else None
 
 
 @dataclass(frozen=True)

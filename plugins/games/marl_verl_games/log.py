@@ -6,12 +6,16 @@
 The moves determine the state of the game; a plan on the last line counts as if it were executed exactly. A move is a
 direction, or a digit in a cell of a Sudoku, "r1c2=3"; "!" is a word that is no move. A line without a list ends with
 "?", one with an empty list with "[]", and one with a list of other things than words with "[?]".
+
+`answered` and `printed` read the list of moves of an answer and of a program's output.
 """
 
+import ast
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError
@@ -71,3 +75,58 @@ def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:
     if turn.turn >= len(own):
         raise MarlError(f"the answer has no line for turn {turn.turn} of agent '{turn.agent}'")
     return lines, own[turn.turn]
+
+
+Meaning = Callable[[str], str | None]
+"""Word -> the move, or None if it is no move."""
+_PRINTED = re.compile(r"(?:^|(Actions(?: List\*\*)?:))[ \t]*\[", re.MULTILINE)
+
+
+def answered(agent: str, verb: Verb, text: str, meant: Meaning) -> Line:
+    """The line of an answer: its last list in brackets, after the last `####` if it has one."""
+    after = text.rpartition("####")[2]
+    end, depth = after.rfind("]"), 0
+    for start in range(end, -1, -1):
+        depth += {"]": 1, "[": -1}.get(after[start], 0)
+        if depth == 0:
+            return _listed(agent, verb, after[start : end + 1], meant)
+    return Line(agent, verb, None)
+
+
+def printed(agent: str, verb: Verb, output: str, meant: Meaning, only_moves: bool) -> Line:
+    """The line of a program's output: its last list after "Actions List**:" or "Actions:", else at the start of a line.
+
+    Args:
+        only_moves: whether a list with anything else than moves counts as none.
+    """
+    starts = list(_PRINTED.finditer(output))
+    start = next(iter([*(match for match in reversed(starts) if match[1]), *reversed(starts)]), None)
+    if start is not None:
+        depth = 0
+        for end in range(start.end() - 1, len(output)):
+            depth += {"[": 1, "]": -1}.get(output[end], 0)
+            if depth == 0:
+                line = _listed(agent, verb, output[start.end() - 1 : end + 1], meant)
+                refused = only_moves and (line.moves is None or UNKNOWN in line.moves)
+                return Line(agent, verb, None) if refused else line
+    return Line(agent, verb, None)
+
+
+def _listed(agent: str, verb: Verb, text: str, meant: Meaning) -> Line:
+    items = _items(text)
+    if items is None:  # without quotation marks
+        moves = [meant(word) for word in re.split(r"[\s,]+", text[1:-1].strip(" \t\n,"))]
+        return Line(agent, verb, tuple(move for move in moves if move) if all(moves) else None)
+    if not all(isinstance(item, str) for item in items):
+        return Line(agent, verb, None, words=False)
+    return Line(agent, verb, tuple(meant(item) or UNKNOWN for item in items))
+
+
+def _items(text: str) -> list[Any] | None:
+    for read in (json.loads, ast.literal_eval):
+        try:
+            items = read(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        return items if isinstance(items, list) else None
+    return None

@@ -1,23 +1,145 @@
-"""Plan-Path: reach the goal of a random board with walls. The task sets, for chat models and for tiny ones."""
+"""Plan-Path: reach the goal of a random board with walls. Board, game, and the task set for chat models."""
 
+import dataclasses
+import functools
 import random
-from collections.abc import Sequence
-from typing import Annotated, Any
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Interval
 
 from marl_verl import Task, TaskSet
-from marl_verl.options import Positive
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
-from marl_verl_games.board import STEPS, WORDS, Board, PathGame, cells, place
-from marl_verl_games.game import outcome
+from marl_verl_games.game import STEPS, StepGame, outcome
+
+WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
+_MEANT = {**WORDS, **{move.lower(): move for move in STEPS}}
+_LIST = re.compile(r"\[([^\[\]]*)\]")
+
+
+def moves_in(text: str) -> tuple[str, ...] | None:
+    """The moves of a text: its last list in brackets, `["U", "R"]`, or, without one, all of its words; also in lower
+    case and in words (`up`). None without moves, or if anything else is among them."""
+    lists = _LIST.findall(text)
+    words = re.sub(r"[\s,'\"`]+", " ", lists[-1] if lists else text).split()
+    moves = [_MEANT.get(word.lower()) for word in words]
+    return tuple(move for move in moves if move) if moves and all(moves) else None
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board, its cells named by a letter for the row and a number for the column, "a1" at the top left."""
+
+    size: int
+    walls: frozenset[str]
+    start: str
+    goal: str
+
+    @classmethod
+    def of(cls, task: Task) -> "Board":
+        """The board of a task."""
+        data = task.data
+        return cls(int(data["size"]), frozenset(data["walls"]), str(data["start"]), str(data["goal"]))
+
+    def beside(self, cell: str, move: str) -> str | None:
+        """The free cell that a move leads to; None at the edge, or before a wall."""
+        row, column = (here + step for here, step in zip(place(cell), STEPS[move], strict=True))
+        inside = 0 <= row < self.size and 0 <= column < self.size
+        near = cells(self.size)[row * self.size + column] if inside else None
+        return None if near in self.walls else near
+
+    def left(self, cell: str) -> int:
+        """Length of a shortest walk to the goal; the number of cells if there is none."""
+        return _distances(self).get(cell, self.size**2)
+
+    def drawn(self, cell: str) -> str:
+        """The board as text, a line a row: `.` free, `#` wall, `G` goal, `@` the cell."""
+        marks = {self.goal: "G", **dict.fromkeys(self.walls, "#"), cell: "@"}
+        named = cells(self.size)
+        rows = (named[row * self.size : (row + 1) * self.size] for row in range(self.size))
+        return "\n".join("".join(marks.get(name, ".") for name in row) for row in rows)
+
+
+@functools.cache
+def cells(size: int) -> tuple[str, ...]:
+    """The names of all cells, row by row."""
+    return tuple(f"{chr(ord('a') + row)}{column + 1}" for row in range(size) for column in range(size))
+
+
+def place(cell: str) -> tuple[int, int]:
+    """(row, column) of a cell, from 0."""
+    return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
+
+
+@functools.lru_cache(maxsize=8192)
+def _distances(board: Board) -> dict[str, int]:
+    steps = {board.goal: 0}
+    queue = deque([board.goal])
+    while queue:
+        cell = queue.popleft()
+        for move in STEPS:
+            near = board.beside(cell, move)
+            if near is not None and near not in steps:
+                steps[near] = steps[cell] + 1
+                queue.append(near)
+    return steps
+
+
+@dataclass(frozen=True)
+class PathGame(StepGame):
+    """A board and the cell of the team."""
+
+    board: Board
+    cell: str
+    rules: ClassVar[str] = (
+        "You are on a board: `.` is free, `#` is a wall, `@` is where you stand, `G` is the goal.\n"
+        "A move is one cell: U (up, one row less), D (down, one row more), L (left, one column less), R (right, one "
+        "column more).\nMoves off the board or into a wall are refused. Reach the goal in as few moves as possible."
+    )
+    only_moves: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, task: Task) -> "PathGame":
+        """The first state of a task."""
+        return cls(Board.of(task), str(task.data["start"]))
+
+    @property
+    def solved(self) -> bool:
+        return self.cell == self.board.goal
+
+    @property
+    def potential(self) -> float:
+        """Minus the distance to the goal without walls."""
+        (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
+        return -abs(row - goal_row) - abs(column - goal_column)
+
+    @property
+    def left(self) -> int:
+        """Length of a shortest walk to the goal."""
+        return self.board.left(self.cell)
+
+    @property
+    def shortest(self) -> int:
+        """Number of moves of a shortest walk from the start of the board."""
+        return self.board.left(self.board.start)
+
+    def drawn(self) -> str:
+        (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
+        where = (
+            f"You stand at row {row}, column {column}; the goal is at row {goal_row}, column {goal_column} (from 0)."
+        )
+        return f"{self.board.drawn(self.cell)}\n\n{where}"
+
+    def after(self, move: str) -> Self | str:
+        near = self.board.beside(self.cell, move)
+        return "a wall or the edge" if near is None else dataclasses.replace(self, cell=near)
+
 
 HELD_OUT = 10  # one board in ten
-PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
-NONE = "none"
 Size = Annotated[int, Interval(ge=2, le=26)]
-WORD = {move: word for word, move in WORDS.items()}
 
 
 class PlanPath(TaskSet):
@@ -73,121 +195,3 @@ class PlanPath(TaskSet):
             return None
         data = {"size": self.size, "walls": walls, "start": start, "goal": goal, "landmark": landmark}
         return Task(id=f"at-plan-path {shown}", prompt=board.drawn(start), data=data)
-
-
-class TinyPlanPath(PlanPath):
-    """Small boards for tiny models, one token per word, with demonstrations.
-
-    Only boards that need both agents: the right policies of `demonstrations` reach the goal together, but not if either
-    agent is careless.
-
-    Options:
-        turns: maximum number of turns that the two need, with one move each; half of them is the minimum.
-    """
-
-    size: Size = 4
-    wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.25
-    turns: Positive = 4
-
-    def _near(self, left: int) -> bool:
-        return self.turns // 2 <= left <= self.turns
-
-    def _fit(self, task: Task) -> bool:
-        best = ((True, True), (True, False), (False, True))
-        return [self._reached(task, *right) for right in best] == [True, False, False]
-
-    def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
-        """Whether a team reaches the goal; `planner`, `executor`: whether that agent acts right or carelessly."""
-        board, at = Board.of(task), str(task.data["start"])
-        for _ in range(self.turns):
-            plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
-            if not plan or at == board.goal:
-                break
-            move = around(board, at, plan) if executor else plan[0]
-            if planner and executor and move not in plan:
-                return False  # a side step, whose direction neither agent can know
-            at = board.beside(at, move) or at
-        return at == board.goal
-
-    def vocabulary(self) -> list[str]:
-        return [*cells(self.size), *WORDS, "at", "goal", "landmark", "blocked", "plan", NONE]
-
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of mixed quality, on cells of training boards.
-
-        A share `good` is right: the planner plans straight for the goal (it knows no walls), the executor makes the
-        move that is free and nearest to the plan, the solo agent does both. Of the others, the careless planner and
-        solo agent go for the landmark, and the careless executor and solo agent make the first move, wall or not.
-        """
-        (PLANNER, EXECUTOR, SOLO).index(agent)  # ValueError for an agent that the task does not have
-        rng = random.Random(f"at-plan-path-tiny demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "at-plan-path-tiny")
-            board = Board.of(task)
-            at = rng.choice([cell for cell in cells(self.size) if cell not in board.walls and cell != board.goal])
-            right = rng.random() < good
-            straight = bee_line(at, board.goal if right else str(task.data["landmark"]))
-            if agent == PLANNER and straight:
-                pairs.append((planner_sees(task, at), written(straight)))
-            elif agent == EXECUTOR:
-                plan = bee_line(at, rng.choice([cell for cell in cells(self.size) if cell != at]))
-                pairs.append((executor_sees(task, at, plan), written([around(board, at, plan) if right else plan[0]])))
-            elif agent == SOLO and straight:
-                move = around(board, at, straight) if right else straight[0]
-                pairs.append((solo_sees(task, at), written([move])))
-        return pairs
-
-
-def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
-    """The first `most` moves straight to a cell, ignoring walls: along the axis with the larger distance first."""
-    (row, column), (goal_row, goal_column) = place(at), place(to)
-    down, right = goal_row - row, goal_column - column
-    moves: list[str] = []
-    while (down or right) and len(moves) < most:
-        if abs(down) >= abs(right):
-            moves.append("D" if down > 0 else "U")
-            down -= 1 if down > 0 else -1
-        else:
-            moves.append("R" if right > 0 else "L")
-            right -= 1 if right > 0 else -1
-    return tuple(moves)
-
-
-def around(board: Board, at: str, plan: Sequence[str]) -> str:
-    """The free move that ends nearest to the plan's target without walls; ties: the plan's first."""
-    row, column = place(at)
-    aim = (row + sum(STEPS[move][0] for move in plan), column + sum(STEPS[move][1] for move in plan))
-
-    def worth(move: str) -> tuple[int, int]:
-        end = place(str(board.beside(at, move)))
-        named = plan.index(move) if move in plan else len(plan)
-        return abs(end[0] - aim[0]) + abs(end[1] - aim[1]), named
-
-    return min((move for move in STEPS if board.beside(at, move) is not None), key=worth, default=plan[0])
-
-
-def written(moves: Sequence[str]) -> str:
-    """Moves in words."""
-    return " ".join(WORD[move] for move in moves)
-
-
-def planner_sees(task: Task, at: str) -> str:
-    """The planner's observation: cell, goal and an irrelevant landmark, without walls."""
-    return f"at {at} goal {task.data['goal']} landmark {task.data['landmark']}"
-
-
-def executor_sees(task: Task, at: str, plan: Sequence[str] | None) -> str:
-    """The executor's observation: blocked moves and the plan, without the goal."""
-    return f"blocked {blocked(task, at)} plan {written(plan) if plan else NONE}"
-
-
-def solo_sees(task: Task, at: str) -> str:
-    """The observations of both agents."""
-    return f"{planner_sees(task, at)} blocked {blocked(task, at)}"
-
-
-def blocked(task: Task, at: str) -> str:
-    """The moves blocked by a wall or the edge, in words."""
-    board = Board.of(task)
-    return written([move for move in STEPS if board.beside(at, move) is None]) or NONE

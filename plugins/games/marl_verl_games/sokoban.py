@@ -13,8 +13,7 @@ from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
-from marl_verl_games.board import STEPS, StepGame
-from marl_verl_games.game import outcome
+from marl_verl_games.game import STEPS, StepGame, outcome
 
 HELD_OUT = 10  # one board in ten
 MOST_STATES = 200_000  # of the search for a solution

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from marl_verl_games.game import Played, play
-from marl_verl_games.game_rewards import game as reward_game
 from marl_verl_games.game_workflows import GamePlayer, game_of
-from marl_verl_games.lists import answered, printed
+from marl_verl_games.game_workflows import game as reward_game
+from marl_verl_games.log import answered, printed
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import Sokoban, SokobanTasks
 from marl_verl_games.sudoku import Sudoku, SudokuTasks

@@ -2,10 +2,19 @@
 
 import pytest
 from marl_verl_games import log
-from marl_verl_games.board import Board, PathGame, moves_in
 from marl_verl_games.game import Played, executed, play
-from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath, around, bee_line
-from marl_verl_games.plan_path_rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
+from marl_verl_games.plan_path import Board, PathGame, moves_in
+from marl_verl_games.tiny_plan_path import (
+    EXECUTOR,
+    PAY,
+    PLANNER,
+    TinyPlanPath,
+    around,
+    at_bee_line,
+    at_bee_line_paid,
+    at_plan_path,
+    bee_line,
+)
 
 from marl_verl import Task
 from marl_verl.episode import Act, Action, Episode, Journal, Turn

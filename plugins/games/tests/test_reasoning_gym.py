@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_games.safe_scores import ARITHMETIC, LITERALS, REMOVED
+from marl_verl_games.reasoning_gym import ARITHMETIC, LITERALS, REMOVED
 from marl_verl_testing import check_task
 
 from marl_verl import Task

@@ -4,12 +4,109 @@ A task's `data` has `answers`, any of which is right (or `answer` and `aliases`)
 `title` and `text`, and `metric`, the name of the metric that its set is scored by.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from marl_verl.errors import unknown
-from marl_verl.tasks import Fields, PublicTasks, Task
+from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Split, Task, task_id
 from marl_verl_search.answers import exact_match, f1, gaia, normalised, number
-from marl_verl_search.sets import SETS
+
+Paragraphs = list[dict[str, str]]
+
+
+def golden(row: Fields) -> Task:
+    """`question`, and `golden_answers` (FlashRAG, Search-R1) or `answer` (NQ-open): a list. No paragraphs."""
+    return _task(row, row.texts("golden_answers", "answer"))
+
+
+def hotpotqa(row: Fields) -> Task:
+    """`question`, `answer`, and `context`: pairs of title and sentences, or columns of both. Also 2WikiMultiHopQA's."""
+    context = row.value("context")
+    try:
+        if isinstance(context, Mapping):  # the hub's columns
+            columns = row.inner("context")
+            pairs = zip(columns.items("title", "titles"), columns.items("sentences", "content"), strict=True)
+            paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in pairs]
+        else:
+            paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in row.items("context")]
+    except (TypeError, ValueError) as error:
+        raise row.wrong("must have pairs of a title and a list of sentences", context, "context") from error
+    return _task(row, row.texts("answer"), paragraphs)
+
+
+def musique(row: Fields) -> Task:
+    """`question`, `answer`, `answer_aliases`, and `paragraphs` with `title` and `paragraph_text`."""
+    if row.row.get("answerable", True) is False:
+        raise LeftOut("unanswerable")
+    paragraphs = []
+    for place, paragraph in enumerate(row.items("paragraphs")):
+        fields = Fields(paragraph, f"{row.where}, paragraph {place}")
+        paragraphs.append({"title": fields.text("title"), "text": fields.text("paragraph_text")})
+    return _task(row, [row.text("answer"), *row.items("answer_aliases")], paragraphs)
+
+
+def docmath(row: Fields) -> Task:
+    """`question`, the number `ground_truth` (or `answer`), and `paragraphs`: texts. Metric `number`."""
+    texts = row.texts("paragraphs")
+    paragraphs = [{"title": f"Paragraph {place}", "text": text} for place, text in enumerate(texts)]
+    return _task(row, [row.text("ground_truth", "answer")], paragraphs, metric="number")
+
+
+def gaia_question(row: Fields) -> Task:
+    """`Question` and `Final answer`; metric `gaia`. Questions on an attached file (`file_name`) are left out, and those
+    of the test set, whose answers are not public ("?")."""
+    if str(row.row.get("file_name") or "").strip():
+        raise LeftOut("with a file")
+    if (answer := row.text("Final answer")) == "?":
+        raise LeftOut("without a public answer")
+    return _task(row, [answer], metric="gaia")
+
+
+def webwalker(row: Fields) -> Task:
+    """`question`, after which the website `root_url` is named, and `answer`, often a sentence; metric `f1`."""
+    task = _task(row, row.texts("answer"), metric="f1")
+    return Task(task.id, f"{task.prompt}\n\nThe answer is on this website: {row.text('root_url')}", task.data)
+
+
+def frames(row: Fields) -> Task:
+    """`Prompt` and `Answer`."""
+    return _task(row, row.texts("Answer"))
+
+
+def _task(row: Fields, answers: list[str], paragraphs: Paragraphs | None = None, metric: str | None = None) -> Task:
+    text = row.text("question", "Prompt")
+    data = {"answers": list(dict.fromkeys(answers)), "paragraphs": paragraphs, "metric": metric}
+    return Task(task_id("search", text), text, {name: value for name, value in data.items() if value is not None})
+
+
+def _joined(sentences: list[str]) -> str:
+    """Sentences with a space between them: HotpotQA's begin with one, 2WikiMultiHopQA's do not."""
+    if isinstance(sentences, str):
+        raise TypeError("a text")
+    return "".join(text if text[:1].isspace() else f" {text}" for text in sentences).strip()
+
+
+DEV: Mapping[Split, str] = {"train": "train", "test": "validation"}
+VALIDATION: Mapping[Split, str] = {"test": "validation"}
+WALKER: Mapping[Split, str] = {"train": "silver", "test": "main"}
+GAIA = "gaia-benchmark/GAIA"
+
+SETS: Mapping[str, PublicSet] = {
+    "nq": PublicSet("google-research-datasets/nq_open", golden, splits=DEV),
+    "nq-hotpotqa": PublicSet("PeterJinGo/nq_hotpotqa_train", golden),
+    "hotpotqa": PublicSet("hotpotqa/hotpot_qa", hotpotqa, config="distractor", splits=DEV),
+    "musique": PublicSet("dgslibisey/MuSiQue", musique, splits=DEV),
+    "2wiki": PublicSet("xanhho/2WikiMultihopQA", hotpotqa, files={"train": ["train.parquet"], "test": ["dev.parquet"]}),
+    "docmath-eval": PublicSet("yale-nlp/DocMath-Eval", docmath, splits={"test": "complong_testmini"}),
+    "gaia": PublicSet(GAIA, gaia_question, config="2023_all", splits=VALIDATION),
+    **{
+        f"gaia-level{level}": PublicSet(GAIA, gaia_question, config=f"2023_level{level}", splits=VALIDATION)
+        for level in (1, 2, 3)
+    },
+    "webwalkerqa": PublicSet("callanwu/WebWalkerQA", webwalker, splits=WALKER),
+    "frames": PublicSet("google/frames-benchmark", frames, splits={"test": "test"}),
+}
+
 
 METRICS = {"em": exact_match, "f1": f1, "number": number, "gaia": gaia}
 

@@ -13,8 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from marl_verl_search import pages
-from marl_verl_search.html_text import page_text
-from marl_verl_search.pages import PASSAGE, WEB, public, read_page
+from marl_verl_search.pages import PASSAGE, WEB, page_text, public, read_page
 from marl_verl_search.planner import PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_testing import ScriptedPolicy, check_workflow, shown

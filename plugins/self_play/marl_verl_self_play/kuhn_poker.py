@@ -3,7 +3,7 @@
 import random
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl_verl import Episode, Task, TaskSet, Turn, Workflow
@@ -140,3 +140,35 @@ def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: random.Rando
     """Script: the move of a player of the equilibrium with alpha = 1/6, drawn with its probabilities."""
     name = INFORMATION_SET[messages[-1]["content"]]
     return legal_moves(name[1:])[random.random() < EQUILIBRIUM[name]]
+
+
+def move_probabilities(chances: Iterable[tuple[str, float]], history: str) -> tuple[float, float]:
+    """(probability of a bet or call, probability of a text that names no single legal move) after a history, from pairs
+    of a text and its probability."""
+    bets = illegal = 0.0
+    for text, chance in chances:
+        named = named_move(text, history)
+        bets, illegal = bets + chance * (named is True), illegal + chance * (named is None)
+    return bets, illegal
+
+
+def strategy_of(folder: str) -> tuple[dict[str, float], float]:
+    """(probability of a bet or call by information set, mean probability of an illegal move) of a model that plays both
+    sides: a Hugging Face folder, such as `marl-verl export` writes. A move's probability is that of all tokens that
+    name it; illegal ones count as check or fold."""
+    import torch  # imports take seconds
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    strategy, illegal = {}, 0.0
+    for name, seen in {**observations(0), **observations(1)}.items():
+        messages = [{"role": "user", "content": seen}]
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        with torch.no_grad():
+            logits = model(torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])).logits[0, -1]
+        chances = torch.softmax(logits.double(), dim=-1).tolist()
+        texts = (tokenizer.decode([token], skip_special_tokens=True) for token in range(len(chances)))
+        strategy[name], wrong = move_probabilities(zip(texts, chances, strict=True), name[1:])
+        illegal += wrong / 12
+    return strategy, illegal

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from marl_verl_self_play.exploitability import move_probabilities
 from marl_verl_self_play.kuhn import (
     DEALS,
     ENDS,
@@ -15,7 +14,7 @@ from marl_verl_self_play.kuhn import (
     payoff,
     value,
 )
-from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame
+from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame, move_probabilities
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
 from marl_verl import Task

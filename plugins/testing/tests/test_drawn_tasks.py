@@ -8,7 +8,8 @@ import pytest
 from marl_verl_code.small_programs import SmallPrograms
 from marl_verl_games.cover import AGENTS, Cover
 from marl_verl_games.crew import Crew
-from marl_verl_games.plan_path import PlanPath, TinyPlanPath
+from marl_verl_games.plan_path import PlanPath
+from marl_verl_games.tiny_plan_path import TinyPlanPath
 from marl_verl_magrpo.rendezvous import Rendezvous
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_self_play.kuhn_poker import KuhnPoker
@@ -16,7 +17,7 @@ from marl_verl_sharp.ledgers import ThreeLedgers
 from marl_verl_testing import check_task
 from marl_verl_tiny.inventory import Inventory, InventoryMatch
 from marl_verl_tiny.split_plan_path import SplitPlanPath
-from marl_verl_writing.word_writing import WordWriting
+from marl_verl_writing.two_writers import WordWriting
 
 from marl_verl import MarlError
 from marl_verl.plugins.one_file import load_file, read_file

@@ -5,6 +5,7 @@ the first paragraph of an introduction, the other the second. Neither sees the o
 vocabulary and coherence are defined by the reward only (`levels`). Source: MAGRPO, arXiv 2508.04652.
 """
 
+import random
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -12,8 +13,8 @@ from typing import Any, ClassVar, Literal
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.tasks import Fields, PublicSet, PublicTasks, task_id
-from marl_verl_writing.levels import BANDS, Bands, levels, structure
+from marl_verl.tasks import DrawnTasks, Fields, PublicSet, PublicTasks, Split, held_out, task_id
+from marl_verl_writing.levels import BANDS, Band, Bands, levels, structure
 
 
 def tldr(row: Fields) -> Task:
@@ -149,3 +150,41 @@ class TwoWriters(Workflow):
             lines += ["", "What was written before:", f"Part one: {parts[ONE]}", f"Part two: {parts[TWO]}"]
             lines += ["", "Write it anew, and better."]
         return "\n".join(lines)
+
+
+NOUNS = ("apples", "birds", "clouds", "dogs", "engines", "farms", "gardens", "horses", "islands", "jewels")
+MORE = ("bright", "cold", "deep", "early", "fast", "gentle")
+LINKS = ("however", "therefore", "indeed")
+TINY = Bands((2, 12), Band(1.1, 1.6, 3.2, 5.0), Band(1.3, 2.0), "two", 0.25)
+HELD_OUT = 10  # one topic in ten
+
+
+class WordWriting(DrawnTasks, JointWriting):
+    """Topics of three words, scored as texts, with the bands of a short text.
+
+    In careless demonstrations both writers repeat the first word of the topic.
+    """
+
+    name = "word-writing"
+    agents = (ONE, TWO)
+    limits = TINY
+
+    def vocabulary(self) -> list[str]:
+        return [*NOUNS, *MORE, *LINKS, ONE, TWO]
+
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        topic, extra = task.prompt.split(), rng.sample(MORE, 1)
+        long = [rng.choice(LINKS), *topic, *extra]
+        said = (topic[:2] if agent == ONE else long) if rng.random() < good else topic[:1] * rng.randint(1, 3)
+        return f"{agent} {task.prompt}", " ".join(said)
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        topic = " ".join(sorted(rng.sample(NOUNS, 3), key=lambda _: rng.random()))
+        return Task(f"word-writing {topic}", topic) if held_out(topic, HELD_OUT) == (split == "test") else None
+
+
+class WordWriters(TwoWriters):
+    """`two-writers` with observations in the words of tiny models: which part to write, and the topic."""
+
+    def sees(self, task: Task, agent: str, parts: Mapping[str, str], one: str = "") -> str:
+        return f"{agent} {task.prompt}"

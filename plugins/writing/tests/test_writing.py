@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from marl_verl_testing import ScriptedPolicy, check_workflow, shown
 from marl_verl_writing.levels import BANDS, levels
-from marl_verl_writing.two_writers import JointWriting, TwoWriters
-from marl_verl_writing.word_writing import WordWriters, WordWriting
+from marl_verl_writing.two_writers import JointWriting, TwoWriters, WordWriters, WordWriting
 
 from marl_verl import Task
 from marl_verl.errors import MarlWarning

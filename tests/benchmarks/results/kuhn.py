@@ -3,8 +3,8 @@
 import functools
 from pathlib import Path
 
-from marl_verl_self_play.exploitability import strategy_of
 from marl_verl_self_play.kuhn import exploitability
+from marl_verl_self_play.kuhn_poker import strategy_of
 
 from marl_verl.inspect.run_files import Run
 
