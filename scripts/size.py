@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (22_480, 18_000),
     "raises per 1,000 lines of the core": (10.5, 12),
-    "lines of distributions": (18_190, 17_000),
+    "lines of distributions": (18_120, 17_000),
     "lines of tests": (32_750, 32_000),
     "exported names": (109, 110),
     "kinds of parts": (8, 8),
