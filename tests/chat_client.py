@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Independent
 from marl_verl.algo.sampling.context import TaskContext
-from marl_verl.backend.rollout.client import PolicyClient
+from marl_verl.backend.rollout.clients import PolicyClient
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Act, Workflow
 from marl_verl.models.chat import Chat

@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.sampling import Independent
 from marl_verl.backend.local.policies import MemoryStore
 from marl_verl.backend.protocol import Rows
-from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
-from marl_verl.backend.rollout.rows import turn_rows
+from marl_verl.backend.rollout.rows import JointObservations, joint_observations, turn_rows
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve
@@ -46,7 +45,7 @@ def episodes() -> Any:
 
 def test_a_joint_observation_is_everybodys_latest() -> None:
     episode = episodes().episodes[0]
-    assert joint_observations(episode, ["c", "a", "b"]) == [
+    assert [*joint_observations(episode, ["c", "a", "b"]).values()] == [
         "c: nothing yet\na: nothing yet\nb: one\nnow: b",
         "c: nothing yet\na: two y\nb: three\nnow: a",  # at once: a's is there for b, and b's for a
         "c: nothing yet\na: two y\nb: three\nnow: b",
@@ -54,20 +53,14 @@ def test_a_joint_observation_is_everybodys_latest() -> None:
     ]
 
 
-class Letters:
-    """An encoder whose tokens are characters."""
-
-    agents, limit = ("a", "b"), 40
-    encode = JointEncoder.encode
-
-    def _encode(self, messages: list[dict[str, str]]) -> list[int]:
-        return [ord(letter) for letter in messages[0]["content"]]
+def letters(messages: list[dict[str, str]]) -> list[int]:
+    return [ord(letter) for letter in messages[0]["content"]]
 
 
 def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
     sample = episodes()
     rows = turn_rows(sample.turns, 1, ["a"])
-    add_joint_observations(rows, sample.episodes, Letters())  # type: ignore[arg-type]
+    JointObservations(letters, ("a", "b"), 40).add(rows, sample.episodes)
     assert len(rows) == 8
     observed = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
     long = "a: user: four\nassistant: x\nb: three\nnow: a"

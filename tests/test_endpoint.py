@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.rollout.clients import EndpointClient, reach
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext, request_seed
-from marl_verl.backend.rollout.endpoint import EndpointClient, reach
 from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.errors import Limits

@@ -12,8 +12,8 @@ from marl_verl_tiny.factory import make_tokenizer
 
 from marl_verl.algo.sampling import drive
 from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.rollout.clients import EndpointClient
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.backend.rollout.endpoint import EndpointClient
 from marl_verl.episode import Act, Action, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.messages import as_observation

@@ -10,7 +10,7 @@ from marl_verl_self_play.kuhn_poker import kuhn_equilibrium, observation
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl.algo.sampling import Independent
-from marl_verl.backend.rollout.endpoint import ScriptClient
+from marl_verl.backend.rollout.clients import ScriptClient
 from marl_verl.episode import Act, Team, Workflow
 from marl_verl.tasks import Task
 

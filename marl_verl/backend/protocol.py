@@ -164,7 +164,7 @@ class Runtime:
         """Start workers and servers. Endpoints are checked before a run starts anything (`trainer/run.py`)."""
 
     def client(self) -> Any:
-        """What a rollout worker needs to act: a server (`rollout/client.py`), or the key of an endpoint, which is not
+        """What a rollout worker needs to act: a server (`rollout/clients.py`), or the key of an endpoint, which is not
         a variable of a runtime environment: Ray would show it."""
         return endpoint_key(self.name, self.policy.endpoint) if self.policy.endpoint is not None else None
 

@@ -14,11 +14,11 @@ from marl_verl.config.backend import is_local
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing, user_error
-from marl_verl.extensions import names
+from marl_verl.extensions import extension, names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import on_hub, shapes
 from marl_verl.models.parsers import Parsers
-from marl_verl.models.sources import ModelToMake, Pretrained, pretrained, source
+from marl_verl.models.sources import ModelToMake, Pretrained, Source, pretrained
 from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
 
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set
@@ -72,7 +72,8 @@ def made_model(where: str, made: Named, path: Any, team: TeamConfig, agents: lis
     task = team.task
     if task.name == SCORED:  # the task set that it wraps
         task = Named(str(task.options.get("task")), task.options.get("options", {}))
-    return source(made.name).describe(made.options, f"{where}.{made.name}", task, agents, seed)
+    source: Source = extension("model", made.name)
+    return source.describe(made.options, f"{where}.{made.name}", task, agents, seed)
 
 
 def model_of(policy: PolicyConfig, config: DictConfig | None) -> dict[str, Any]:

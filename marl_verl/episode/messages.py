@@ -151,11 +151,12 @@ def compared(message: Mapping[str, Any]) -> str:
     if message["role"] == "assistant":
         kept["content"] = message["content"].strip()
     if calls := message.get("tool_calls"):
-        kept["tool_calls"] = [(call["id"], call["function"]["name"], _value(call)) for call in calls]
+        kept["tool_calls"] = [(call["id"], call["function"]["name"], call_arguments(call)) for call in calls]
     return json.dumps(kept, sort_keys=True)
 
 
-def _value(call: Mapping[str, Any]) -> Any:
+def call_arguments(call: Mapping[str, Any]) -> Any:
+    """The arguments of a tool call as values; their text if it is no JSON."""
     try:
         return json_value(call["function"]["arguments"])
     except ValueError:

@@ -7,8 +7,8 @@ the start of a conversation are then folded into the first user message:
 
     system: Be brief.  user: 2 + 2?    ->    user: Be brief.\\n\\n2 + 2?
 
-Messages that a template leaves out are refused (`Roles`), and no text of a message becomes a token that begins or ends
-a turn (`ControlTokens`).
+Messages that a template leaves out are refused, and no text of a message becomes a token that begins or ends a turn
+(`ControlTokens`).
 """
 
 import copy
@@ -19,14 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.episode.messages import Observation, as_observation, json_value
+from marl_verl.episode.messages import Observation, as_observation, call_arguments
 from marl_verl.errors import MarlError, nearest
 from marl_verl.models.control_tokens import ControlTokens
-from marl_verl.models.roles import Roles
 from marl_verl.team import AgentConfig
 
 PROBE = "instructions of an agent"
 TALK = [{"role": role, "content": f"a text of the {role}"} for role in ("user", "assistant", "user")]
+ROLES = ("system", "user", "assistant", "tool")
 
 
 class Chat:
@@ -42,10 +42,10 @@ class Chat:
         if not tokenizer.chat_template:
             raise MarlError(f"{whose}: the tokenizer has no chat template. Use a chat model.")
         self.folds = False
-        self.folds = not self._takes_system()
-        self.roles = Roles(self._apply, whose)
-        written = self._probe(TALK)
-        self.controls = ControlTokens(tokenizer, written or str(tokenizer.chat_template))
+        instructed = [{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}]
+        self.folds = PROBE not in (self._probe(instructed) or "")
+        self.controls = ControlTokens(tokenizer, self._probe(TALK) or str(tokenizer.chat_template))
+        self._checked = set[Any]()  # shapes of conversations
         self._encode = functools.lru_cache(maxsize=4096)(self._encode_json)
         # stop strings are compared with the text, which has no special tokens
         self.special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -67,8 +67,28 @@ class Chat:
     ) -> Any:
         """The prompt of a conversation, with the generation prompt, as text or ids. MarlError if it is refused."""
         conversation = [_for_template(message) for message in messages]
-        self.roles.check(conversation, tools)
+        self._check_roles(conversation, tools)
         return self._apply(self.controls.broken(conversation), self.controls.broken(tools), tokenize)
+
+    def _check_roles(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> None:
+        """MarlError if the template would leave out a message or a tool call, checked once for each shape of a
+        conversation, with other texts. Many leave out a text beside calls."""
+        probes = [_probe(message, n) for n, message in enumerate(messages)]
+        shape = (bool(tools), *((probe["role"], *_probe_texts(probe)) for probe in probes))
+        if shape in self._checked:
+            return
+        for role in (message["role"] for message in messages):
+            if not re.fullmatch(r"[\w.-]+", role):
+                raise MarlError(f"{self.whose}: a role must be a word, got {role!r:.80}: {nearest(role, ROLES)}")
+        if (prompt := self._probe(probes, tools)) is None:
+            return  # the error says why when it renders their own texts
+        for probe in probes:
+            if any(text not in prompt for text in _probe_texts(probe)):
+                role, part = probe["role"], "tool calls" if probe.get("tool_calls") else "a message"
+                remedy = "set model.custom_chat_template to one that renders them"
+                hint = remedy if role in ROLES else f"{remedy}, or use another role ({nearest(role, ROLES)})"
+                raise MarlError(f"{self.whose}: the chat template leaves out {part} of role '{role}': {hint}")
+        self._checked.add(shape)
 
     def _apply(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, tokenize: bool = False) -> Any:
         if tools and not self.takes_tools:
@@ -136,15 +156,12 @@ class Chat:
         """Whether the template has the variable `tools`."""
         return re.search(r"\btools\b", self.tokenizer.get_chat_template()) is not None
 
-    def _takes_system(self) -> bool:
-        return PROBE in self._probe([{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}])
-
-    def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
-        """A conversation as the template renders it; empty if it refuses that."""
+    def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str | None:
+        """A conversation as the template renders it; None if it refuses that."""
         try:
             return str(self._apply(messages, tools))
         except MarlError:
-            return ""
+            return None
 
     def check(
         self, agent: AgentConfig, observations: Sequence[Observation] = (), tools: Sequence[Any] | None = None
@@ -190,18 +207,27 @@ def _end(text: str, shown: str, start: str) -> int | None:
     return at
 
 
+def _probe(message: dict[str, Any], n: int) -> dict[str, Any]:
+    """Message n with other texts as its content, if it has one, and as the names of its tool calls."""
+    probe = {**message, "content": f"probe{n}x" if message["content"].strip() else ""}
+    if calls := message.get("tool_calls"):
+        functions = [{**call["function"], "name": f"probe{n}call{k}x"} for k, call in enumerate(calls)]
+        probe["tool_calls"] = [{**call, "function": named} for call, named in zip(calls, functions, strict=True)]
+    return probe
+
+
+def _probe_texts(probe: Mapping[str, Any]) -> list[str]:
+    """The texts of a probe that must be in the prompt."""
+    return [call["function"]["name"] for call in probe.get("tool_calls") or ()] or [probe["content"]]
+
+
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as templates take it: the arguments of its tool calls as values, not as a JSON text."""
-    if "tool_calls" not in message:
-        return dict(message)
-    calls = []
-    for call in message["tool_calls"]:
-        try:
-            arguments = json_value(call["function"]["arguments"])
-        except ValueError:
-            arguments = call["function"]["arguments"]
-        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
-    return {**message, "tool_calls": calls}
+    calls = [
+        {**call, "function": {**call["function"], "arguments": call_arguments(call)}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {**message, "tool_calls": calls} if calls else dict(message)
 
 
 @functools.lru_cache(maxsize=4)

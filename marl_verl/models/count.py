@@ -75,36 +75,20 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
-def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the matrices of a decoder with a gated MLP, from its config. KeyError if a size is missing."""
-    hidden, heads, mlp = (int(config[key]) for key in ("hidden_size", "num_attention_heads", "intermediate_size"))
-    width = int(config.get("head_dim") or hidden // heads)
-    queries, keys = heads * width, int(config.get("num_key_value_heads") or heads) * width
-    experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
-    mlp = int(config.get("moe_intermediate_size") or mlp) if experts else mlp
-    layer = {"q": (queries, hidden), "k": (keys, hidden), "v": (keys, hidden), "o": (hidden, queries)}
-    for number in range(experts or 1):
-        inner = {"gate": (mlp, hidden), "up": (mlp, hidden), "down": (hidden, mlp)}
-        layer |= {f"{number}.{name}": shape for name, shape in inner.items()}
-    layers = range(int(config["num_hidden_layers"]))
-    found = {f"{number}.{name}_proj.weight": shape for number in layers for name, shape in layer.items()}
-    ends = ["embed_tokens"] if config.get("tie_word_embeddings") else ["embed_tokens", "lm_head"]
-    return {**found, **{f"{name}.weight": (int(config["vocab_size"]), hidden) for name in ends}}
+def parameters(tensors: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(prod(shape) for shape in tensors.values())
 
 
-def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(prod(shape) for shape in found.values())
-
-
-def adapter_parameters(found: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
+def adapter_parameters(tensors: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
     """Parameters of an adapter: each W [out, in] has B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, section
     4.1). `targets`: "all-linear", or the last components of layer names."""
     named = [targets] if isinstance(targets, str) else targets
-    layers = {name: name.removesuffix(".weight").rpartition(".")[2] for name, shape in found.items() if len(shape) == 2}
-    chosen = [
-        name for name, layer in layers.items() if (layer not in ENDS if targets == "all-linear" else layer in named)
-    ]
-    return sum(rank * sum(found[name]) for name in chosen)
+    total = 0
+    for name, shape in tensors.items():
+        layer = name.removesuffix(".weight").rpartition(".")[2]
+        if len(shape) == 2 and (layer not in ENDS if targets == "all-linear" else layer in named):
+            total += rank * sum(shape)
+    return total
 
 
 @dataclass(frozen=True)
@@ -127,24 +111,36 @@ class Model:
 
 
 def sizes(model: DictConfig, made: ModelToMake | None = None) -> Model | None:
-    """The sizes of a model from a `model` section; None where its config cannot be read."""
+    """The sizes of a model from a `model` section; None where its config cannot be read. Without its weights, those of
+    a decoder with a gated MLP."""
     config = model_config(str(model.path)) if made is None else made.config()
     tensors = shapes(Path(str(model.path)).expanduser()) if made is None else {}
     try:
-        tensors = tensors or shapes_of(config)
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        width = int(config.get("head_dim") or hidden // heads)
-        experts = int(config.get("num_experts_per_tok") or 1)
-        mlp = int(config.get("moe_intermediate_size") or config["intermediate_size"]) * experts
-        return Model(
-            parameters=parameters(tensors),
-            adapter=adapter_parameters(tensors, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
-            ends=parameters({name: size for name, size in tensors.items() if set(name.split(".")) & set(ENDS)}),
-            layers=int(config["num_hidden_layers"]),
-            hidden=hidden,
-            keys=int(config.get("num_key_value_heads") or heads) * width,
-            mlp=mlp,
-            vocabulary=int(config["vocab_size"]),
-        )
+        layers, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
+        mlp = int(config.get("moe_intermediate_size") or config["intermediate_size"])
     except KeyError:
         return None
+    head = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * head, int(config.get("num_key_value_heads") or heads) * head
+    if not tensors:
+        experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+        width = mlp if experts else int(config.get("intermediate_size") or mlp)
+        layer = {"q": (queries, hidden), "k": (keys, hidden), "v": (keys, hidden), "o": (hidden, queries)}
+        for number in range(experts or 1):
+            inner = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+            layer |= {f"{number}.{name}": shape for name, shape in inner.items()}
+        ends = ["embed_tokens"] if config.get("tie_word_embeddings") else ["embed_tokens", "lm_head"]
+        tensors = {f"{name}.weight": (vocabulary, hidden) for name in ends}
+        for number in range(layers):
+            tensors |= {f"{number}.{name}_proj.weight": shape for name, shape in layer.items()}
+    return Model(
+        parameters=parameters(tensors),
+        adapter=adapter_parameters(tensors, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
+        ends=parameters({name: size for name, size in tensors.items() if set(name.split(".")) & set(ENDS)}),
+        layers=layers,
+        hidden=hidden,
+        keys=keys,
+        mlp=mlp * int(config.get("num_experts_per_tok") or 1),
+        vocabulary=vocabulary,
+    )

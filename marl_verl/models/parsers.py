@@ -64,11 +64,7 @@ class Parsers:
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """MarlError if a response to these parameters of an act may have calls that no parser reads."""
-        if tool_names(parameters) and parameters.get("tool_choice") is None:
-            self._check_family()
-
-    def _check_family(self) -> None:
-        if self.tool is None:
+        if self.tool is None and tool_names(parameters) and parameters.get("tool_choice") is None:
             problem = f"{self.whose} has a chat template of no known family of tool calls"
             raise MarlError(f"{problem}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
 
@@ -93,17 +89,19 @@ class Parsers:
         choice = parameters.get("tool_choice")
         if not tools or choice == "none" or (choice is None and restricts(parameters)):
             return parsed
+        content, malformed = "", None
         if choice is not None:
-            return _forced(parsed, choice, parameters)
-        calls, content = self._extracted(raw, request)
-        begun = bool(calls) or any(text in raw for text, _ in FAMILIES)
-        if cut and begun:
-            return replace(parsed, malformed=CUT)
-        if not calls:
-            wrong = f"a tool call that cannot be parsed (parser {self.tool})"
-            return replace(parsed, malformed=wrong if begun else None)
-        if why := wrong_call(calls, parameters):
-            return replace(parsed, malformed=why)
+            calls = _forced(parsed.text, choice)
+            malformed = None if calls else "a tool call that is no complete JSON"
+        else:
+            self.check(parameters)
+            calls, content = self._extracted(raw, request)
+            if calls or any(text in raw for text, _ in FAMILIES):
+                unread = None if calls else f"a tool call that cannot be parsed (parser {self.tool})"
+                malformed = CUT if cut else unread
+        malformed = malformed or wrong_call(calls, parameters)
+        if malformed or not calls:
+            return replace(parsed, malformed=malformed)
         return replace(parsed, text=content, calls=tuple(calls))
 
     def _reasoning(self, raw: str, request: Any, opening: str) -> tuple[str, str]:
@@ -124,7 +122,6 @@ class Parsers:
         """(the tool calls that vLLM's parser finds, the content beside them)."""
         from vllm.tool_parsers import ToolParserManager
 
-        self._check_family()
         parser = ToolParserManager.get_tool_parser(str(self.tool))(self._tokenizer, request.tools)
         for name in ("vllm.tool_parsers", "vllm.parser"):  # they log the traceback of a call that they cannot read
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -159,17 +156,15 @@ def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]
     return None
 
 
-def _forced(parsed: Parsed, choice: Any, parameters: Mapping[str, Any]) -> Parsed:
-    """The calls of a completion that structured outputs restricted to calls (`tool_choice` required, or a function)."""
+def _forced(text: str, choice: Any) -> list[dict[str, str]]:
+    """The calls of a completion that structured outputs restricted to calls (`tool_choice` required, or a function);
+    none if it was cut at its limit."""
     try:
-        values = json_value(parsed.text)
+        values = json_value(text)
         named = [{"name": choice["function"]["name"], "parameters": values}] if choice != "required" else values
-        calls = [{"name": str(call["name"]), "arguments": json.dumps(call["parameters"])} for call in named]
-    except (ValueError, KeyError, TypeError):  # cut at max_tokens
-        return replace(parsed, malformed="a tool call that is no complete JSON")
-    if why := wrong_call(calls, parameters):
-        return replace(parsed, malformed=why)
-    return replace(parsed, text="", calls=tuple(calls))
+        return [{"name": str(call["name"]), "arguments": json.dumps(call["parameters"])} for call in named]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def restricts(parameters: Mapping[str, Any]) -> bool:

@@ -19,10 +19,6 @@ class ModelToMake(Protocol):
     """A model that a policy's section describes; it is made before the run, and then found in a cache."""
 
     @property
-    def context(self) -> int:
-        """Maximum length of prompt and response together, in tokens."""
-
-    @property
     def label(self) -> str:
         """What it is, in words."""
 
@@ -59,12 +55,6 @@ class Pretrained(Protocol):
 
     def fetch(self) -> Path:
         """Put the model into the cache, if it is not there; its folder."""
-
-
-def source(key: str) -> Source:
-    """The source of models for a key of a policy's section."""
-    registered: Source = extension("model", key)
-    return registered
 
 
 def pretrained(path: Any) -> Pretrained | None:

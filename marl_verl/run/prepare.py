@@ -30,7 +30,7 @@ from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.extensions import check_run_options, extension
 from marl_verl.files import read_json, write_json
-from marl_verl.models.sources import ModelToMake, source
+from marl_verl.models.sources import ModelToMake
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.run import estimate
@@ -243,7 +243,7 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
         wanted.setdefault(plan.made_critic[0], {})["marl.critic.model.path"] = plan.made_critic[1]
     for key, models in wanted.items():
         with display.task(f"making {key} models") as advance:
-            paths = source(key).make(list(models.values()), advance)
+            paths = extension("model", key).make(list(models.values()), advance)
         for where, path in zip(models, paths, strict=True):
             OmegaConf.update(plan.config, where, str(path), force_add=True)
     for name, model in pretrained_models(plan.config, plan.team).items():

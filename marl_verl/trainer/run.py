@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl import plugins
 from marl_verl.backend.protocol import Host, endpoints, opened, reported
-from marl_verl.backend.rollout.endpoint import reach
+from marl_verl.backend.rollout.clients import reach
 from marl_verl.config.stored import read_config
 from marl_verl.events import Phases, emit
 from marl_verl.files import read_json, read_text, write_json

@@ -30,7 +30,7 @@ from verl.workers.utils.losses import value_loss
 from marl_verl.backend.learning.batches import jagged, of_responses
 from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore, TrainingWorkers
-from marl_verl.backend.rollout.critic_rows import CUT, FIELD
+from marl_verl.backend.rollout.rows import CUT, JOINT
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.errors import check
 from marl_verl.team import TeamConfig
@@ -165,7 +165,7 @@ class Critics:
             policies = {critic.policy} if critic.scope == "policy" else self._learning
             rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in policies]
             if rows:
-                field = FIELD if critic.scope == "team" else "prompts"
+                field = JOINT if critic.scope == "team" else "prompts"
                 column = self._store.get([batch.keys[row] for row in rows], [field])[field]
                 observations = [tuple(ids.tolist()) for ids in column.unbind()]
                 values[rows] = critic.values(observations)

@@ -9,47 +9,19 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from marl_verl.algo.sampling.base import GREEDY, Candidate
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
+from marl_verl.backend.rollout.clients import Client
 from marl_verl.episode import Act, Action
-from marl_verl.episode.messages import Message, Observation, untrained_sampling
+from marl_verl.episode.messages import Observation, untrained_sampling
 from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, acting
 from marl_verl.threads import Limit
-
-
-class ObservationTooLong(MarlError):
-    """An observation exceeds the policy's prompt limit. The episode fails; observations are never truncated."""
-
-
-class Client(Protocol):
-    """The client of one policy: served by this run or an external endpoint, or a script."""
-
-    sampling: Mapping[str, Any]
-    """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
-    alone: bool = False  # whether it acts in one episode at a time
-
-    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
-        """Why a conversation exceeds the policy's limit; None if it does not, or only its server knows."""
-        return None
-
-    async def answer(self, messages: list[Message], sampling: Mapping[str, Any], request_id: str, act: Act) -> Action:
-        """Sample one action. ObservationTooLong if the prompt exceeds the policy's limit, MarlError without an action.
-
-        Args:
-            messages: the whole conversation, instructions first.
-            sampling: `temperature`, `top_p`, `top_k` (-1: all tokens), `max_tokens` (None: the policy's own limit),
-                `stop` (None: the policy's own), `seed` unless `marl.run.repeatable` is off; other keys are passed
-                to the run's own servers.
-            request_id: equal for all requests of an episode.
-            act: what is asked for, of which a client reads the `parameters` (`tools`, `tool_choice`, `response_format`)
-                and the `former` action, whose token ids the prompt begins with if the conversation continues it.
-        """
 
 
 class Gate:
@@ -85,11 +57,6 @@ class Gate:
         self._open.set()
 
 
-def default_sampling(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters that every client has by default, of verl's `rollout`."""
-    return {name: rollout[name] for name in ("temperature", "top_p", "top_k")}
-
-
 def request_seed(*identity: Any) -> int:
     """A reproducible seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate)."""
     digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
@@ -100,7 +67,8 @@ def request_seed(*identity: Any) -> int:
 class WorkerContext:
     """The team in a rollout worker: its task context, the clients of its policies, and the run's seed.
 
-    `repeatable`: every request has a seed. `trained`: policies that learn from what they sample.
+    `repeatable`: every request has a seed. `trained`: policies that learn from what they sample. `gates`: policy -> its
+    gate; requests of a policy without one are never held.
     """
 
     task_context: TaskContext
@@ -108,6 +76,7 @@ class WorkerContext:
     seed: int
     repeatable: bool = True
     trained: frozenset[str] = frozenset()
+    gates: Mapping[str, Gate] = field(default_factory=dict)
 
 
 class PolicySamplingContext(SamplingContext):
@@ -116,20 +85,13 @@ class PolicySamplingContext(SamplingContext):
     Args:
         step: training step, part of the seeds.
         held_out: sampling parameters of a validation; None for those of policies and agents, as in training.
-        gates: policy -> its gate; requests of a policy without a gate are never held.
     """
 
     def __init__(
-        self,
-        parts: WorkerContext,
-        task: Task,
-        uid: str,
-        step: int,
-        held_out: Mapping[str, Any] | None,
-        gates: Mapping[str, Gate] | None = None,
+        self, parts: WorkerContext, task: Task, uid: str, step: int, held_out: Mapping[str, Any] | None
     ) -> None:
         super().__init__(parts.task_context, task, uid)
-        self._parts, self._step, self._held_out, self._gates = parts, step, held_out, gates or {}
+        self._parts, self._step, self._held_out = parts, step, held_out
 
     def seed(self, session: int) -> int:
         """A seed from (run seed, step, task, session)."""
@@ -142,43 +104,42 @@ class PolicySamplingContext(SamplingContext):
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """Sample an action from the agent's policy. Raises ObservationTooLong, and TimeoutError after `act_seconds`."""
         who = acting(self.task_context.agents, act, agent)
-        client = self._parts.clients[who.policy]
-        messages: list[Message] = who.conversation(act.observation)
-        sampling = dict(client.sampling if self._held_out is None else self._held_out)
-        if self._held_out is None:
-            own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-            sampling.update({name: value for name, value in own.items() if value is not None})
-        sampling |= {"max_tokens": who.sampling.max_tokens, "stop": who.sampling.stop}
-        asked = act.parameters or {}
-        if asked:
-            sampling |= self._asked(asked, sampling, who)
+        sampling = self._sampling(who, act.parameters or {})
         if candidate == GREEDY:
             sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
         if self._parts.repeatable:
             place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.role else ())
             sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
-        seconds = self.limits.act_seconds
-        gate = self._gates.get(who.policy)
+        gate, seconds = self._parts.gates.get(who.policy), self.limits.act_seconds
         async with gate.request() if gate is not None else nullcontext():
             limit = Limit(seconds)
             try:
                 async with limit:
                     # one id for all requests of an episode: verl routes them to the server with their cached prefix
-                    request_id = f"{self.uid}-{session}"
-                    action = await client.answer(messages, sampling, request_id, act)
-                    return with_ids(act, action) if asked else action
+                    request = (who.conversation(act.observation), sampling, f"{self.uid}-{session}", act)
+                    action = await self._parts.clients[who.policy].answer(*request)
+                    return with_ids(act, action) if act.parameters else action
             except TimeoutError as error:
                 if not limit.expired():
                     raise
                 raise TimeoutError(f"no action within {seconds:g} s (marl.rollout.act_seconds)") from error
 
-    def _asked(self, asked: Mapping[str, Any], sampling: Mapping[str, Any], who: AgentConfig) -> dict[str, Any]:
-        """The sampling parameters that a request sets. MarlError for a distribution that the update does not know."""
-        names = ("temperature", "top_p")
-        if who.policy in self._parts.trained and self._held_out is None:
-            trained_at = {name: sampling[name] for name in names}
-            if (why := untrained_sampling(asked, trained_at, f"policy '{who.policy}'", who.policy)) is not None:
-                raise MarlError(why)
-        changed = {name: asked[name] for name in names if name in asked and self._held_out is None}
-        limits = [limit for limit in (sampling["max_tokens"], asked.get("max_tokens")) if limit is not None]
-        return changed | {"max_tokens": min(limits, default=None), "stop": asked.get("stop", sampling["stop"])}
+    def _sampling(self, who: AgentConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The sampling parameters of a request: in training of the policy, then of the agent, then those that the act
+        asks for; held out only its limits. MarlError for a distribution that the update does not know."""
+        limits = {"max_tokens": who.sampling.max_tokens, "stop": who.sampling.stop}
+        if self._held_out is None:
+            preferred = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+            preferred = {name: value for name, value in preferred.items() if value is not None}
+            sampling = {**self._parts.clients[who.policy].sampling, **preferred, **limits}
+            names = ("temperature", "top_p")
+            if asked and who.policy in self._parts.trained:
+                trained_at = {name: sampling[name] for name in names}
+                if (why := untrained_sampling(asked, trained_at, f"policy '{who.policy}'", who.policy)) is not None:
+                    raise MarlError(why)
+            sampling |= {name: asked[name] for name in names if name in asked}
+        else:
+            sampling = {**self._held_out, **limits}
+        if "max_tokens" in asked:
+            sampling["max_tokens"] = min(asked["max_tokens"], sampling["max_tokens"] or asked["max_tokens"])
+        return sampling | ({"stop": asked["stop"]} if "stop" in asked else {})

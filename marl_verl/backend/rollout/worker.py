@@ -16,11 +16,9 @@ from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.base import add_columns, sample_lines
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, TurnCount
-from marl_verl.backend.rollout.client import PolicyClient
-from marl_verl.backend.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext, default_sampling
-from marl_verl.backend.rollout.critic_rows import JointEncoder, add_joint_observations
-from marl_verl.backend.rollout.endpoint import EndpointClient, ScriptClient
-from marl_verl.backend.rollout.rows import Row, turn_rows
+from marl_verl.backend.rollout.clients import Client, EndpointClient, PolicyClient, ScriptClient, default_sampling
+from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext
+from marl_verl.backend.rollout.rows import JointObservations, Row, turn_rows
 from marl_verl.config.backend import is_local
 from marl_verl.config.parts import algorithm_of, columns_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
@@ -101,14 +99,14 @@ class RolloutWorker:
         self.alone = asyncio.Lock() if any(client.alone for client in clients.values()) else nullcontext()
         use_run_options(run)
         trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
-        self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
-        self.samplers, self.columns = samplers_of(algorithm, marl), columns_of(algorithm)
-        self.joint = JointEncoder.of(config, team.agents)
         # the asynchronous schedule holds requests while a policy's weights change
-        self.gates = {name: Gate() for name in trained} if marl["schedule"]["mode"] == "async" else {}
+        gates = {name: Gate() for name in trained} if marl["schedule"]["mode"] == "async" else {}
+        self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained, gates)
+        self.samplers, self.columns = samplers_of(algorithm, marl), columns_of(algorithm)
+        self.joint = JointObservations.of(config, team.agents)
         rollout = config.actor_rollout_ref.rollout
-        self._greedy = {"repetition_penalty": 1.0, "logprobs": bool(rollout.calculate_log_probs)}
-        self._greedy |= default_sampling(rollout.val_kwargs)
+        logged = {"repetition_penalty": 1.0, "logprobs": bool(rollout.calculate_log_probs)}
+        self._greedy = default_sampling(rollout.val_kwargs) | logged
         self._logged: set[tuple[str, str]] = set()
 
     def assign(self, policies: Mapping[str, str]) -> None:
@@ -142,10 +140,10 @@ class RolloutWorker:
         task, uid, states = Task(**json.loads(row["task"])), report.uid, row.get("states", {})
         report.task, report.set = task.id, task.data.get(SET)
         # in training each policy and agent has sampling parameters of its own
-        held_out = self._greedy if validate and not row.get("sampled", False) else None
-        sampler = self.samplers["validation" if validate else "sampler"]
-        sampler = sampler if held_out is None else Independent(episodes=1)
-        context = PolicySamplingContext(self.parts, task, uid, step, held_out, self.gates)
+        held_out, sampler = None, self.samplers["validation" if validate else "sampler"]
+        if validate and not row.get("sampled", False):
+            held_out, sampler = self._greedy, Independent(episodes=1)
+        context = PolicySamplingContext(self.parts, task, uid, step, held_out)
         context.alone = self.alone
         context.begun = decode_journal(row["journal"]) if "journal" in row else None
         for name, sent in states.items():
@@ -167,7 +165,7 @@ class RolloutWorker:
             report.metrics.update(metric.of_sample(sample))
         rows = turn_rows(sample.turns, step, self.parts.trained)
         if self.joint is not None:
-            add_joint_observations(rows, sample.episodes, self.joint)
+            self.joint.add(rows, sample.episodes)
         return Sampled(report, rows, [TableRow.of(turn, self.parts.trained) for turn in sample.turns])
 
     async def _fill(self, report: Report, sample: Sample) -> None:

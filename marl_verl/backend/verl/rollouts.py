@@ -104,10 +104,10 @@ class RolloutActor(RolloutWorker):
             return await asyncio.to_thread(self.done, played)
 
     async def close_gate(self, policy: str) -> None:
-        await self.gates[policy].close()
+        await self.parts.gates[policy].close()
 
     async def open_gate(self, policy: str) -> None:
-        self.gates[policy].open()
+        self.parts.gates[policy].open()
 
 
 class DirectClient(LLMServerClient):
