@@ -6,8 +6,7 @@ from typing import Any
 
 from marl_verl.episode.messages import Message
 from marl_verl.episode.turn import Action
-from marl_verl_agents.chat_completions import usage
-from marl_verl_agents.requests import Request, RequestError, check_keys, parameters_of, request
+from marl_verl_agents.chat_completions import Request, RequestError, check_keys, functions, request, usage
 
 KEYS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
 TOOL_KEYS = {"name": "name", "input_schema": "parameters", "description": "description", "strict": "strict"}
@@ -18,30 +17,25 @@ ENDS = {"length": "max_tokens", "tool_calls": "tool_use"}
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /messages. RequestError if it is invalid or not supported."""
     check_keys(body, {*KEYS, "messages", "system", "tools", "tool_choice"})
-    messages: list[Message] = []
-    if system := body.get("system"):
-        messages.append({"role": "system", "content": system})
+    messages: list[Message] = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     for message in body["messages"]:
         _add(messages, message)
-    parameters = parameters_of(body, KEYS, TOOL_KEYS)
-    if choice := body.get("tool_choice") or {}:
-        parameters |= _choice(choice)
-    if messages and messages[-1]["role"] == "assistant":
-        why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
-        raise RequestError(why, "messages")
-    return request(body, messages, parameters)
-
-
-def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    choice = body.get("tool_choice") or {}
     check_keys(choice, {"type", "name", "disable_parallel_tool_use"}, "tool_choice.")
-    kind = choice.get("type")
+    kind = choice.get("type") if choice else "auto"
     if kind not in (*CHOICES, "tool"):
         raise RequestError(
             f"'tool_choice' must be of type {', '.join(CHOICES)} or tool, got {kind!r:.60}", "tool_choice"
         )
-    named = {"type": "function", "function": {"name": choice.get("name")}}
-    alone = bool(choice.get("disable_parallel_tool_use"))
-    return {"tool_choice": named if kind == "tool" else CHOICES[kind], "parallel_tool_calls": not alone}
+    if messages and messages[-1]["role"] == "assistant":
+        why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
+        raise RequestError(why, "messages")
+    converted: dict[str, Any] = {
+        "tools": functions(body.get("tools"), TOOL_KEYS),
+        "tool_choice": CHOICES.get(kind, {"type": "function", "function": {"name": choice.get("name")}}),
+        "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
+    }
+    return request(body, messages, KEYS, **converted)
 
 
 def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
@@ -92,20 +86,18 @@ def events(whole: Mapping[str, Any], asked: Request) -> Iterator[dict[str, Any]]
     """The message as the events of a stream, each block at once."""
     yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None, "stop_sequence": None}}
     for index, block in enumerate(whole["content"]):
-        begun, delta = _block(block)
+        if block["type"] == "tool_use":
+            begun: dict[str, Any] = {"input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        else:
+            kind = block["type"]
+            begun, delta = {kind: ""}, {"type": f"{kind}_delta", kind: block[kind]}
         yield {"type": "content_block_start", "index": index, "content_block": {**block, **begun}}
         yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     end = {key: whole[key] for key in ("stop_reason", "stop_sequence")}
     yield {"type": "message_delta", "delta": end, "usage": whole["usage"]}
     yield {"type": "message_stop"}
-
-
-def _block(block: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    if block["type"] == "tool_use":
-        return {"input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-    kind = "thinking" if block["type"] == "thinking" else "text"
-    return {kind: ""}, {"type": f"{kind}_delta", kind: block[kind]}
 
 
 def error_body(error: RequestError) -> dict[str, Any]:

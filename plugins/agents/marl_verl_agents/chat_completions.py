@@ -1,20 +1,119 @@
 """OpenAI's chat completions: a request body as the arguments of acts, and actions as a response, without a client.
 
-Ids are those of the acts, and `created` is 0, so that a replay gives the same response.
+Which keys of a body are read, have no influence or are refused, and what is asked, is here for the other APIs, too. A
+key is never ignored silently: it is read, is on one of the two lists here, or is refused by its name. Ids are those of
+the acts, and `created` is 0, so that a replay gives the same response.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from marl_verl.episode.messages import PARAMETERS, Message
+from marl_verl.episode.messages import PARAMETERS, Message, Parameters, as_observation, as_parameters, json_value
 from marl_verl.episode.turn import Action
-from marl_verl_agents.requests import Request, RequestError, check_keys, request
 
 KEYS = {**{key: key for key in PARAMETERS}, "max_completion_tokens": "max_tokens"}
 """Keys of a request -> parameters of an act."""
-
+NO_INFLUENCE = (
+    *("model", "stream", "stream_options", "stream_interval", "store", "seed", "metadata", "user", "user_profile_id"),
+    *("workspace_id", "safety_identifier", "service_tier", "speed", "inference_geo", "priority", "request_id"),
+    *("session_id", "cache_control", "cache_salt", "prompt_cache_key", "prompt_cache_options"),
+    "prompt_cache_retention",
+)
+"""Keys that change neither the prompt nor the distribution that is sampled; a run has its own seeds."""
+DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p", "min_tokens", "top_logprobs"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "length_penalty", "n", "best_of"), (1,)),
+    **dict.fromkeys(("logit_bias", "chat_template_kwargs", "vllm_xargs"), ({},)),
+    **dict.fromkeys(("bad_words", "functions", "stop_token_ids"), ([],)),
+    **dict.fromkeys(
+        ("logprobs", "background", "ignore_eos", "include_stop_str_in_output", "use_beam_search"), (False,)
+    ),
+    **dict.fromkeys(("echo", "continue_final_message", "add_special_tokens", "enable_response_messages"), (False,)),
+    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids", "return_token_offsets"), (False,)),
+    **dict.fromkeys(("return_prompt_text", "return_assistant_tokens_mask", "defer_loading"), (False,)),
+    **dict.fromkeys(("add_generation_prompt", "include_reasoning", "parallel_tool_calls"), (True,)),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    **{"top_k": (-1, 0), "modalities": (["text"],), "verbosity": ("medium",), "truncation": ("disabled",)},
+}
+"""Keys that a request may set to their default only."""
+CACHING = ("cache_control", "cache_breakpoint")
+"""Keys of a message that say where a server may cache the prompt (Anthropic, CrewAI)."""
 MOST_CHOICES = 64
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class RequestError(Exception):
+    """A request that OpenAI's API would refuse; `param` is the key that is wrong."""
+
+    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param, self.status, self.code = param, status, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response body in OpenAI's format."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of `n` acts with the same messages; `model` is the key that names the agent, and `usage` whether a
+    stream ends with it."""
+
+    model: str
+    messages: tuple[Message, ...]
+    parameters: Parameters
+    n: int = 1
+    stream: bool = False
+    usage: bool = False
+
+
+def parse(body: bytes, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """The keys of a body without those that are `ignored`, also inside `text`, `tool_choice` and the like.
+    RequestError: it is not a JSON object, or one that no client writes."""
+    try:
+        keys = json_value(body)
+        if SURROGATE.search(body):
+            json.dumps(keys, ensure_ascii=False).encode()  # half of a character cannot be tokenized
+    except ValueError as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise RequestError(f"the body must be a JSON object, got {keys!r:.60}")
+    kept = {key: value for key, value in keys.items() if key not in ignored}
+    for key, value in kept.items():
+        if isinstance(value, dict):
+            kept[key] = {inner: child for inner, child in value.items() if inner not in ignored}
+    return kept
+
+
+def check_keys(keys: Mapping[str, Any], read: Collection[str], where: str = "") -> None:
+    """RequestError for a key that is set, that is not in `read`, and that may change what is sampled or returned."""
+    for key, value in keys.items():
+        if value is None or key in read or key in NO_INFLUENCE or value in DEFAULTS.get(key, ()):
+            continue
+        default = f" other than {json.dumps(DEFAULTS[key][0])}" if key in DEFAULTS else ""
+        why = f"'{where}{key}' is not supported{default}: the policy would answer as if it were not set"
+        raise RequestError(f"{why}. Remove it, or drop it by `ignored`", f"{where}{key}")
+
+
+def functions(tools: Any, keys: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Tools without a wrapper as tools of an act; `keys`: key of a tool -> its name in a function. RequestError: a tool
+    of the API's server, such as a web search."""
+    wrapped = []
+    for tool in tools or ():
+        kind = tool.get("type", "custom") if isinstance(tool, Mapping) else tool
+        if kind not in ("custom", "function"):
+            raise RequestError(
+                f"a tool of type {kind!r} is not supported: tools must be functions of the workflow", "tools"
+            )
+        check_keys(tool, {"type", "eager_input_streaming", *keys}, "tools.")
+        function = {new: tool[key] for key, new in keys.items() if tool.get(key) is not None}
+        wrapped.append({"type": "function", "function": function})
+    return wrapped
 
 
 def read(body: Mapping[str, Any]) -> Request:
@@ -23,8 +122,41 @@ def read(body: Mapping[str, Any]) -> Request:
     n = 1 if body.get("n") is None else body["n"]
     if not isinstance(n, int) or not 1 <= n <= MOST_CHOICES:
         raise RequestError(f"'n' must be a whole number from 1 to {MOST_CHOICES}, got {n!r}", "n")
-    parameters = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
-    return request(body, body.get("messages"), parameters)
+    return request(body, body.get("messages"), KEYS)
+
+
+def request(
+    body: Mapping[str, Any], messages: Any, keys: Mapping[str, str], key: str = "messages", **parameters: Any
+) -> Request:
+    """A checked request. RequestError for wrong messages or parameters.
+
+    Args:
+        keys: key of the body -> parameter of an act; `parameters` are those that the caller has converted.
+        key: that of the messages in the body.
+    """
+    parameters |= {name: body[read] for read, name in keys.items() if body.get(read) is not None}
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise RequestError(f"'{key}' must be a list", key)
+    try:
+        observation = as_observation([_cleaned(message) for message in messages])
+    except TypeError as error:
+        raise RequestError(str(error), key) from error
+    try:
+        checked = as_parameters(parameters) or {}
+    except TypeError as error:
+        raise RequestError(str(error), str(error).split("'")[1] if "'" in str(error) else None) from error
+    options = body.get("stream_options")
+    with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+    model, stream = str(body.get("model") or ""), bool(body.get("stream"))
+    return Request(model, observation, checked, body.get("n") or 1, stream, with_usage)
+
+
+def _cleaned(message: Any) -> Any:
+    """A message without the empty keys that clients add (`refusal`, `annotations`, ...)."""
+    if not isinstance(message, Mapping):
+        return message
+    named = {key: value for key, value in message.items() if key not in CACHING}
+    return {key: value for key, value in named.items() if value or key in ("role", "content")}
 
 
 def usage(actions: Sequence[Action]) -> tuple[int, int]:
@@ -42,14 +174,9 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
         if action.tool_calls and not action.text:
             message["content"] = None
         choices.append({"index": index, "message": message, "finish_reason": why, "logprobs": None})
-    return {
-        "id": f"chatcmpl-{id}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": asked.model,
-        "choices": choices,
-        "usage": {"prompt_tokens": before, "completion_tokens": sampled, "total_tokens": before + sampled},
-    }
+    used = {"prompt_tokens": before, "completion_tokens": sampled, "total_tokens": before + sampled}
+    head = {"id": f"chatcmpl-{id}", "object": "chat.completion", "created": 0, "model": asked.model}
+    return {**head, "choices": choices, "usage": used}
 
 
 def events(completion: Mapping[str, Any], asked: Request) -> Iterator[dict[str, Any]]:

@@ -1,17 +1,51 @@
-"""What agents of other frameworks use in a workflow: clients of OpenAI's API, an httpx transport, tools, MCP."""
+"""Clients of OpenAI's and Anthropic's APIs in a workflow, without a socket: an httpx transport whose requests are acts.
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+    POST .../chat/completions, .../responses, .../messages
+                              an act of the agent that `model` names, or to which the client is bound
+    GET  .../models           the agents
 
-from marl_verl.episode import Member, Team
-from marl_verl_agents.live import uncopied
-from marl_verl_agents.team_transport import BASE_URL, TeamTransport
-from marl_verl_agents.tools import McpServer, recorded
+A request from another thread, or another event loop, is made in the loop of the run, and its thread waits. In the
+run's own loop a synchronous client cannot wait without blocking every run, so it is refused.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from marl_verl.episode import Team
+from marl_verl.episode.effects import ContextLengthExceeded, Effects
+from marl_verl.episode.errors import WorkflowError
+from marl_verl.episode.lanes import parallel_slot
+from marl_verl.episode.turn import Action
+from marl_verl.errors import nearest
+from marl_verl_agents import anthropic_messages, chat_completions, responses
+from marl_verl_agents.chat_completions import Request, RequestError, parse, server_sent
 
 if TYPE_CHECKING:  # imported where used: the openai package takes half a second
+    import httpx
     from openai import AsyncOpenAI, OpenAI
 
+T = TypeVar("T")
+Content = dict[str, Any] | bytes  # a JSON body, or server-sent events
+
+APIS: Mapping[str, Any] = {
+    "/chat/completions": chat_completions,
+    "/responses": responses,
+    "/messages": anthropic_messages,
+}
+BASE_URL = "http://team/v1"  # never resolved: no request leaves the process
 ARGUMENTS: dict[str, Any] = {"base_url": BASE_URL, "api_key": "none", "max_retries": 0}  # a retry would be another act
+FINAL = {"x-should-retry": "false"}  # the openai package does not repeat such a response
+IN_LOOP = (
+    "a synchronous client would block the event loop, and so the act it waits for: use openai_client(...), or run the "
+    "synchronous code by `await team.in_thread(function, ...)`"
+)
 
 
 def openai_client(
@@ -30,8 +64,8 @@ def openai_client(
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     through: Any = transport(team, agent, slot, ignored)
-    http = uncopied(DefaultAsyncHttpxClient(transport=through, trust_env=False))
-    client = uncopied(AsyncOpenAI(http_client=http, **ARGUMENTS))
+    http = _uncopied(DefaultAsyncHttpxClient(transport=through, trust_env=False))
+    client = _uncopied(AsyncOpenAI(http_client=http, **ARGUMENTS))
     client._platform = "Unknown"  # else its first request waits for a thread, and concurrent ones have no order
     return client
 
@@ -43,13 +77,13 @@ def openai_client_sync(
     from openai import DefaultHttpxClient, OpenAI
 
     through: Any = transport(team, agent, slot, ignored)
-    http = uncopied(DefaultHttpxClient(transport=through, trust_env=False))
-    return uncopied(OpenAI(http_client=http, **ARGUMENTS))
+    http = _uncopied(DefaultHttpxClient(transport=through, trust_env=False))
+    return _uncopied(OpenAI(http_client=http, **ARGUMENTS))
 
 
 def transport(
     team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
-) -> TeamTransport:
+) -> "TeamTransport":
     """The transport behind `openai_client`, for frameworks that take an httpx client:
     `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base URL and key."""
     if agent is not None:
@@ -58,18 +92,158 @@ def transport(
     return TeamTransport(team.effects, team.agents, agent, slot, team.requests, team.loop, tuple(ignored))
 
 
-def recorded_tool(team: Team | Member, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
-    """A function with the name, signature and docstring of `fn` whose calls are `call` effects of the team, or of an
-    agent (`recorded_tool(team["solver"], fn)`): `fn` may be a tool of any framework, and a replay does not repeat it.
-    It is async; `sync`: for code in `team.in_thread`. TypeError: `fn` has parameters that cannot be given by name."""
-    return recorded(team.effects, fn, team.name, team.loop if sync else None)
-
-
-def mcp_server(team: Team | Member, server: Any) -> McpServer:
-    """The tools of an MCP server: `async with mcp_server(team, "http://localhost:8000/mcp") as server:`, then
-    `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects of the team or the agent.
+class TeamTransport(contextlib.nullcontext[None]):
+    """Answers requests by acts of one run, for clients of httpx and of httpx2, which refuse each other's classes.
 
     Args:
-        server: a URL, a command as a list of words, or what `mcp.Client` takes.
+        agent: whose acts all requests are; None if `model` names the agent.
+        slot: of the acts. None: the agent's unnamed one, and one for each of several parallel tasks (see `lanes`).
+        counts: (agent, slot) -> requests so far, shared by all transports of a run, so that ids are unique.
+        loop: that of the run.
+        ignored: keys of requests, or parameters of acts, that are dropped.
     """
-    return McpServer(team.effects, server, team.name)
+
+    def __init__(
+        self,
+        run: Effects,
+        agents: Sequence[str],
+        agent: str | None,
+        slot: str | None,
+        counts: dict[tuple[str, str | None], int],
+        loop: asyncio.AbstractEventLoop,
+        ignored: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
+        self._loop, self._ignored = loop, ignored
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __deepcopy__(self, memo: Any) -> "TeamTransport":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reduced(self)
+
+    def _lane(self) -> str | None:
+        return parallel_slot() if self._slot is None else self._slot
+
+    async def handle_async_request(self, request: "httpx.Request") -> "httpx.Response":
+        slot, body = self._lane(), await request.aread()
+        work = self.answer(request.method, request.url.path, body, slot)
+        if asyncio.get_running_loop() is not self._loop:
+            return _response(request, *await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
+        return _response(request, *await work)
+
+    def handle_request(self, request: "httpx.Request") -> "httpx.Response":
+        if asyncio._get_running_loop() is self._loop:  # an exception would be shown as a lost connection
+            return _response(request, 400, RequestError(IN_LOOP).body)
+        method, path, body, slot = request.method, request.url.path, request.read(), self._lane()
+        return _response(request, *in_loop(self._loop, lambda: self.answer(method, path, body, slot)))
+
+    async def answer(self, method: str, path: str, body: bytes, slot: str | None = None) -> tuple[int, Content]:
+        """(status, content) of the response to a request."""
+        try:
+            return 200, await self._answer(method, path, body, slot)
+        except WorkflowError as error:  # kept by the run, which it ends
+            return refused(path, RequestError(str(error), status=500, code="workflow_error"))
+        except ContextLengthExceeded as error:
+            return refused(path, RequestError(str(error), "messages", code="context_length_exceeded"))
+        except RequestError as error:
+            self._run.refused[error.param or "request"] = str(error)
+            return refused(path, error)
+
+    async def _answer(self, method: str, path: str, body: bytes, slot: str | None) -> Content:
+        if method == "GET" and path.endswith("/models"):
+            listed = [{"id": name, "object": "model", "created": 0, "owned_by": "team"} for name in self._agents]
+            return {"object": "list", "data": listed}
+        api = next((api for end, api in APIS.items() if method == "POST" and path.endswith(end)), None)
+        if api is None:
+            why = f"{method} {path} is not supported: a team has {', '.join(APIS)} and /models"
+            raise RequestError(why, status=404, code="not_found")
+        asked = self._read(api, body)
+        agent = asked.model if self._agent is None else self._agent
+        if self._agent is None and agent not in self._agents:
+            why = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
+            raise RequestError(why, "model", 404, "model_not_found")
+        self._run.check_length(agent, asked.messages, asked.parameters)
+        number = self._counts.get((agent, slot), 0)
+        self._counts[agent, slot] = number + 1
+        id = "-".join([agent, *([slot] if slot else []), str(number)])
+        actions = await self._acts(agent, asked, slot)
+        whole: dict[str, Any] = api.response(id, asked, actions)
+        return server_sent(api.events(whole, asked), api is not chat_completions) if asked.stream else whole
+
+    def _read(self, api: Any, body: bytes) -> Request:
+        keys = parse(body, self._ignored)
+        try:
+            asked: Request = api.read(keys)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RequestError(f"the request has a value of a wrong type: {error}") from error
+        kept = {name: value for name, value in asked.parameters.items() if name not in self._ignored}
+        return replace(asked, parameters=kept)
+
+    async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
+        """The actions of a request, one per choice, each in a slot of its own."""
+        if asked.n == 1:
+            lane = self._run.lane(agent, asked.messages, slot) if self._slot is None else slot
+            return [await self._act(agent, asked, lane)]
+        prefix = "" if slot is None else f"{slot}."
+        acts = [self._act(agent, asked, f"{prefix}choice{index}") for index in range(asked.n)]
+        return list(await asyncio.gather(*acts))
+
+    async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
+        messages = self._run.as_sampled(agent, asked.messages, slot)
+        return await self._run.act(agent, messages, slot, **asked.parameters)
+
+
+def _response(request: "httpx.Request", status: int, content: Content) -> "httpx.Response":
+    # of the client's own package: openai 3 uses httpx2
+    make: Callable[..., httpx.Response] = sys.modules[type(request).__module__.partition(".")[0]].Response
+    if isinstance(content, bytes):
+        return make(status, content=content, headers={"content-type": "text/event-stream"})
+    return make(status, json=content, headers=FINAL if status != 200 else None)
+
+
+def refused(path: str, error: RequestError) -> tuple[int, Content]:
+    """(status, body) of a refused request, in the format of the API."""
+    return error.status, anthropic_messages.error_body(error) if path.endswith("/messages") else error.body
+
+
+def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of a coroutine that runs in `loop`, waited for in another thread. RuntimeError in the loop's own."""
+    if asyncio._get_running_loop() is loop:
+        raise RuntimeError(IN_LOOP)
+    try:
+        return asyncio.run_coroutine_threadsafe(work(), loop).result()
+    except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
+        raise asyncio.CancelledError from error
+
+
+# Frameworks copy and pickle what they get: a copy of a client is the client
+
+_objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def _uncopied(value: T) -> T:
+    """The same object, whose deep copies and pickles in this process are the object itself."""
+    value.__deepcopy__ = lambda memo: value  # type: ignore[attr-defined]
+    value.__reduce_ex__ = lambda protocol: _reduced(value)  # type: ignore[method-assign]
+    return value
+
+
+def _reduced(value: Any) -> tuple[Any, ...]:
+    _objects[id(value)] = value
+    return _restored, (os.getpid(), id(value), type(value).__name__)
+
+
+def _restored(process: int, number: int, name: str) -> Any:
+    """The live object of a pickle. RuntimeError in another process, or after its run."""
+    value = _objects.get(number) if process == os.getpid() else None
+    if value is None:
+        raise RuntimeError(f"a pickled {name} of a run works in the process of the run only, while the run goes on")
+    return value

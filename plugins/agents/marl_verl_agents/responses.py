@@ -5,8 +5,7 @@ from typing import Any
 
 from marl_verl.episode.messages import Message
 from marl_verl.episode.turn import Action
-from marl_verl_agents.chat_completions import usage
-from marl_verl_agents.requests import Request, RequestError, check_keys, parameters_of, request
+from marl_verl_agents.chat_completions import Request, RequestError, check_keys, functions, request, usage
 
 KEYS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop", "max_output_tokens": "max_tokens"}
 TOOL_KEYS = {key: key for key in ("name", "description", "parameters", "strict")}
@@ -14,30 +13,32 @@ TOOL_KEYS = {key: key for key in ("name", "description", "parameters", "strict")
 
 def read(body: Mapping[str, Any]) -> Request:
     """Read the body of a request to /responses. RequestError if it is invalid or not supported."""
-    asked = {*KEYS, "input", "instructions", "tools", "tool_choice", "text", "reasoning", "include"}
-    check_keys(body, asked)
+    check_keys(body, {*KEYS, "input", "instructions", "tools", "tool_choice", "text", "reasoning", "include"})
     if "message.output_text.logprobs" in (body.get("include") or ()):
         raise RequestError("'include' of log-probabilities is not supported", "include")
-    text, thinking = body.get("text") or {}, body.get("reasoning") or {}
+    text, choice, items = body.get("text") or {}, body.get("tool_choice"), body.get("input")
     check_keys(text, {"format"}, "text.")
-    check_keys(thinking, {"summary", "generate_summary"}, "reasoning.")  # the response has the whole reasoning
+    # the response has the whole reasoning
+    check_keys(body.get("reasoning") or {}, {"summary", "generate_summary"}, "reasoning.")
     messages: list[Message] = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
-    items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list):
         raise RequestError("'input' must be a text or a list of items", "input")
     for item in items:
         _add(messages, item)
-    parameters = parameters_of(body, KEYS, TOOL_KEYS)
-    if (choice := body.get("tool_choice")) is not None:
-        named = isinstance(choice, Mapping) and choice.get("type") == "function"
-        parameters["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice
-    if (form := text.get("format")) is not None:
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        choice = {"type": "function", "function": {"name": choice["name"]}}
+    form = text.get("format")
+    if form is not None and form.get("type") == "json_schema":
         schema = {key: value for key, value in form.items() if key != "type"}
-        of_schema = form.get("type") == "json_schema"
-        parameters["response_format"] = {"type": "json_schema", "json_schema": schema} if of_schema else form
-    return request(body, messages, parameters, "input")
+        form = {"type": "json_schema", "json_schema": schema}
+    converted: dict[str, Any] = {
+        "tools": functions(body.get("tools"), TOOL_KEYS),
+        "tool_choice": choice,
+        "response_format": form,
+    }
+    return request(body, messages, KEYS, "input", **converted)
 
 
 def _add(messages: list[Message], item: Any) -> None:
@@ -80,26 +81,17 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
     for call in action.tool_calls:
         made = {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "status": "completed"}
         output.append({**made, **call["function"]})
-    before, sampled = usage([action])
+    before, sampled = usage(actions)
+    used = {"input_tokens": before, "output_tokens": sampled, "total_tokens": before + sampled}
     return {
-        **{
-            "id": f"resp_{id}",
-            "object": "response",
-            "created_at": 0,
-            "model": asked.model,
-            "output": output,
-            "error": None,
-        },
-        "status": status,
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        **{"id": f"resp_{id}", "object": "response", "created_at": 0, "model": asked.model, "output": output},
+        **{"error": None, "status": status, "incomplete_details": {"reason": "max_output_tokens"} if cut else None},
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
         **{key: asked.parameters.get(key) for key in ("temperature", "top_p")},
         "usage": {
-            "input_tokens": before,
+            **used,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": sampled,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": before + sampled,
         },
     }
 
@@ -114,8 +106,7 @@ def _events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     empty = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield {"type": "response.created", "response": empty}
     for index, item in enumerate(whole["output"]):
-        place = {"output_index": index, "item_id": item["id"]}
-        kind = item["type"]
+        place, kind = {"output_index": index, "item_id": item["id"]}, item["type"]
         begun: dict[str, Any] = {"arguments": ""} if kind == "function_call" else {"content": []}
         yield {"type": "response.output_item.added", "output_index": index, "item": {**item, **begun}}
         if kind == "function_call":

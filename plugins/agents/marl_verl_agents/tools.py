@@ -8,15 +8,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marl_verl.episode import CallError
+from marl_verl.episode import CallError, Member, Team
 from marl_verl.episode.effects import Effects
-from marl_verl_agents.team_transport import in_loop
+from marl_verl_agents.clients import in_loop
 
 
-def recorded(run: Effects, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
-    """A function with the signature of `fn` whose calls are recorded; async, or for code in a thread with the `loop` of
-    the run. TypeError for parameters without a name, which the record could not name."""
-    signature = inspect.signature(fn)
+def recorded_tool(team: Team | Member, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
+    """A function with the name, signature and docstring of `fn` whose calls are `call` effects of the team, or of an
+    agent (`recorded_tool(team["solver"], fn)`): `fn` may be a tool of any framework, and a replay does not repeat it.
+    It is async; `sync`: for code in `team.in_thread`. TypeError: `fn` has parameters that cannot be given by name."""
+    signature, run, agent, loop = inspect.signature(fn), team.effects, team.name, team.loop
     for name, parameter in signature.parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"a tool function must have named parameters only, got '{name}' of {fn!r}")
@@ -26,24 +27,22 @@ def recorded(run: Effects, fn: Callable[..., Any], agent: str | None, loop: Any)
 
     by_name.func = fn  # type: ignore[attr-defined]  # whose name the record has
 
-    def arguments(args: Sequence[Any], named: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def tool(*args: Any, **named: Any) -> Any:
         try:
             bound = signature.bind(*args, **named)
-        except TypeError:
-            return [dict(named)]  # the call raises the TypeError, and counts as a failed call
-        bound.apply_defaults()
-        return [dict(bound.arguments)]
-
-    async def tool(*args: Any, **named: Any) -> Any:
-        return await called(run, by_name, arguments(args, named), agent)
+            bound.apply_defaults()
+            arguments = dict(bound.arguments)
+        except TypeError:  # the call raises it, and counts as a failed call
+            arguments = dict(named)
+        return await _called(run, by_name, [arguments], agent)
 
     def in_thread(*args: Any, **named: Any) -> Any:
-        return in_loop(loop, lambda: tool(*args, **named))
+        return in_loop(loop, lambda: tool(*args, **named))  # type: ignore[arg-type]  # of a run
 
-    return functools.wraps(fn)(tool if loop is None else in_thread)
+    return functools.wraps(fn)(in_thread if sync else tool)
 
 
-async def called(run: Effects, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
+async def _called(run: Effects, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None) -> Any:
     """A call that raises the exception of its function again, live and on replay: frameworks tell exceptions by class.
     CallError if its class is not imported, or cannot be made of its message."""
     try:
@@ -58,6 +57,16 @@ async def called(run: Effects, fn: Callable[..., Any], arguments: Sequence[Any],
         except Exception:  # noqa: BLE001 - a class with other parameters
             raise error from error.__cause__
         raise original from error
+
+
+def mcp_server(team: Team | Member, server: Any) -> "McpServer":
+    """The tools of an MCP server: `async with mcp_server(team, "http://localhost:8000/mcp") as server:`, then
+    `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects of the team or the agent.
+
+    Args:
+        server: a URL, a command as a list of words, or what `mcp.Client` takes.
+    """
+    return McpServer(team.effects, server, team.name)
 
 
 class McpError(Exception):
@@ -83,12 +92,12 @@ class McpServer:
 
     async def tools(self) -> list[dict[str, Any]]:
         """The tools as `tools` of an act."""
-        tools: list[dict[str, Any]] = await called(self._run, self._list, [self.name], self._agent)
+        tools: list[dict[str, Any]] = await _called(self._run, self._list, [self.name], self._agent)
         return tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of a tool's result. McpError if the tool returns an error."""
-        return str(await called(self._run, self._call, [self.name, tool, dict(arguments)], self._agent))
+        return str(await _called(self._run, self._call, [self.name, tool, dict(arguments)], self._agent))
 
     async def __aenter__(self) -> "McpServer":
         return self

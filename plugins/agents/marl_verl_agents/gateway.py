@@ -1,0 +1,298 @@
+"""Agents that run by themselves, in a process or a container: URLs whose requests are acts of an episode.
+
+class Terminal(ExternalWorkflow):
+    async def run(self, task, endpoints):
+        environ = endpoints["coder"].environ
+        done = await process("my-agent", "--task", task.prompt, environ=environ, seconds=600)
+        return done.output
+
+    http://127.0.0.1:PORT/e/TOKEN/AGENT/v1     of an agent in an episode, for OpenAI's API
+    http://127.0.0.1:PORT/e/TOKEN/AGENT        the same, for Anthropic's
+
+A process has one server for all of its episodes, in the event loop of the runs. The token is unguessable, and valid
+until the episode ends; a request that comes later, or is then in progress, is answered with status 410.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import hashlib
+import json
+import os
+import secrets
+import signal
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from aiohttp import web
+
+from marl_verl.episode.effects import Effects
+from marl_verl.episode.messages import Message, compared
+from marl_verl.episode.turn import Action
+from marl_verl.episode.workflow import Team, Workflow
+from marl_verl.errors import MarlError, nearest
+from marl_verl.tasks.task import Task
+from marl_verl_agents.chat_completions import Request, RequestError
+from marl_verl_agents.clients import FINAL, Content, TeamTransport, refused
+
+__all__ = ["Completed", "Endpoint", "Endpoints", "ExternalWorkflow", "ProcessFailed", "process"]
+
+HOST = "127.0.0.1"
+BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin at once
+OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
+SHOWN = 500  # of its error output in a message
+ENDED = "the episode of this URL has ended"
+
+
+class Endpoint:
+    """The URLs of one agent in one episode."""
+
+    def __init__(self, url: str) -> None:
+        self.openai = f"{url}/v1"
+        """The base URL for clients of OpenAI's API (chat completions and responses)."""
+        self.anthropic = url
+        """The base URL for clients of Anthropic's API, which append /v1/messages."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Environment variables that the official clients of both APIs read; the key is a placeholder."""
+        openai = {"OPENAI_BASE_URL": self.openai, "OPENAI_API_KEY": "none"}
+        return {**openai, "ANTHROPIC_BASE_URL": self.anthropic, "ANTHROPIC_API_KEY": "none", "NO_PROXY": HOST}
+
+
+class Endpoints(dict[str, Endpoint]):
+    """agent -> its URLs, for one episode."""
+
+    def __missing__(self, agent: str) -> Endpoint:
+        raise MarlError(f"the team has no agent '{agent}': {nearest(agent, self)}")
+
+
+class ExternalWorkflow(Workflow):
+    """A workflow that starts what it likes; each request to one of its URLs is an act of that agent.
+
+    It cannot be replayed, so it works with samplers that do not branch (`independent`, `best-of`), and without a credit
+    that replays episodes. An agent's requests that continue a conversation (their messages begin with those of an
+    earlier request and its reply) are turns of one slot; other requests begin a new slot.
+
+    Attributes:
+        ignored: parameters of requests that are dropped, such as ("temperature", "top_p") for a program that always
+            sends values that a trained policy cannot have, and would refuse.
+    """
+
+    replayable: ClassVar[bool] = False
+    ignored: ClassVar[tuple[str, ...]] = ()
+
+    async def run(self, task: Task, endpoints: Endpoints) -> Any:  # type: ignore[override]
+        """Return the team's answer, a JSON value; at least one agent must act. `endpoints`: agent -> its URLs, which
+        end with this call."""
+        raise NotImplementedError(f"{type(self).__name__} has no `async def run(self, task, endpoints)`")
+
+    async def _begin(self, task: Task, team: Team) -> Any:
+        gateway = _gateways.setdefault(asyncio.get_running_loop(), Gateway())
+        async with gateway.episode(team.effects, team.agents, self.ignored) as endpoints:
+            return await self.run(task, endpoints)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A process that has ended: its exit code, minus signal if one ended it, and the end of its output."""
+
+    code: int
+    output: str
+    error: str
+
+
+class ProcessFailed(Exception):
+    """A process ended with another exit code than 0; `completed` is what it left."""
+
+    def __init__(self, command: str, completed: Completed) -> None:
+        end = completed.error.strip()[-SHOWN:] or completed.output.strip()[-SHOWN:] or "it printed nothing"
+        why = f"signal {-completed.code}" if completed.code < 0 else f"exit code {completed.code}"
+        super().__init__(f"'{command}' ended with {why}: {end}")
+        self.completed = completed
+
+
+async def process(
+    *command: str | os.PathLike[str],
+    environ: Mapping[str, str] | None = None,
+    input: str = "",
+    folder: str | os.PathLike[str] | None = None,
+    seconds: float | None = None,
+    check: bool = True,
+) -> Completed:
+    """Run a command to its end. It and its children are killed if the episode ends first.
+
+    Args:
+        environ: variables in addition to those of this process; `Endpoint.environ` points clients to an agent.
+        input: its standard input.
+        folder: its working directory.
+        seconds: time limit.
+        check: raise ProcessFailed for an exit code other than 0.
+
+    Raises:
+        TimeoutError: it took longer than `seconds`.
+        ProcessFailed: see `check`.
+        OSError: it cannot be started.
+    """
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+    variables = {**os.environ, **(environ or {})}
+    started = await asyncio.create_subprocess_exec(
+        *command, env=variables, cwd=folder, start_new_session=True, **streams
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            printed = await started.communicate(input.encode())
+    except TimeoutError as late:
+        raise TimeoutError(f"'{command[0]}' took longer than {seconds:g} s") from late
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        await started.wait()
+    output, error = (stream[-OUTPUT:].decode(errors="replace") for stream in printed)
+    completed = Completed(started.returncode or 0, output, error)
+    if check and completed.code:
+        raise ProcessFailed(os.fspath(command[0]), completed)
+    return completed
+
+
+class EpisodeTransport(TeamTransport):
+    """Answers the requests of one agent of an episode as conversations, each in a slot of its own.
+
+    A request whose messages begin with those of an earlier one and its reply continues that conversation (of several,
+    the longest). Another request begins a new one: the first in the agent's unnamed slot, the n-th in "conversation-n".
+    A client that closes its connection gives its request up. If it asks the same again, this is the same turn.
+
+    Attributes:
+        unsent: (path, body) -> an answer that its client did not wait for.
+    """
+
+    def __init__(self, run: Effects, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
+        super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop(), ignored)
+        self._ends: dict[bytes, str | None] = {}  # key of a conversation up to its last reply -> its slot
+        self._conversations = 0
+        self._actions: dict[tuple[str | None, bytes, str], Action] = {}
+        self.unsent: dict[tuple[str, bytes], tuple[int, Content]] = {}
+
+    async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
+        keys = _keys(asked.messages)
+        key = next((key for key in reversed(keys) if key in self._ends), None)
+        if key is None:
+            self._conversations += 1
+            key, slot = keys[-1], None if self._conversations == 1 else f"conversation-{self._conversations}"
+        else:  # it goes on, so nothing else continues it from here
+            slot = self._ends.pop(key)
+        try:
+            if asked.n == 1:
+                return [await self._act(agent, asked, slot)]
+            return await super()._acts(agent, asked, slot)
+        except BaseException:
+            self._ends[key] = slot
+            raise
+
+    async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
+        key = (slot, _keys(asked.messages)[-1], json.dumps(asked.parameters, sort_keys=True))
+        action = self._actions.get(key)  # one of several choices of a request that was given up
+        if action is None:
+            action = self._actions[key] = await super()._act(agent, asked, slot)
+        self._ends[_keys((*asked.messages, action.message))[-1]] = slot
+        return action
+
+
+def _keys(messages: Sequence[Message]) -> list[bytes]:
+    """A digest of the first message, the first two, and so on."""
+    digest, keys = hashlib.blake2b(digest_size=16), []
+    for message in messages:
+        digest.update(compared(message).encode())
+        keys.append(digest.copy().digest())
+    return keys
+
+
+class _Episode(NamedTuple):
+    """An episode: agent -> its transport; its acts in progress."""
+
+    agents: dict[str, EpisodeTransport]
+    acts: set[asyncio.Task[Any]]
+
+
+class Gateway:
+    """The HTTP server of one event loop, started by its first episode."""
+
+    def __init__(self) -> None:
+        self._episodes: dict[str, _Episode] = {}  # token -> episode
+        self._port: asyncio.Future[int] | None = None
+
+    @contextlib.asynccontextmanager
+    async def episode(
+        self, run: Effects, agents: tuple[str, ...], ignored: tuple[str, ...]
+    ) -> AsyncIterator[Endpoints]:
+        """URLs of an episode's agents, valid inside the block."""
+        if self._port is None:
+            loop = asyncio.get_running_loop()
+            self._port = loop.create_future()
+            # not in the context of the run that comes first, whose tasks have places
+            self._serving = loop.create_task(self._serve(self._port), context=contextvars.Context())
+        port, token = await asyncio.shield(self._port), secrets.token_urlsafe(24)
+        transports = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}
+        episode = self._episodes[token] = _Episode(transports, set())
+        try:
+            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in agents})
+        finally:
+            del self._episodes[token]
+            for act in episode.acts:
+                act.cancel()
+
+    async def _serve(self, port: asyncio.Future[int]) -> None:
+        """Serve until the event loop ends."""
+        server = web.Server(self._respond, handler_cancellation=True, lingering_time=0, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, 0, backlog=BACKLOG).start()
+            port.set_result(runner.addresses[0][1])
+            await asyncio.Event().wait()
+        except Exception as error:  # noqa: BLE001 - raised by the episodes that wait for it
+            port.set_exception(error)
+        finally:
+            await runner.cleanup()
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        _, _, token, agent, rest = (*request.path.split("/", 4), "", "", "", "")[:5]
+        try:
+            if (episode := self._episodes.get(token)) is None:  # before its body is read
+                raise RequestError(ENDED, status=410, code="episode_ended")
+            if (transport := episode.agents.get(agent)) is None:
+                why = f"the team has no agent '{agent}': {nearest(agent, episode.agents)}"
+                raise RequestError(why, status=404, code="not_found")
+            status, content = await _answer(episode.acts, transport, request, f"/{rest}")
+        except RequestError as error:
+            status, content = refused(request.path, error)
+        if isinstance(content, bytes):
+            return web.Response(body=content, content_type="text/event-stream")
+        return web.json_response(content, status=status, headers=FINAL if status != 200 else None)
+
+
+async def _answer(
+    acts: set[asyncio.Task[Any]], transport: EpisodeTransport, request: web.BaseRequest, path: str
+) -> tuple[int, Content]:
+    body = await request.content.read()
+    if (unsent := transport.unsent.pop((path, body), None)) is not None:
+        return unsent
+    act = asyncio.create_task(transport.answer(request.method, path, body))
+    acts.add(act)
+    try:
+        await asyncio.wait({act})
+    except asyncio.CancelledError:  # the client has closed the connection
+        if act.done() and not act.cancelled():
+            transport.unsent[path, body] = act.result()
+        act.cancel()
+        raise
+    finally:
+        acts.discard(act)
+    if act.cancelled():
+        raise RequestError(ENDED, status=410, code="episode_ended")
+    return act.result()
+
+
+_gateways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Gateway] = weakref.WeakKeyDictionary()
