@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from marl_verl_tiny import factory
-from marl_verl_tiny.shape import Shape
+from marl_verl_tiny.model import Shape
 
 from marl_verl import main_ppo, plugins
 from marl_verl.api import _plan

@@ -139,7 +139,7 @@ def make_model(folder: Path) -> None:
     """A Qwen3 with 5 thousand parameters, whose distributions are far from uniform."""
     from marl_verl_tiny.factory import make_model as make
     from marl_verl_tiny.factory import make_tokenizer
-    from marl_verl_tiny.shape import Shape
+    from marl_verl_tiny.model import Shape
 
     words = make_tokenizer([f"w{number}" for number in range(20)])
     model = make(Shape(hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, mlp=32), words, seed=0)

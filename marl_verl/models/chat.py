@@ -15,12 +15,13 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from marl_verl.episode.messages import Observation, as_observation, call_arguments
 from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import check as refuses
 from marl_verl.models.control_tokens import ControlTokens
 from marl_verl.team import AgentConfig
 
@@ -70,24 +71,25 @@ class Chat:
         self._check_roles(conversation, tools)
         return self._apply(self.controls.broken(conversation), self.controls.broken(tools), tokenize)
 
-    def _check_roles(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> None:
+    @refuses
+    def _check_roles(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None) -> Iterator[str]:
         """MarlError if the template would leave out a message or a tool call, checked once for each shape of a
         conversation, with other texts. Many leave out a text beside calls."""
         probes = [_probe(message, n) for n, message in enumerate(messages)]
-        shape = (bool(tools), *((probe["role"], *_probe_texts(probe)) for probe in probes))
+        shape = (bool(tools), *((probe["role"], *texts) for probe, texts in probes))
         if shape in self._checked:
             return
         for role in (message["role"] for message in messages):
             if not re.fullmatch(r"[\w.-]+", role):
-                raise MarlError(f"{self.whose}: a role must be a word, got {role!r:.80}: {nearest(role, ROLES)}")
-        if (prompt := self._probe(probes, tools)) is None:
+                yield f"{self.whose}: a role must be a word, got {role!r:.80}: {nearest(role, ROLES)}"
+        if (prompt := self._probe([probe for probe, _ in probes], tools)) is None:
             return  # the error says why when it renders their own texts
-        for probe in probes:
-            if any(text not in prompt for text in _probe_texts(probe)):
+        for probe, texts in probes:
+            if any(text not in prompt for text in texts):
                 role, part = probe["role"], "tool calls" if probe.get("tool_calls") else "a message"
                 remedy = "set model.custom_chat_template to one that renders them"
                 hint = remedy if role in ROLES else f"{remedy}, or use another role ({nearest(role, ROLES)})"
-                raise MarlError(f"{self.whose}: the chat template leaves out {part} of role '{role}': {hint}")
+                yield f"{self.whose}: the chat template leaves out {part} of role '{role}': {hint}"
         self._checked.add(shape)
 
     def _apply(self, given: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, tokenize: bool = False) -> Any:
@@ -177,14 +179,15 @@ class Chat:
             except MarlError as error:
                 raise MarlError(f"agent '{agent.name}' of {error}") from error
 
-    def check_options(self, names: Iterable[str], where: str) -> None:
+    @refuses
+    def check_options(self, names: Iterable[str], where: str) -> Iterator[str]:
         """MarlError for a variable that the template does not have: it would have no effect."""
         known = set(re.findall(r"\w+", self.tokenizer.get_chat_template()))
         for name in names:
             if name not in known:
                 near = nearest(name, known)
                 hint = near if near.startswith("did") else "remove it"
-                raise MarlError(f"unknown key '{where}.{name}': the chat template of {self.whose} lacks it: {hint}")
+                yield f"unknown key '{where}.{name}': the chat template of {self.whose} lacks it: {hint}"
 
     def stops(self, given: Sequence[str]) -> tuple[list[str], list[int]]:
         """(stop strings, ids of stop tokens): a stop string that is a special token is no part of the text."""
@@ -207,18 +210,14 @@ def _end(text: str, shown: str, start: str) -> int | None:
     return at
 
 
-def _probe(message: dict[str, Any], n: int) -> dict[str, Any]:
-    """Message n with other texts as its content, if it has one, and as the names of its tool calls."""
-    probe = {**message, "content": f"probe{n}x" if message["content"].strip() else ""}
-    if calls := message.get("tool_calls"):
-        functions = [{**call["function"], "name": f"probe{n}call{k}x"} for k, call in enumerate(calls)]
-        probe["tool_calls"] = [{**call, "function": named} for call, named in zip(calls, functions, strict=True)]
-    return probe
-
-
-def _probe_texts(probe: Mapping[str, Any]) -> list[str]:
-    """The texts of a probe that must be in the prompt."""
-    return [call["function"]["name"] for call in probe.get("tool_calls") or ()] or [probe["content"]]
+def _probe(message: dict[str, Any], n: int) -> tuple[dict[str, Any], list[str]]:
+    """(message n with other texts as its content, if it has one, and as the names of its tool calls; the texts of it
+    that must be in the prompt)."""
+    text, calls = f"probe{n}x" if message["content"].strip() else "", []
+    for k, call in enumerate(message.get("tool_calls", ())):
+        calls.append({**call, "function": {**call["function"], "name": f"probe{n}call{k}x"}})
+    texts = [call["function"]["name"] for call in calls] or [text]
+    return {**message, "content": text, **({"tool_calls": calls} if calls else {})}, texts
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:

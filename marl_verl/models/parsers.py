@@ -7,12 +7,12 @@ Importing vLLM takes seconds, so it is imported by the first request with tools 
 import functools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from marl_verl.episode.messages import json_value, tool_names
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 
 FAMILIES = (
     ("<|tool_calls_section_begin|>", "kimi_k2"),
@@ -62,11 +62,12 @@ class Parsers:
         self.tool = tool or next((name for text, name in FAMILIES if text in template), None)
         self.reasoning, self.whose, self._words, self._options = reasoning, whose, tokenizer, dict(options or {})
 
-    def check(self, parameters: Mapping[str, Any]) -> None:
+    @check
+    def check(self, parameters: Mapping[str, Any]) -> Iterator[str]:
         """MarlError if a response to these parameters of an act may have calls that no parser reads."""
         if self.tool is None and tool_names(parameters) and parameters.get("tool_choice") is None:
             problem = f"{self.whose} has a chat template of no known family of tool calls"
-            raise MarlError(f"{problem}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes")
+            yield f"{problem}: set tool_parser of the policy to one of vLLM's parsers, e.g. hermes"
 
     def parse(self, text: str, raw: str, parameters: Mapping[str, Any], opening: str = "", cut: bool = False) -> Parsed:
         """Parse a completion.

@@ -91,11 +91,11 @@ def measured(run: Callable[[Prompts, bool], int]) -> Sequence[dict[str, Any]]:
 
 
 def main() -> None:
-    from marl_verl_tiny.pretrained import PRETRAINED
+    from marl_verl_tiny.pretrained import SMOLLM2
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    folder = str(PRETRAINED["smollm2-135m"].fetch())
+    folder = str(SMOLLM2.fetch())
     for name, server in (("local", local), ("vllm", vllm)):
         for result in measured(server(folder)):
             print(json.dumps({"server": name, **result}), flush=True)

@@ -78,7 +78,7 @@ def rows_of(case: str, sizes: Sizes, words: int, seed: int = 0) -> list[Row]:
 def tiny(folder: Path) -> int:
     """Write the tiny model of the quick start, untrained; returns its number of words."""
     from marl_verl_tiny.factory import make_model, make_tokenizer
-    from marl_verl_tiny.shape import Shape
+    from marl_verl_tiny.model import Shape
 
     words = make_tokenizer([f"w{number}" for number in range(60)], context=1024)
     make_model(Shape(), words, seed=0).save_pretrained(folder)
@@ -96,9 +96,9 @@ def compared(name: str, case: str, rounds: int) -> dict[str, Any]:
         if name == "tiny":
             words = tiny(folder)
         else:
-            from marl_verl_tiny.pretrained import PRETRAINED
+            from marl_verl_tiny.pretrained import SMOLLM2
 
-            folder.symlink_to(PRETRAINED[name].fetch())
+            folder.symlink_to(SMOLLM2.fetch())
             words = 40_000
         settings = [f"actor_rollout_ref.actor.{setting}" for setting in SETTINGS]
         keys = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")

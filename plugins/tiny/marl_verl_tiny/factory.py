@@ -19,7 +19,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from marl_verl.errors import MarlError
-from marl_verl_tiny.shape import Progress, Shape
+from marl_verl_tiny.model import Progress, Shape
 
 PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant")
@@ -126,7 +126,7 @@ def warm_up(
     demonstrations: Sequence[tuple[str, str]],
     batch_size: int,
     learning_rate: float,
-    progress: Progress | None = None,
+    progress: Progress = lambda fraction: None,
 ) -> float:
     """Train once on (observation, answer) pairs in order, with loss on the answer and its end token only.
 
@@ -160,7 +160,7 @@ def warm_up(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             losses.append(loss.item())
-            if progress is not None and (step % 10 == 9 or step == steps - 1):
+            if step % 10 == 9 or step == steps - 1:
                 progress((step + 1) / steps)
     finally:
         torch.set_num_threads(threads)

