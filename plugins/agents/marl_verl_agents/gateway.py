@@ -33,7 +33,7 @@ from marl_verl.episode.messages import Message, compared
 from marl_verl.episode.turn import Action
 from marl_verl.episode.workflow import Team, Workflow
 from marl_verl.errors import MarlError, nearest
-from marl_verl.tasks.task import Task
+from marl_verl.tasks import Task
 from marl_verl_agents.chat_completions import Request, RequestError
 from marl_verl_agents.clients import FINAL, Content, TeamTransport, refused
 
