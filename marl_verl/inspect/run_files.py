@@ -3,9 +3,10 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from marl_verl import plugins
 from marl_verl.episode import Episode
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from marl_verl.inspect.episodes import EpisodeFile
-
-T = TypeVar("T")
 
 KEEP = {
     "journals": "marl.run.keep_journals=1",
@@ -103,20 +102,15 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     return Run(folder)
 
 
-class _Steps(Mapping[int, T]):
+class _Steps(UserDict[int, Any]):
     """Step -> content of its file, ascending; files are read on access."""
 
-    def __init__(self, files: Mapping[int, Path], read: Callable[[Path], T]) -> None:
-        self._files, self._read = files, read
+    def __init__(self, files: Mapping[int, Path], read: Callable[[Path], Any]) -> None:
+        super().__init__(files)
+        self._read = read
 
-    def __getitem__(self, step: int) -> T:
-        return self._read(self._files[step])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+    def __getitem__(self, step: int) -> Any:
+        return self._read(self.data[step])
 
 
 def stored_file(source: Path, place: str, step: int | None = None) -> Path:
