@@ -41,11 +41,11 @@ def model_config(path: str) -> dict[str, Any]:
 
     The hub is asked once and for seconds: a dry run works without it.
     """
-    file = model_folder(path) / "config.json"
+    file, config = model_folder(path) / "config.json", {}
     if file.is_file():
         config = json.loads(file.read_text(encoding="utf-8"))
-    else:
-        config = _hub_config(path) if on_hub(path) else {}
+    elif on_hub(path):
+        config = _hub_config(path)
     return {**config, **config.get("text_config", {})}
 
 

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from marl_verl.extensions import extension, names
 from marl_verl.team import Named
 
-Progress = Callable[[float], None]
-"""Called with the fraction done."""
+Progress = Callable[[float], None]  # called with the fraction done
 
 
 class ModelToMake(Protocol):
@@ -59,10 +58,8 @@ class Pretrained(Protocol):
 
 def pretrained(path: Any) -> Pretrained | None:
     """The model that a distribution has under this name, unless a file has the name."""
-    if path not in names("pretrained") or Path(path).exists():
-        return None
-    model: Pretrained | None = extension("pretrained", path)
-    return model
+    known = path in names("pretrained") and not Path(path).exists()
+    return extension("pretrained", path) if known else None
 
 
 def located(path: Any) -> Any:
