@@ -58,8 +58,7 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
     """The second update of one of two policies on one model."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.learning.adapters import Adapter
-    from marl_verl.backend.learning.workers import PolicyWorker
+    from marl_verl.backend.learning.workers import Adapter, PolicyWorker
 
     def make(config: Any, role: str) -> PolicyWorker:
         optim = omega_conf_to_dataclass(config.actor).optim
@@ -85,7 +84,6 @@ def _critic(folder: Path, ranks: int) -> tuple[dict[str, Any], dict[str, float]]
     before, observations = critic.weights(), test_critic_worker.OBSERVATIONS
     values = critic.values(observations)
     metrics = critic.update(observations, test_critic_worker.TARGETS, np.roll(values, 1))
-    del metrics["update_seconds"]
     return {name: before[name] - weight for name, weight in critic.weights().items()}, metrics
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode.codec import decode

@@ -42,8 +42,7 @@ def _shared(model: Path) -> Actor:
     """Both policies on one worker."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.learning.adapters import Adapter
-    from marl_verl.backend.learning.workers import PolicyWorker
+    from marl_verl.backend.learning.workers import Adapter, PolicyWorker
 
     def make(config: object, role: str) -> PolicyWorker:
         policies = {}

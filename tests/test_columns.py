@@ -18,7 +18,7 @@ from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.base import add_columns
 from marl_verl.backend.learning.batches import put_advantages
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import row_tag
 from marl_verl.config.parts import columns_of

@@ -13,7 +13,7 @@ from marl_verl_testing.scripted import ScriptedContext
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import JointObservations, joint_observations, turn_rows
 from marl_verl.config.compose import with_overrides
@@ -140,11 +140,11 @@ def fake(*settings: Any) -> Any:
     from marl_verl.backend.learning.critic import Critic
 
     class FakeCritic(Critic):
-        def values(self, observations: Sequence[tuple[int, ...]]) -> Any:
-            return np.array([sum(ids) / 10 for ids in observations])
+        def values(self, observations: Sequence[torch.Tensor]) -> Any:
+            return np.array([int(ids.sum()) / 10 for ids in observations])
 
         def update(self, observations: Any, targets: Any, values: Any) -> dict[str, float]:
-            self.learnt = list(observations), targets.tolist(), values.tolist()
+            self.learnt = [tuple(ids.tolist()) for ids in observations], targets.tolist(), values.tolist()
             return {"vf_loss": 1.0}
 
     return FakeCritic(*settings)

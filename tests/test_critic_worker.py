@@ -36,7 +36,7 @@ SETTINGS = (
     "marl.critic.optim={optimizer: SGD, lr: 1.0, weight_decay: 0.0, clip_grad: 1e9}",
     "marl.critic.ppo_max_token_len_per_gpu=12",  # several micro-batches an update
 )
-OBSERVATIONS = [(3, 9), (4, 11, 22, 5), (8, 8, 21), (26, 10), (4, 11, 22, 5)]
+OBSERVATIONS = [torch.tensor(ids) for ids in ([3, 9], [4, 11, 22, 5], [8, 8, 21], [26, 10], [4, 11, 22, 5])]
 TARGETS = np.array([1.0, 0.0, 0.5, -1.0, 2.0])
 
 
@@ -92,9 +92,9 @@ class RealCritic(Critic):
         return model.double()
 
 
-def expected(model: Any, observations: Sequence[tuple[int, ...]]) -> torch.Tensor:
+def expected(model: Any, observations: Sequence[torch.Tensor]) -> torch.Tensor:
     """V of each observation, one at a time and nothing behind it."""
-    return torch.stack([model(torch.tensor([ids])).logits[0, -1, 0] for ids in observations])
+    return torch.stack([model(ids[None]).logits[0, -1, 0] for ids in observations])
 
 
 def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: DictConfig, verl_model: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from marl_verl.backend.local.sampling import Draw, Stop, sample
+from marl_verl.backend.local.sampling import Row, sample
 from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.verl.platforms.workarounds import keep_seeds
 from marl_verl.models.parsers import structured_outputs
@@ -76,7 +76,7 @@ def test_tokens_and_log_probs_are_those_of_vllm(
         logitsprocs=LogitsProcessors([min_p] if "min_p" in filters else []),
     )
     sampler = Sampler(logprobs_mode="processed_logprobs")
-    draws = [Draw.of(row, torch.device("cpu")) for row in rows]
+    draws = [Row([0], row, STEPS, None, torch.device("cpu")) for row in rows]
     torch.manual_seed(3)
     for _ in range(STEPS):
         logits = 3 * torch.randn(ROWS, WORDS)
@@ -116,9 +116,10 @@ def test_stop_strings_end_completions_as_in_vllm(tokenizer: PreTrainedTokenizerF
         request = SimpleNamespace(
             request_id=str(n), prompt_token_ids=prompt, sampling_params=SamplingParams(stop=strings)
         )
-        theirs, ours = FastIncrementalDetokenizer(tokenizer, request), Stop(strings, (), tokenizer, prompt)
+        theirs = FastIncrementalDetokenizer(tokenizer, request)
+        ours = Row(prompt, {"stop": strings}, 999, tokenizer, torch.device("cpu"))
         expected = next((at for at, token in enumerate(ids) if theirs.update([token], False)), None)
-        assert next((at for at, token in enumerate(ids) if ours.ends(token)), None) == expected
+        assert next((at for at, token in enumerate(ids) if ours.add(token, 0.0)), None) == expected
         ends.add(expected)
     assert len(ends) > 10
 
@@ -164,7 +165,7 @@ def test_a_completion_has_its_response_format(tokenizer: PreTrainedTokenizerFast
     for seed, ids in enumerate(both[4:]):
         if ids[-1] == end:
             assert json.loads(tokenizer.decode(ids[:-1])).keys() - {"tags"} == {"word", "count"}
-        mask, draw = theirs.allocate_token_bitmask(1), Draw.of({"seed": seed}, torch.device("cpu"))
+        mask, draw = theirs.allocate_token_bitmask(1), Row([3], {"seed": seed}, 300, None, torch.device("cpu"))
         grammar = theirs.compile_grammar(StructuredOutputOptions.GRAMMAR, restriction.grammar, {end})
         for at, token in enumerate(ids):
             with torch.no_grad():

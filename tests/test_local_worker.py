@@ -57,7 +57,7 @@ def fsdp2(config: Any, role: str) -> Any:
 
 
 def local(config: Any, role: str) -> Any:
-    from marl_verl.backend.local.worker import LocalWorkers
+    from marl_verl.backend.local.engine import LocalWorkers
 
     return LocalWorkers(config, has_reference(config))
 
@@ -202,13 +202,13 @@ def test_every_loss_updates_as_on_fsdp2(actors: Any, loss: str, monkeypatch: pyt
 def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.utils.torch_functional import logprobs_from_logits_v2
 
-    from marl_verl.backend.local import quick
+    from marl_verl.backend.local import engine
 
-    monkeypatch.setattr(quick, "CHUNK", 70)
+    monkeypatch.setattr(engine, "CHUNK", 70)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(9, 33, generator=generator).mul(9).to(dtype)
     labels, results = torch.arange(9) * 3, []
-    for compute in (logprobs_from_logits_v2, quick.log_probs):
+    for compute in (logprobs_from_logits_v2, engine.log_probs):
         leaf = logits.clone().requires_grad_()
         values = compute(leaf, labels)
         (values * torch.arange(9)).sum().backward()
@@ -221,16 +221,16 @@ def test_rows_of_tensors_are_those_of_verls_functions() -> None:
     from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
     from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
-    from marl_verl.backend.local import quick
+    from marl_verl.backend.local import engine
 
     data = batch(PAIRS)
     for rows in ([0, 1, 2, 3], [2, 0]):
-        one, other = (select(data, torch.tensor(rows)) for select in (quick.select, tu.index_select_tensor_dict))
+        one, other = (select(data, torch.tensor(rows)) for select in (engine.select, tu.index_select_tensor_dict))
         assert one.keys() == other.keys()
         for name in ("input_ids", "responses"):
             assert_equal(list(one[name].unbind()), list(other[name].unbind()))
     results = []
-    for pad, cut in ((no_padding_2_padding, response_from_nested), (quick.padded_responses, of_responses)):
+    for pad, cut in ((no_padding_2_padding, response_from_nested), (engine.padded_responses, of_responses)):
         leaf = torch.linspace(-1, 1, int(data["input_ids"].offsets()[-1])).requires_grad_()
         values = torch.nested.nested_tensor_from_jagged(leaf, data["input_ids"].offsets())
         padded = pad(values, data)
@@ -245,7 +245,7 @@ def test_critic_updates_equal_those_of_fsdp2(verl_model: Path) -> None:
 
     from marl_verl.backend.learning.critic import Critic
     from marl_verl.backend.learning.workers import CriticWorker
-    from marl_verl.backend.local.worker import LocalCritic
+    from marl_verl.backend.local.engine import LocalCritic
 
     results = []
     for make in (CriticWorker, LocalCritic):

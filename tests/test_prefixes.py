@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 pytest.importorskip("verl")
-from marl_verl.backend.learning.forest import SPAN, Forest, bins
 from marl_verl.backend.local import one_rank  # noqa: F401 - before other imports of verl
 
 # isort: split
 from marl_verl.backend.learning import prefixes
-from marl_verl.backend.learning.arrangement import arranged
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.learning.batches import jagged
+from marl_verl.backend.learning.forest import SPAN, Forest, arranged, bins
+from marl_verl.backend.local.session import MemoryStore
 from tests.test_losses import HANDS, close, gradient, log_probs, weights_of
 from tests.verl_actor import TALK, Actor, Row, put, tokens
 
@@ -45,23 +45,28 @@ def forests(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
+def forest_of(rows: Sequence[Sequence[int]], branches: bool, most: int) -> Forest:
+    """Trees with branches are without the rows' last tokens."""
+    return Forest(jagged([torch.tensor([*row, 0] if branches else row) for row in rows]), branches, most)
+
+
 @given(rows=forests(), branches=st.booleans(), most=st.integers(1, 60))
 @settings(max_examples=200, deadline=None)
 def test_a_row_is_a_path_that_sees_itself(rows: list[Row], branches: bool, most: int) -> None:
     written = [tokens(row) for row in rows]
     lengths = np.array([*map(len, written)])
-    forest = Forest(np.concatenate(written), lengths, branches, most)
-    trees, columns = forest.columns()
-    parts = [np.split(values, forest.sizes.cumsum()[:-1]) for values in forest.layout()]
-    for row, tree, column in zip(written, trees, columns, strict=True):
-        (ids, depths, last), path = (part[tree] for part in parts), column[: len(row)]
+    forest = forest_of(written, branches, most)
+    layouts, trees, columns = forest.layout()
+    starts = np.cumsum([0, *(lengths + branches)])
+    for row, tree, start in zip(written, trees, starts, strict=False):
+        (ids, depths, last), path = layouts[tree], columns[start:][: len(row)]
         assert ids[path].tolist() == row
         assert depths[path].tolist() == [*range(len(row))]
         for depth, place in enumerate(path):
             assert [k for k in range(place + 1) if last[k] >= place] == path[: depth + 1].tolist()
         assert branches or path.tolist() == [*range(len(row))]
-    assert sorted(np.concatenate(forest.rows()).tolist()) == [*range(len(rows))]
-    for members, size in zip(forest.rows(), forest.sizes, strict=True):
+    assert sorted(row for tree in forest.rows for row in tree) == [*range(len(rows))]
+    for members, size in zip(forest.rows, forest.sizes, strict=True):
         longest = lengths[members].max()
         assert longest <= size <= max(longest, min(most, SPAN * longest))
     if branches and forest.sizes.size == 1:
@@ -71,10 +76,9 @@ def test_a_row_is_a_path_that_sees_itself(rows: list[Row], branches: bool, most:
 
 def test_a_large_tree_is_cut_where_its_rows_share_least() -> None:
     rows = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 7, 8], [1, 2, 7, 9], [1, 2, 7, 8, 8]]
-    forest = partial(Forest, np.concatenate(rows), np.array([*map(len, rows)]))
-    assert [part.tolist() for part in forest(True, 9).rows()] == [[0, 1], [2, 4, 3]]
-    assert forest(True, 99).sizes.tolist() == [10]
-    assert [part.tolist() for part in forest(False, 99).rows()] == [[0], [1], [2, 4], [3]]
+    assert forest_of(rows, True, 9).rows == [[0, 1], [2, 4, 3]]
+    assert forest_of(rows, True, 99).sizes.tolist() == [10]
+    assert forest_of(rows, False, 99).rows == [[0], [1], [2, 4], [3]]
     assert [*bins(np.array([3, 9, 4, 2]), 8)] == [[1], [2, 0], [3]]
 
 
@@ -102,7 +106,7 @@ def test_an_update_has_the_same_rows_however_they_share(rows: list[Row], updates
 
 
 def local(config: Any, role: str) -> Any:
-    from marl_verl.backend.local.worker import LocalWorkers
+    from marl_verl.backend.local.engine import LocalWorkers
 
     return LocalWorkers(config)
 
@@ -120,7 +124,7 @@ def exact(verl_model: Path) -> Iterator[tuple[Actor, dict[str, torch.Tensor]]]:
         return self.weight * values * (values.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
 
     actor = Actor(verl_model, "ppo-clip", *GIVEN, make=local)
-    actor.worker.model.double()
+    actor.worker.actor.engine.module.double()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Qwen3RMSNorm, "forward", normalised)
         yield actor, actor.weights()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool

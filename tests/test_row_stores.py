@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.backend.learning.batches import jagged
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import RowStore
 
 pytest.importorskip("verl")

@@ -6,7 +6,7 @@ import torch
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.result import agent_statistics
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.local.policies import MemoryStore
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.backend.rollout.rows import turn_rows
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled

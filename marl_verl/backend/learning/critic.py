@@ -9,8 +9,6 @@ The loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, 
 Critic rows are sent to the workers directly, not through the store.
 """
 
-import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +25,7 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 
-from marl_verl.backend.learning.batches import jagged, of_responses
+from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
 from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore, TrainingWorkers
 from marl_verl.backend.rollout.rows import CUT, JOINT
@@ -36,7 +34,7 @@ from marl_verl.errors import check
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 
-Ids = tuple[int, ...]
+METRICS = ("critic/vf_loss", "critic/vf_clipfrac", "grad_norm", "lr")  # verl's names
 
 
 class Critic(TrainingWorkers):
@@ -53,9 +51,9 @@ class Critic(TrainingWorkers):
         self._updates = updates_per_batch(config, self.config)
         self._shares = OmegaConf.select(config, "marl.run.share_prefixes") is not False
 
-    @abstractmethod
     def call(self, method: str, data: TensorDict) -> Any:
         """Call a method of the training workers."""
+        return getattr(self.workers, method)(data)
 
     def training(self) -> tuple[TrainingWorkerConfig, Any]:
         """The config of verl's training worker, and its loss."""
@@ -79,7 +77,7 @@ class Critic(TrainingWorkers):
         workers.reset()
         workers.set_loss_fn(self.training()[1])
 
-    def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
+    def values(self, observations: Sequence[torch.Tensor]) -> NDArray[np.float64]:
         """V of each observation, [n]."""
         short = -len(observations) % self.data_parallel_size
         data = _rows([*observations, *[observations[-1]] * short])
@@ -90,14 +88,14 @@ class Critic(TrainingWorkers):
         return values[: len(observations)]
 
     def update(
-        self, observations: Sequence[Ids], targets: NDArray[np.float64], values: NDArray[np.float64]
+        self, observations: Sequence[torch.Tensor], targets: NDArray[np.float64], values: NDArray[np.float64]
     ) -> dict[str, float]:
         """Update V towards targets [n]; values [n] are the estimates from before the update (V_old in the loss).
 
-        Returns metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), `update_seconds`,
-        and `explained_variance` of `values` unless all targets are equal.
+        Returns metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), and
+        `explained_variance` of `values` unless all targets are equal.
         """
-        begun, rows = time.monotonic(), len(observations)
+        rows = len(observations)
         updates = min(self._updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
         slots = updates * self.data_parallel_size
         short = -rows % slots
@@ -119,12 +117,11 @@ class Critic(TrainingWorkers):
         )
         output = self.call("train_mini_batch", data)
         reduced = reduce_metrics(dict(output["metrics"]))
-        learned = {name.removeprefix("critic/"): float(value) for name, value in reduced.items()}
-        metrics = {name: learned[name] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
+        metrics = {name.rpartition("/")[2]: float(reduced[name]) for name in METRICS}
         metrics |= {"value": float(values.mean()), "target": float(targets.mean())}
         if (spread := float(targets.var())) > 0:
             metrics["explained_variance"] = 1.0 - float((targets - values).var()) / spread
-        return {**metrics, "update_seconds": time.monotonic() - begun}
+        return metrics
 
 
 class Critics:
@@ -148,7 +145,9 @@ class Critics:
                 _check_vocabulary(critic, config.policies[critic.policy].actor_rollout_ref.model)
         self._store, self._together = store, together
         self._learning = {name for name, policy in team.policies.items() if policy.trained}
-        self._rows_of: dict[str, tuple[list[int], list[Ids]]] = {}  # critic -> rows of a batch, their observations
+        self._rows_of: dict[
+            str, tuple[list[int], Sequence[torch.Tensor]]
+        ] = {}  # critic -> rows of a batch, their observations
         self._values: NDArray[np.float64]
 
     def beside(self, policy: str) -> list[Critic]:
@@ -166,8 +165,7 @@ class Critics:
             rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in policies]
             if rows:
                 field = JOINT if critic.scope == "team" else "prompts"
-                column = self._store.get([batch.keys[row] for row in rows], [field])[field]
-                observations = [tuple(ids.tolist()) for ids in column.unbind()]
+                observations = rows_of_nested(self._store.get([batch.keys[row] for row in rows], [field])[field])
                 values[rows] = critic.values(observations)
                 self._rows_of[name] = rows, observations
 
@@ -208,15 +206,14 @@ def _check_vocabulary(critic: Critic, policy: Any) -> Iterator[str]:
         )
 
 
-def _rows(observations: Sequence[Ids]) -> TensorDict:
+def _rows(observations: Sequence[torch.Tensor]) -> TensorDict:
     """Observations as rows in verl's format: prompt [P], a response of one token, and the model's inputs."""
-    prompts = [torch.tensor(ids, dtype=torch.int64) for ids in observations]
-    responses = [prompt[-1:] for prompt in prompts]  # any token: the value is read at the position before it
-    inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
-    fields = {"prompts": jagged(prompts), "responses": jagged(responses), "input_ids": jagged(inputs)}
+    responses = [ids[-1:] for ids in observations]  # any token: the value is read at the position before it
+    inputs = [torch.cat(pair) for pair in zip(observations, responses, strict=True)]
+    fields = {"prompts": jagged(observations), "responses": jagged(responses), "input_ids": jagged(inputs)}
     fields["position_ids"] = jagged([torch.arange(len(row)) for row in inputs])
-    fields["response_mask"] = fields["loss_mask"] = _column(np.ones(len(prompts)), torch.int64)
-    return TensorDict(fields, batch_size=len(prompts))
+    fields["response_mask"] = fields["loss_mask"] = _column(np.ones(len(inputs)), torch.int64)
+    return TensorDict(fields, batch_size=len(inputs))
 
 
 def _column(values: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -1,14 +1,10 @@
-"""How a policy learns from its rows, on every backend: verl's forward passes, rollout correction, and update.
-
-`call` is what a backend adds: it runs a method of verl's training worker on fields of rows in the store.
-"""
+"""How a policy learns from its rows, on every backend: verl's forward passes, rollout correction, and update."""
 
 import time
 import zlib
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -16,16 +12,17 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.protocol import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
-from marl_verl.backend.learning.adapters import Adapter
-from marl_verl.backend.learning.arrangement import arranged
 from marl_verl.backend.learning.batches import of_responses
 from marl_verl.backend.learning.critic import Critic
+from marl_verl.backend.learning.forest import arranged
 from marl_verl.backend.learning.prefixes import SHARE
+from marl_verl.backend.learning.workers import Adapter
 from marl_verl.backend.protocol import Rows, RowStore, Runtime, TrainingWorkers
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.config.loss import separate_reason, updates_per_batch
@@ -83,8 +80,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
         """New adapters of the policies that share its base model; {} for a model of its own."""
         if not self._adapted:
             return {}
-        optims = [omega_conf_to_dataclass(policy._arr.actor).optim for policy in self.group]
-        return {policy.name: Adapter(policy.seed, optim) for policy, optim in zip(self.group, optims, strict=True)}
+        actors = {policy: omega_conf_to_dataclass(policy._arr.actor) for policy in self.group}
+        return {policy.name: Adapter(policy.seed, actor.optim) for policy, actor in actors.items()}
 
     def set_losses(self) -> None:
         """Give the policies of the group their workers, and these the losses of the policies."""
@@ -93,15 +90,19 @@ class LearningPolicy(TrainingWorkers, Runtime):
             with policy.turn():
                 self.workers.set_loss_fn(policy.loss())
 
-    @property
-    @abstractmethod
+    @cached_property
     def masks(self) -> bool:
         """Whether the model's attention takes masks (`prefixes.py`)."""
+        return bool(self.workers.masks())
 
-    @abstractmethod
     def call(self, method: str, batch: Rows, fields: Sequence[str], **options: Any) -> Any:
         """Call a method of the training workers with fields of rows, and put the columns that it returns into the
         store. Returns the rest: `metrics`."""
+        data = TensorDict(self.store.get(batch.keys, fields), batch_size=len(batch))
+        tu.assign_non_tensor(data, temperature=self._arr.rollout.temperature, **options)
+        output = getattr(self.workers, method)(data)
+        self.store.put(batch.keys, {name: value for name, value in output.items() if isinstance(value, torch.Tensor)})
+        return output
 
     def loss(self) -> Any:
         return partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
@@ -126,21 +127,17 @@ class LearningPolicy(TrainingWorkers, Runtime):
             branches = self.masks if self._shares and actor.use_dynamic_bsz else None
             most = int(actor.ppo_max_token_len_per_gpu or 0)
             batch, metrics["tokens/computed"] = arranged(self.store, batch, updates, ranks, branches, most)
-            fields = [*UPDATE_FIELDS]
             if not self._correction.bypass_mode:
                 metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
-            added, corrected = correct(self.store, batch, self._correction)
-            fields += added
-            if self._reference:
-                fields.append("ref_log_prob")
-                if self._lora:
-                    self._log_probs(batch, "ref_log_prob", "compute_log_prob", no_lora_adapter=True)
-                else:
-                    self._log_probs(batch, "ref_log_prob", "compute_ref_log_prob")
+            weights, corrected = correct(self.store, batch, self._correction)
+            if self._reference and self._lora:
+                self._log_probs(batch, "ref_log_prob", "compute_log_prob", no_lora_adapter=True)
+            elif self._reference:
+                self._log_probs(batch, "ref_log_prob", "compute_ref_log_prob")
             output = self.call(
                 "update_actor",
                 batch,
-                fields,
+                [*UPDATE_FIELDS, *weights, *["ref_log_prob"] * self._reference],
                 calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
                 **{SHARE: self._shares},
                 distillation_use_topk=False,

@@ -13,7 +13,6 @@ only. Where attention takes no such mask, a tree is one path: rows that begin wi
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import distributed
@@ -23,7 +22,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
 from marl_verl.backend.learning.batches import jagged, select
-from marl_verl.backend.learning.forest import Forest, bins, forest_of
+from marl_verl.backend.learning.forest import Forest, bins
 
 SHARE = "share_prefixes"
 """An option of calls to training workers: whether rows share what they have in common."""
@@ -40,19 +39,13 @@ def share_prefixes(engine: Any) -> None:
     engine.prepare()
 
 
-def trees_of(data: TensorDict, branches: bool) -> Forest:
-    """The forest of rows."""
-    tokens = data["input_ids"]
-    return forest_of(tokens.values().cpu().numpy(), tokens.offsets().diff().cpu().numpy(), branches, limit(data))
-
-
 def limit(data: TensorDict) -> int:
     """Tokens of a micro-batch on all devices that divide its sequences; all of them where it has a number of rows."""
     most = tu.get(data, "max_token_len_per_gpu", default=None) or len(data["input_ids"].values())
     return int(most * tu.get(data, "sp_size", default=1))
 
 
-class SharedPrefixes:
+class SharedPrefixes(transformer_impl.FSDPEngine):
     """Goes before an `FSDPEngineWithLMHead` or an `FSDPEngineWithValueHead`.
 
     Attributes:
@@ -76,39 +69,38 @@ class SharedPrefixes:
         return (self._shared.select(inputs[0]),) if self._shared is not None and self.masks else None
 
     def forward_backward_batch(self, data: TensorDict, *args: Any, **options: Any) -> Any:
-        if not (tu.get(data, SHARE, default=False) and tu.get(data, "use_dynamic_bsz", default=True)):
-            return super().forward_backward_batch(data, *args, **options)  # type: ignore[misc]
-        with mock.patch.object(transformer_impl, "prepare_micro_batches", self._micro_batches):
-            return super().forward_backward_batch(data, *args, **options)  # type: ignore[misc]
+        shares = tu.get(data, SHARE, default=False) and tu.get(data, "use_dynamic_bsz", default=True)
+        prepare = self._micro_batches if shares else transformer_impl.prepare_micro_batches
+        with mock.patch.object(transformer_impl, "prepare_micro_batches", prepare):
+            return super().forward_backward_batch(data, *args, **options)
 
     def _micro_batches(self, data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[TensorDict], list[Any]]:
         """(the micro-batches, the rows of each): whole trees, at most `limit` tokens together, or parts if ranks need
         more micro-batches."""
-        forest = trees_of(data, self.masks)
-        trees = forest.rows()
-        parts = [[trees[tree] for tree in group] for group in bins(forest.sizes, limit(data))]
+        forest = Forest(data["input_ids"], self.masks, limit(data))
+        parts = [[forest.rows[tree] for tree in group] for group in bins(forest.sizes, limit(data))]
         count = torch.tensor(len(parts), device=data["input_ids"].device)
         distributed.all_reduce(count, distributed.ReduceOp.MAX, dp_group)  # each takes part in every forward pass
         while len(parts) < int(count):
             largest = parts.pop(max(range(len(parts)), key=lambda part: sum(map(len, parts[part]))))
-            rows = largest if len(largest) > 1 else np.array_split(largest[0], 2)
+            rows = largest if len(largest) > 1 else [[row] for row in largest[0]]
             parts += [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
         if len(parts) == 1:
             return [data], [[*range(len(data))]]
-        indices = [np.concatenate(part).tolist() for part in parts]
+        indices = [[row for tree in part for row in tree] for part in parts]
         return [select(data, rows) for rows in indices], indices
 
     def forward_step(self, *args: Any, **options: Any) -> Any:
         try:
-            return super().forward_step(*args, **options)  # type: ignore[misc]
+            return super().forward_step(*args, **options)
         finally:
             self._shared = None
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
         self._shared = Shared(micro_batch, self.masks) if tu.get(micro_batch, SHARE, default=False) else None
         if self._shared is None:
-            return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
-        inputs, output_args = super().prepare_model_inputs(self._shared.trees)  # type: ignore[misc]
+            return super().prepare_model_inputs(micro_batch)
+        inputs, output_args = super().prepare_model_inputs(self._shared.trees)
         if self.masks:
             inputs["attention_mask"] = mask_of(self._shared.last, self.flex)
         return inputs, output_args
@@ -117,20 +109,20 @@ class SharedPrefixes:
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *rest: Any, **options: Any
     ) -> Any:
         if (shared := self._shared) is None:
-            return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)  # type: ignore[misc]
+            return super().prepare_model_outputs(output, output_args, micro_batch, *rest, **options)
         if not self.masks:
-            of_trees = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)  # type: ignore[misc]
+            of_trees = super().prepare_model_outputs(output, output_args, shared.trees, *rest, **options)
             return {name: shared.of_rows(values) for name, values in of_trees.items()}
         if self._head is None:
             output.logits = shared.select(output.logits)
         micro_batch = micro_batch.copy()
         tu.assign_non_tensor(micro_batch, use_remove_padding=True)  # logits of sampled tokens are packed
         packed = shared.arguments(output_args)
-        return super().prepare_model_outputs(output, packed, micro_batch, *rest, **options)  # type: ignore[misc]
+        return super().prepare_model_outputs(output, packed, micro_batch, *rest, **options)
 
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
         if self._shared is None or not self.masks:
-            return super()._gather_and_unpad_packed(tensor, pad_size)  # type: ignore[misc]
+            return super()._gather_and_unpad_packed(tensor, pad_size)
         return self._shared.spread(tensor)
 
 
@@ -145,10 +137,8 @@ class Shared:
     def __init__(self, micro_batch: TensorDict, masks: bool) -> None:
         tokens, loss_mask = micro_batch["input_ids"], micro_batch["loss_mask"]
         starts, device = tokens.offsets(), tokens.device
-        forest = trees_of(micro_batch, masks)
-        ids, depths, last = (
-            torch.from_numpy(values).to(device).split(forest.sizes.tolist()) for values in forest.layout()
-        )
+        trees, tree, columns = Forest(tokens, masks, limit(micro_batch)).layout()
+        ids, depths, last = zip(*(torch.from_numpy(layout).to(device) for layout in trees), strict=True)
         self.last = pad_sequence(last, batch_first=True, padding_value=max(map(len, last)))
         self.trees = TensorDict({"input_ids": jagged(ids), "position_ids": jagged(depths)}, batch_size=len(ids))
         options = {name: tu.get(micro_batch, name) for name in set(micro_batch.keys())}
@@ -161,8 +151,8 @@ class Shared:
         self._tokens = tokens
         # the token before each, among those of all rows
         self._places = chosen + (starts - loss_mask.offsets())[1:][rows] - 1
-        tree, columns = (torch.from_numpy(values).to(device) for values in forest.columns())
-        self._tree, self._columns = tree[rows], columns[rows, self._places - starts[rows]]
+        self._tree = torch.from_numpy(tree).to(device)[rows]
+        self._columns = torch.from_numpy(columns).to(device)[self._places]
 
     def select(self, values: torch.Tensor) -> torch.Tensor:
         """What predicts the sampled tokens, [1, n, ...], of values of trees, [trees, longest, ...]."""
@@ -210,8 +200,9 @@ def obeys_masks(engine: Any) -> bool:
     if divided or config._attn_implementation not in TREES or {*layers} != {"full_attention"} or windows:
         return False
     device = next(module.parameters()).device
-    forest = Forest(np.array([1, 2, 3, 4, 5, 1, 2, 3, 5, 4]), np.array([5, 5]), True, 10)
-    ids, depths, ends = (torch.from_numpy(values).to(device)[None] for values in forest.layout())
+    rows = torch.tensor([1, 2, 3, 4, 5, 0]), torch.tensor([1, 2, 3, 5, 4, 0])  # trees have no last tokens
+    (tree,), _, _ = Forest(jagged(rows), True, 10).layout()
+    ids, depths, ends = torch.from_numpy(tree).to(device)[:, None]
 
     def final(inputs: torch.Tensor, **options: Any) -> torch.Tensor:
         """The hidden state of the last token: a new head may compute 0."""

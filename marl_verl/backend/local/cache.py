@@ -50,32 +50,25 @@ class RowCache:
         self._layers = [(self._resized(keys), self._resized(values)) for keys, values in self._layers]
 
     def _resized(self, stored: Tensor) -> Tensor:
-        new = self._empty(stored)
+        # zeros: a masked value counts with weight 0, which must not meet a NaN
+        new = stored.new_zeros(self._places, stored.shape[1], self._length, stored.shape[3])
         places, length = min(len(new), len(stored)), min(new.shape[2], stored.shape[2])
         new[:places, :, :length] = stored[:places, :, :length]
         return new
-
-    def _empty(self, like: Tensor) -> Tensor:
-        # zeros: a masked value counts with weight 0, which must not meet a NaN
-        return like.new_zeros(self._places, like.shape[1], self._length, like.shape[3])
 
     def begin_prompts(self, places: Tensor, source: Tensor) -> None:
         """The forward computes prompts; place `places[i]` gets the keys of its row `source[i]`."""
         self._index, self._source = places, source
 
     def begin_step(self, index: Tensor, positions: Tensor, seen: int) -> None:
-        """The forward computes one token for each of the first n rows, of which none sees more than `seen` positions.
-
-        Args:
-            index: 0 to n - 1.
-            positions: position of each row's token, [n].
-        """
+        """The forward computes one token, at `positions` [n], of each of the first n rows (`index`: 0 to n - 1). None
+        sees more than `seen` positions."""
         self._index, self._source, self._positions, self._seen = index, None, positions, seen
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store keys and values, [rows, heads, tokens, size of a head]; all that the forward's tokens attend to."""
         if layer == len(self._layers):
-            self._layers.append((self._empty(key), self._empty(value)))
+            self._layers.append((self._resized(key[:0]), self._resized(value[:0])))
         keys, values = self._layers[layer]
         if self._source is not None:
             tokens = key.shape[2]

@@ -1,127 +1,94 @@
-"""One token for each row of logits, as vLLM's sampler draws it: equal seeds give equal tokens.
+"""Completions that grow by one token a step, drawn as vLLM's sampler draws them: equal seeds give equal tokens.
 
     logits / temperature, min_p, top_k, top_p -> probabilities p;  q ~ Exp(1) from the row's generator;  argmax p / q
 
-The log-prob is that of the distribution that the token is drawn from (verl's `logprobs_mode: processed_logprobs`), and
-for greedy rows, temperature 0, that of the model.
+Before that a grammar (`response_format`, a forced `tool_choice`) sets the logits of tokens with which the text cannot
+continue to -inf. The log-prob is that of the distribution that the token is drawn from (verl's `logprobs_mode:
+processed_logprobs`), and for greedy rows, temperature 0, that of the model.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from tokenizers.decoders import DecodeStream
 from torch import Generator, Tensor
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import check
 
 GREEDY_BELOW, LEAST_TEMPERATURE = 1e-5, 1e-2  # vLLM's
-SUPPORTED = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "logprobs"),
-    *("max_tokens", "stop", "stop_token_ids", "structured_outputs"),
-)
+FILTERS = {
+    "temperature": (TemperatureLogitsWarper, 1.0),
+    "min_p": (MinPLogitsWarper, 0.0),
+    "top_k": (TopKLogitsWarper, 0),
+    "top_p": (TopPLogitsWarper, 1.0),
+}
+"""Parameter, in the order of application -> what applies it, and its value without an effect."""
+SUPPORTED = {*FILTERS, "seed", "logprobs", "max_tokens", "stop", "stop_token_ids", "structured_outputs"}
 NEUTRAL = {"repetition_penalty": 1.0}  # values without an effect
 
 
-@dataclass
-class Draw:
-    """How a row's tokens are drawn; `generator` is None for greedy rows."""
+class Row:
+    """A completion in progress.
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    generator: Generator | None = None
+    Args:
+        prompt: its token ids.
+        parameters: vLLM's sampling parameters. MarlError for one that would have no effect.
+        limit: of sampled tokens.
+        matcher: the state of a grammar of xgrammar; None allows all tokens.
 
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any], device: torch.device) -> "Draw":
-        """From vLLM's parameters. Not repeatable without `seed`."""
-        temperature, seed = parameters.get("temperature", 1.0), parameters.get("seed")
-        if temperature < GREEDY_BELOW:
-            return cls()
-        generator = Generator(device)
-        if seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(seed)
-        top_k, top_p = max(parameters.get("top_k", 0), 0), parameters.get("top_p", 1.0)
-        return cls(max(temperature, LEAST_TEMPERATURE), top_k, top_p, parameters.get("min_p", 0.0), generator)
+    Attributes:
+        last, position: the token that the next step computes, and its position.
+        length: the most tokens that it may have in the cache.
+        ids, log_probs: of what is sampled.
+        order: rows of lower order are admitted first.
+    """
 
+    order: tuple[int, str, int]
+    future: asyncio.Future[list[int]]  # of `ids`
 
-def check_supported(parameters: Mapping[str, Any]) -> None:
-    """MarlError for a sampling parameter that would have no effect."""
-    for name, value in parameters.items():
-        if name not in SUPPORTED and value is not None and NEUTRAL.get(name) != value:
-            problem = f"the local backend does not support the sampling parameter {name}={value!r}"
-            raise MarlError(f"{problem}: use the verl backend (marl.run.backend=verl)")
-
-
-def sample(logits: Tensor, rows: Sequence[Draw]) -> tuple[Tensor, Tensor]:
-    """(tokens, their log-probs), both [rows], of `logits`, [rows, vocabulary] in float32, which are overwritten."""
-    greedy = logits.argmax(-1) if any(row.generator is None for row in rows) else None
-    column = partial(_column, rows, logits.device)
-    if any(row.temperature != 1 for row in rows):
-        logits.div_(column("temperature"))
-    if any(row.min_p > 0 for row in rows):
-        probabilities = logits.softmax(-1)
-        least = probabilities.amax(-1, keepdim=True).mul_(column("min_p"))
-        logits.masked_fill_(probabilities < least, -torch.inf)
-    _keep_top(logits, rows, column)
-    tokens = greedy
-    if any(row.generator is not None for row in rows):
-        probabilities = logits.softmax(-1)
-        noise = torch.ones_like(probabilities)
-        for row, place in zip(rows, noise, strict=True):
-            if row.generator is not None:
-                place.exponential_(generator=row.generator)
-        tokens = probabilities.div_(noise).argmax(-1)
-        if greedy is not None:
-            drawn = torch.tensor([row.generator is not None for row in rows], device=logits.device)
-            tokens = torch.where(drawn, tokens, greedy)
-    assert tokens is not None
-    return tokens, logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-
-
-def _column(rows: Sequence[Draw], device: torch.device, name: str) -> Tensor:
-    """A parameter of all rows, [rows, 1]."""
-    return torch.tensor([[getattr(row, name)] for row in rows], dtype=torch.float32, device=device)
-
-
-def _keep_top(logits: Tensor, rows: Sequence[Draw], column: Callable[[str], Tensor]) -> None:
-    """Set logits outside of a row's `top_k` and `top_p` to -inf. Those equal to the last of `top_k` stay."""
-    size = logits.shape[1]
-    some_k, some_p = any(0 < row.top_k < size for row in rows), any(row.top_p < 1 for row in rows)
-    if not (some_k or some_p):
-        return
-    counts = torch.tensor([[row.top_k if 0 < row.top_k < size else size] for row in rows], device=logits.device)
-    if not some_p:
-        most = int(max(row.top_k for row in rows if row.top_k < size))
-        border = logits.topk(most).values.gather(1, counts.clamp(max=most) - 1)
-        logits.masked_fill_((logits < border) & (counts < size), -torch.inf)
-        return
-    ordered, order = logits.sort(-1)
-    if some_k:
-        ordered.masked_fill_(ordered < ordered.gather(1, size - counts), -torch.inf)
-    before = ordered.softmax(-1).cumsum(-1) <= 1 - column("top_p")
-    before[:, -1] = False  # at least one
-    logits.scatter_(1, order, ordered.masked_fill_(before, -torch.inf))
-
-
-class Stop:
-    """The stop tokens and stop strings of one completion, which is decoded token by token after its prompt."""
-
-    def __init__(self, strings: Sequence[str], tokens: Collection[int], tokenizer: Any, prompt: Sequence[int]) -> None:
-        self._strings, self._tokens, self._text = strings, frozenset(tokens), ""
-        if strings:
-            self._tokenizer = tokenizer.backend_tokenizer
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        parameters: Mapping[str, Any],
+        limit: int,
+        tokenizer: Any,
+        device: torch.device,
+        matcher: Any = None,
+    ) -> None:
+        check_supported(parameters)
+        self.prompt, self.limit, self.matcher = tuple(prompt), limit, matcher
+        self.last, self.position, self.length = self.prompt[-1], len(prompt) - 1, len(prompt) + limit
+        self.ids, self.log_probs = list[int](), list[float]()
+        self._strings, self._ends = parameters.get("stop") or (), {*(parameters.get("stop_token_ids") or ())}
+        if self._strings:
+            self._tokenizer, self._text = tokenizer.backend_tokenizer, ""
             self._stream = DecodeStream(ids=list(prompt), skip_special_tokens=True)
+        self.filters: tuple[tuple[str, float], ...] = ()
+        self.generator: Generator | None = None  # None draws greedily
+        if (temperature := float(parameters.get("temperature", 1.0))) >= GREEDY_BELOW:
+            values = {**parameters, "temperature": max(temperature, LEAST_TEMPERATURE)}
+            values["top_k"] = max(parameters.get("top_k", 0), 0)  # vLLM's -1: all
+            wanted = [(name, values.get(name, neutral), neutral) for name, (_, neutral) in FILTERS.items()]
+            self.filters = tuple((name, value) for name, value, neutral in wanted if value != neutral)
+            self.generator = Generator(device)
+            if (seed := parameters.get("seed")) is None:
+                self.generator.seed()
+            else:
+                self.generator.manual_seed(seed)
 
-    def ends(self, token: int) -> bool:
-        """Whether the completion ends with this token, the next of it."""
-        if token in self._tokens:
-            return True
+    def add(self, token: int, log_prob: float) -> bool:
+        """Append a sampled token. Returns whether it is the last one."""
+        self.ids.append(token)
+        self.log_probs.append(log_prob)
+        if self.matcher is not None:
+            self.matcher.accept_token(token)
+        self.last, self.position = token, self.position + 1
+        return token in self._ends or self._ends_with_string(token) or len(self.ids) >= self.limit
+
+    def _ends_with_string(self, token: int) -> bool:
         if not self._strings:
             return False
         new = self._decode(token)
@@ -137,3 +104,45 @@ class Stop:
                 raise
             self._stream = DecodeStream(skip_special_tokens=True)  # bytes that are no text, as in vLLM
             return self._stream.step(self._tokenizer, token) or ""
+
+
+@check
+def check_supported(parameters: Mapping[str, Any]) -> Iterator[str]:
+    """MarlError for a sampling parameter that would have no effect."""
+    for name, value in parameters.items():
+        if name not in SUPPORTED and value is not None and NEUTRAL.get(name) != value:
+            problem = f"the local backend does not support the sampling parameter {name}={value!r}"
+            yield f"{problem}: use the verl backend (marl.run.backend=verl)"
+
+
+def sample(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """(tokens, their log-probs), both [rows], of `logits`, [rows, vocabulary] in float32, which are overwritten."""
+    _restrict(logits, rows)
+    tokens = logits.argmax(-1)
+    places: dict[tuple[tuple[str, float], ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row.filters, []).append(place)
+    for filters, equal in places.items():
+        for name, value in filters:
+            logits[equal] = FILTERS[name][0](value)(None, logits[equal])
+    drawn = [place for place, row in enumerate(rows) if row.generator is not None]
+    if drawn:
+        probabilities = logits[drawn].softmax(-1)
+        noise = torch.empty_like(probabilities)
+        for place, values in zip(drawn, noise, strict=True):
+            values.exponential_(generator=rows[place].generator)
+        tokens[drawn] = probabilities.div_(noise).argmax(-1)
+    return tokens, logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+
+
+def _restrict(logits: Tensor, rows: Sequence[Row]) -> None:
+    """Mask the logits with the grammars of the rows."""
+    matchers = [(place, row.matcher) for place, row in enumerate(rows) if row.matcher is not None]
+    if matchers := [(place, matcher) for place, matcher in matchers if not matcher.is_terminated()]:
+        import xgrammar
+
+        allowed = xgrammar.allocate_token_bitmask(*logits.shape)
+        for place, matcher in matchers:
+            matcher.fill_next_token_bitmask(allowed, place)
+        indices = [place for place, _ in matchers]
+        xgrammar.apply_token_bitmask_inplace(logits, allowed.to(logits.device), indices=indices)

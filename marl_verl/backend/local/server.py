@@ -12,15 +12,15 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 
 from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
-from marl_verl.backend.local.grammars import Grammars, restrict
-from marl_verl.backend.local.sampling import Draw, Stop, check_supported, sample
-from marl_verl.errors import MarlError
+from marl_verl.backend.local.sampling import Row, sample
+from marl_verl.errors import check, user_error
 from marl_verl.threads import IN_PROGRESS
 
 PATIENCE = 5.0  # seconds that a call of users' code is awaited
@@ -36,35 +36,11 @@ class Completion:
     extra_fields: dict[str, Any]
 
 
-@dataclass
-class Row:
-    """A request: its prompt and what is sampled so far. Those of lower `order` are admitted first."""
-
-    order: tuple[int, str, int]
-    prompt: tuple[int, ...]
-    draw: Draw
-    stop: Stop
-    limit: int  # of sampled tokens
-    future: asyncio.Future[list[int]]
-    grammar: Any = None  # the state of what restricts it
-    last: int = 0  # the token that the next step computes
-    position: int = 0  # its position
-    ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.last, self.position = self.prompt[-1], len(self.prompt) - 1
-        self.length = len(self.prompt) + self.limit  # the most tokens that it may have in the cache
-
-    def add(self, token: int, log_prob: float) -> None:
-        """Append a sampled token; the last one resolves the future."""
-        self.ids.append(token)
-        self.log_probs.append(log_prob)
-        if self.grammar is not None:
-            self.grammar.accept_token(token)
-        self.last, self.position = token, self.position + 1
-        if (self.stop.ends(token) or len(self.ids) >= self.limit) and not self.future.done():
-            self.future.set_result(self.ids)
+@check
+def _check_attention(model: Any) -> Iterator[str]:
+    if not getattr(model, "_supports_attention_backend", False):
+        name = type(model).__name__
+        yield f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)"
 
 
 class LocalServer:
@@ -97,13 +73,10 @@ class LocalServer:
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if not getattr(self._causal, "_supports_attention_backend", False):
-            name = type(self._causal).__name__
-            raise MarlError(f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)")
+        _check_attention(self._causal)
         weight = next(model.parameters())
         self._device, self._dtype, self._casts = weight.device, dtype, dtype not in (torch.float32, weight.dtype)
         self._vocabulary = len(tokenizer)
-        self._grammars = Grammars(tokenizer, self._causal.config.get_text_config().vocab_size)
         self._max_model_len, self._max_requests = max_model_len, max_requests
         self._max_tokens = max_cache_bytes // token_bytes(self._causal.config, weight.itemsize)
         self._waiting: list[Row] = []
@@ -122,30 +95,39 @@ class LocalServer:
                 `stop`, `stop_token_ids`, `structured_outputs`.
 
         Raises:
-            MarlError: another parameter.
+            MarlError: another parameter, or a JSON schema that xgrammar cannot express.
             Exception: what the model's forward raised, in all requests in flight.
         """
-        row = self._row(request_id, prompt_ids, sampling_params)
+        limit = self._max_model_len - len(prompt_ids)
+        limit = min(sampling_params.get("max_tokens") or limit, limit)
+        matcher = self._matcher(sampling_params)
+        row = Row(prompt_ids, sampling_params, limit, self._tokenizer, self._device, matcher)
+        row.order = (self._settled, request_id, sampling_params.get("seed") or 0)
+        row.future = asyncio.get_running_loop().create_future()
+        self._seeded = "seed" in sampling_params
         self._waiting.append(row)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve())
         ids = await row.future
         return Completion(ids, row.log_probs if sampling_params.get("logprobs") else [], {"global_steps": self.version})
 
-    def _row(self, name: str, prompt_ids: Sequence[int], parameters: Mapping[str, Any]) -> Row:
-        check_supported(parameters)
-        self._seeded = "seed" in parameters
-        room = self._max_model_len - len(prompt_ids)
-        stop, restriction = parameters.get("stop_token_ids") or (), parameters.get("structured_outputs")
-        return Row(
-            (self._settled, name, parameters.get("seed") or 0),
-            tuple(prompt_ids),
-            Draw.of(parameters, self._device),
-            Stop(parameters.get("stop") or (), stop, self._tokenizer, prompt_ids),
-            min(parameters.get("max_tokens") or room, room),
-            asyncio.get_running_loop().create_future(),
-            restriction and self._grammars.matcher(restriction, stop),
-        )
+    def _matcher(self, parameters: Mapping[str, Any]) -> Any:
+        """The state of the grammar that restricts a completion, from vLLM's `StructuredOutputsParams`."""
+        if (restriction := parameters.get("structured_outputs")) is None:
+            return None
+        import xgrammar
+
+        with user_error(f"backend=local does not support the JSON schema {restriction.json}", TypeError, ValueError):
+            grammar = self._compiler.compile_grammar(restriction.grammar)
+        ends = sorted(parameters.get("stop_token_ids") or ())
+        return xgrammar.GrammarMatcher(grammar, override_stop_tokens=ends or None)
+
+    @cached_property
+    def _compiler(self) -> Any:
+        import xgrammar  # when needed
+
+        size = self._causal.config.get_text_config().vocab_size  # may be more than the tokenizer has
+        return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=size))
 
     async def _serve(self) -> None:
         try:
@@ -269,7 +251,7 @@ class LocalServer:
             .float()
         )
         logits[:, self._vocabulary :] = -torch.inf
-        restrict(logits, [row.grammar for row in rows])
-        tokens, log_probs = sample(logits, [row.draw for row in rows])
+        tokens, log_probs = sample(logits, rows)
         for row, token, log_prob in zip(rows, tokens.tolist(), log_probs.tolist(), strict=True):
-            row.add(token, log_prob)
+            if row.add(token, log_prob) and not row.future.done():
+                row.future.set_result(row.ids)
