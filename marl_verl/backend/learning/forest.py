@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marl_verl.backend.learning.batches import jagged, rows_of_nested
+from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.protocol import Rows, RowStore
 
 Ints = NDArray[np.int64]
@@ -40,8 +40,8 @@ class Forest:
     """
 
     def __init__(self, column: torch.Tensor, branches: bool, most: int) -> None:
-        tokens = [row.numpy() for row in rows_of_nested(column.cpu())]
         self._starts = column.offsets().tolist()
+        tokens = np.split(column.values().cpu().numpy(), self._starts[1:-1])
         self._tokens = [row[:-1] for row in tokens] if branches else tokens
         keys = [row.astype(">u4").tobytes() for row in self._tokens]
         order = sorted(range(len(keys)), key=keys.__getitem__)

