@@ -17,7 +17,7 @@ pytest.importorskip("vllm")
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Any]:
     """The module, during whose import verl must find vLLM on a CPU."""
-    from marl_verl.backend.verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.metadata, "version", importlib.metadata.version)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from marl_verl.backend.local.sampling import Row, sample
 from marl_verl.backend.local.server import LocalServer
-from marl_verl.backend.verl.platforms.workarounds import keep_seeds
+from marl_verl.backend.verl.platforms.vllm_plugin import keep_seeds
 from marl_verl.models.parsers import structured_outputs
 
 pytestmark = pytest.mark.slow

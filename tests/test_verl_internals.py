@@ -127,7 +127,7 @@ PARAMETERS = {
 @pytest.mark.parametrize("target", PARAMETERS)
 def test_what_we_override_or_call_in_verl_is_where_it_was(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("verl")
-    from marl_verl.backend.verl.platforms import workarounds
+    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
 
     monkeypatch.setattr(importlib.metadata, "version", importlib.metadata.version)  # put back after the test
     workarounds.alias_vllm_version()  # verl's vLLM modules ask for it when they are imported

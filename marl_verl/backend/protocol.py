@@ -26,7 +26,6 @@ from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.algo.sampling import Failure
-from marl_verl.config.policy_models import endpoint_key
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError, format_error
 from marl_verl.events import Phases, emit
@@ -166,7 +165,11 @@ class Runtime:
     def client(self) -> Any:
         """What a rollout worker needs to act: a server (`rollout/clients.py`), or the key of an endpoint, which is not
         a variable of a runtime environment: Ray would show it."""
-        return endpoint_key(self.name, self.policy.endpoint) if self.policy.endpoint is not None else None
+        if self.policy.endpoint is None:
+            return None
+        from marl_verl.config.policy_models import endpoint_key  # not at the top: training workers import this module
+
+        return endpoint_key(self.name, self.policy.endpoint)
 
     def sleep(self) -> None:
         """Free the memory of sampling where training needs it."""

@@ -12,23 +12,20 @@ from marl_verl.backend.protocol import Report, Rollouts
 from marl_verl.tasks.base import draws, side_statistics
 
 
-def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:
-    """Of each side: its mean outcome and the share of episodes that it won; and the share of draws, which none did.
-
-    `outcomes`: per episode, side -> its score; none if the task set does not score sides.
-    """
-    if not outcomes:
-        return {}
-    values = {f"{prefix}draws{suffix}": draws(outcomes)}
-    for side, statistics in side_statistics(outcomes).items():
-        values |= {f"{prefix}side/{side}/{name}{suffix}": value for name, value in statistics.items()}
-    return values
-
-
-def means(rows: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:
+def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each name over all rows; a row without it counts as 0."""
     names = sorted({name for row in rows for name in row})
-    return {f"{prefix}{name}{suffix}": float(np.mean([row.get(name, 0.0) for row in rows])) for name in names}
+    return {name: float(np.mean([row.get(name, 0.0) for row in rows])) for name in names}
+
+
+def outcome_metrics(reports: Sequence[Report], measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each measure of answers and, if the task set scores sides, each side's mean outcome and the share of
+    episodes that it won; and the share of draws, which none did."""
+    outcomes = [outcome for report in reports for outcome in report.outcomes]
+    values = {"draws": draws(outcomes)} if outcomes else {}
+    for side, statistics in side_statistics(outcomes).items():
+        values |= {f"side/{side}/{name}": value for name, value in statistics.items()}
+    return values | {f"answer/{name}": value for name, value in means(measures).items()}
 
 
 def mean_read(reports: Sequence[Report]) -> dict[str, float]:
@@ -48,6 +45,7 @@ def team_metrics(
     """Team success of the sampled episodes, outcomes of sides, measures of answers, failures, each agent's statistics,
     and the algorithm's own metrics."""
     scores = [score for report in reports for score in report.scores]
+    measures = [row for report in reports for row in report.measures]
     reasons = Counter(failure.reason for report in reports for failure in report.failures)
     extra: Counter[str] = Counter()  # sampled tokens that are in no row
     for report in reports:
@@ -58,8 +56,7 @@ def team_metrics(
         "train/episodes": float(sum(len(report.successes) for report in reports)),
         "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(reasons.total()),
-        **side_metrics([outcome for report in reports for outcome in report.outcomes], "train/"),
-        **means([row for report in reports for row in report.measures], "train/answer/"),
+        **{f"train/{name}": value for name, value in outcome_metrics(reports, measures).items()},
         **{f"train/extra_tokens/{purpose}": float(count) for purpose, count in extra.items()},
         "train/tokens": float(table.length.sum()) + extra.total(),
         **{f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())},
@@ -81,11 +78,10 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
         "validation/failed_episodes": float(sum(len(report.failures) for report in (*greedy, *sampled))),
     }
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
-        values[f"validation/success{suffix}"] = _success(reports)
-        values |= side_metrics([outcome for report in reports for outcome in report.outcomes], "validation/", suffix)
-        values |= means([row for report in reports for row in report.measures or [{}]], "validation/answer/", suffix)
-        sets = by_set(reports).items()
-        values |= {f"validation/set/{name}/success{suffix}": _success(members) for name, members in sets}
+        outcomes = outcome_metrics(reports, [row for report in reports for row in report.measures or [{}]])
+        sets = {f"set/{name}/success": _success(members) for name, members in by_set(reports).items()}
+        outcomes |= {"success": _success(reports), **sets}
+        values |= {f"validation/{name}{suffix}": value for name, value in outcomes.items()}
     values |= {f"validation/agent/{agent}/read_length": tokens for agent, tokens in mean_read(greedy).items()}
     return values | averages(
         {f"validation/agent/{agent}/{component}": value for component, value in components.items()}

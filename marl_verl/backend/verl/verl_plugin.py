@@ -7,7 +7,11 @@ import json
 import os
 from importlib import import_module
 
-from marl_verl.backend.verl.platforms.workarounds import keep_store_local
+from marl_verl.backend.verl.platforms.vllm_plugin import (
+    alias_vllm_version,
+    default_process_group_to_gloo,
+    keep_store_local,
+)
 from marl_verl.config.hardware import cpu_run, in_run
 
 HERE = "marl_verl.backend.verl"
@@ -17,7 +21,6 @@ def install_cpu_platform() -> None:
     """Register the platform and apply the workarounds. A no-op if they are installed already."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
-    from marl_verl.backend.verl.platforms import workarounds
     from marl_verl.backend.verl.platforms.cpu import CPUPlatform
 
     if PlatformRegistry.get("cpu") is not None:
@@ -27,8 +30,8 @@ def install_cpu_platform() -> None:
     set_platform(CPUPlatform())
     # verl registers its training engines for cuda and npu only; the FSDP engine is the same class on a CPU
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
-    workarounds.alias_vllm_version()
-    workarounds.default_process_group_to_gloo()
+    alias_vllm_version()
+    default_process_group_to_gloo()
 
 
 def register_policy_servers() -> None:

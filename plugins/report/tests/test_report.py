@@ -108,15 +108,16 @@ def test_metrics_and_curves_are_per_side() -> None:
     ]
     from marl_verl_report import curves
 
-    from marl_verl.trainer.metrics import side_metrics, validation_metrics
+    from marl_verl.trainer.metrics import outcome_metrics, validation_metrics
 
-    assert side_metrics([], "train/") == {}
+    assert outcome_metrics([], []) == {}
     reports = [reported([True], outcomes=[each]) for each in games]
     found = validation_metrics(reports, reports[2:3])
     assert (found["validation/draws"], found["validation/draws_sampled"]) == (0.25, 0.0)
     assert found["validation/side/red/wins"] == found["validation/side/red/outcome"] == 0.5
     assert (found["validation/side/blue/wins_sampled"], found["validation/side/blue/outcome_sampled"]) == (1.0, 2.0)
-    records = [{"step": 0, **found, **side_metrics(games, "train/")}]
+    train = {f"train/{name}": value for name, value in outcome_metrics(reports, []).items()}
+    records = [{"step": 0, **found, **train}]
     lines = [line for line in curves.lines(records, tasks=4) if line["chart"] == "Wins of each side"]
     assert {line["label"]: line["y"] for line in lines} == {
         **{"validation/side/red/wins": [0.5], "validation/side/blue/wins": [0.25]},
