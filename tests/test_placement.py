@@ -143,7 +143,8 @@ def test_the_gpus_of_a_cluster_are_not_left_idle(monkeypatch: pytest.MonkeyPatch
     from marl_verl.backend.verl import session
 
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 64, "accelerator_type:H100": 1}}])
-    monkeypatch.setattr(session, "_pools", lambda config: [])
+    monkeypatch.setattr(session, "pools_of", lambda config, team: [])
+    monkeypatch.setattr(session, "team_of", lambda config: None)
     config = OmegaConf.create({"trainer": {"device": "cpu"}, "ray_kwargs": {"ray_init": {"address": "auto"}}})
     with pytest.raises(MarlError, match="has accelerators, and this machine has none: add hardware=gpu"):
         session.check_slots(config)

@@ -3,7 +3,6 @@
 A task is a row: `task` (JSON), `uid` (equal in all runs of the same config) and `keep` (whether its episodes are kept).
 """
 
-import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -118,7 +117,7 @@ class TaskData:
 
         self.train, self.held_out = lines(data.train_files), lines(data.val_files)
         self.size, self._single, self._keeps = int(data.train_batch_size), single, keeps
-        self.curriculum: Curriculum | None = None
+        self.curriculum: Curriculum | None = None  # `Trainer` sets it
         numbers, generator = range(len(self.train)), torch.Generator()
         if (seed := data.get("seed")) is not None:
             generator.manual_seed(int(seed))
@@ -133,10 +132,6 @@ class TaskData:
         )
         self._batches: Iterator[list[int]] = chain.from_iterable(repeat(self.loader))
         self.drawn: list[int] = []  # the tasks of the step, by number
-
-    def use_curriculum(self, settings: CurriculumSettings, seed: int) -> Curriculum:
-        self.curriculum = Curriculum(settings, [str(json.loads(task)["id"]) for task in self.train], seed)
-        return self.curriculum
 
     def next(self, step: int) -> list[TaskRow]:
         """The next batch of the loader; after the last one, the next epoch begins."""
@@ -207,11 +202,8 @@ class StatefulRollouts:
 
 
 def in_key_order(done: Sequence[Done], declared: Collection[str]) -> tuple[Rows, RowTable]:
-    """The rows of finished tasks, and their table, both in key order. MarlError without rows.
-
-    Args:
-        declared: the reward components that the run sets (`Algorithm.components`).
-    """
+    """The rows of finished tasks, and their table, both in key order. MarlError without rows. `declared`: the reward
+    components that the run sets (`Algorithm.components`)."""
     records = [record for share in done for record in share.records]
     if not records:
         raise MarlError("every attempt of the step failed: there are no rows to learn from")

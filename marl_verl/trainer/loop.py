@@ -12,6 +12,7 @@
 What plays, stores and computes is the backend (`backend/protocol.py`): Ray and vLLM, or this process.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.data import AdvantageMemory, Signal, StatefulRollouts, TaskData, in_key_order
+from marl_verl.trainer.data import AdvantageMemory, Curriculum, Signal, StatefulRollouts, TaskData, in_key_order
 from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
 
 
@@ -65,7 +66,9 @@ class Trainer:
         self.data = TaskData(config.data, single, self.records.keeps)
         self.recording = dict(self.states)  # path in a checkpoint -> what a step's reports change
         if curriculum is not None:
-            self.recording["curriculum"] = self.data.use_curriculum(curriculum, int(config.marl.run.seed))
+            ids = [str(json.loads(task)["id"]) for task in self.data.train]
+            self.data.curriculum = Curriculum(curriculum, ids, int(config.marl.run.seed))
+            self.recording["curriculum"] = self.data.curriculum
         if self.past is not None:
             self.recording[self.past.folder] = self.past
         self.schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from marl_verl.backend.protocol import Backend, Host, endpoints, reported
 from marl_verl.backend.verl.watch import QUEUE, Watch, queue_actors
 from marl_verl.config.hardware import cpu_run, on_gpu, ray_address
-from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
+from marl_verl.config.placement import check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError, check
 from marl_verl.events import SCRATCH_VARIABLE, Phases, emit
@@ -116,7 +116,7 @@ def start_ray(config: Any) -> None:
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **wanted.pop("env_vars", {})}
         connect(address, runtime_env={**runtime_env, **wanted}, **options)
     else:
-        pools = _pools(config)
+        pools = pools_of(config, team_of(config))
         cpus = max(os.cpu_count() or 1, ray_cpus(config, pools))
         options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
         if cpu_run():
@@ -188,14 +188,11 @@ def check_slots(config: Any) -> Iterator[str]:
     would leave the accelerators of a cluster idle."""
     import ray
 
-    pools, nodes = _pools(config), [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    pools = pools_of(config, team_of(config))
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # Ray adds `accelerator_type:NAME` to the resources of nodes with a real accelerator; `GPU` may be a logical one
     real = any(name.startswith("accelerator_type:") for node in nodes for name in node)
     if ray_address(config) and real and not on_gpu(config):
         yield "the Ray cluster has accelerators, and this machine has none: add hardware=gpu to the command"
     check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
     check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
-
-
-def _pools(config: Any) -> list[Pool]:
-    return pools_of(config, team_of(config))
