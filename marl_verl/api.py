@@ -100,7 +100,7 @@ def trained(folder: Path, config: "DictConfig", display: "Display", begun: float
     from marl_verl.run.supervisor import start
 
     display.print(f"run {folder}, log {folder / 'train.log'}")
-    start("marl_verl.trainer.run:train", folder, config, display, begun, lock=lock)
+    start("marl_verl.trainer.run:train", folder, config, display, begun, lock)
     summary.show(folder, display)
     return Run(folder)
 

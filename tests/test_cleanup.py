@@ -21,7 +21,7 @@ import pytest
 
 from marl_verl.config import hardware
 from marl_verl.config.hardware import RUN_VARIABLE
-from marl_verl.run.cleanup import RECORD, Process, RunResources, cleanup_abandoned
+from marl_verl.run.cleanup import RECORD, Process, RunResources, abandoned
 from tests.sleeper import NAP, WHO
 
 LIMIT = 30.0
@@ -116,7 +116,7 @@ def test_after_both_were_killed_the_next_run_removes_what_they_left(started: Any
     process.wait()
     _wait(lambda: not _runs(trainer.pid), "the trainer to end")
     assert not _is_clean(who)
-    assert cleanup_abandoned() == [who["scratch"]]
+    assert [killed.cleanup() for killed in abandoned()] == [who["scratch"]]
     assert _is_clean(who)
 
 
@@ -132,7 +132,7 @@ def _abandoned(**changes: Any) -> RunResources:
 @pytest.mark.parametrize("who", ["command", "trainer"])
 def test_a_run_is_not_abandoned_while_one_of_them_lives(temporary: Path, who: str) -> None:
     _abandoned(**{who: Process.of(os.getpid())})
-    assert cleanup_abandoned() == []
+    assert [killed.cleanup() for killed in abandoned()] == []
 
 
 def test_a_process_id_that_was_given_to_another_process_is_not_the_run(temporary: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_process_id_that_was_given_to_another_process_is_not_the_run(temporary
     other = subprocess.Popen([sys.executable, "-c", NAP], start_new_session=True)
     found = _abandoned(trainer=Process(other.pid, created=0.0))
     assert found.processes() == []
-    assert cleanup_abandoned() == [found.scratch]
+    assert [killed.cleanup() for killed in abandoned()] == [found.scratch]
     assert other.poll() is None
     other.kill()
     other.wait()
@@ -148,13 +148,13 @@ def test_a_process_id_that_was_given_to_another_process_is_not_the_run(temporary
 
 def test_a_run_of_another_machine_or_container_is_left_alone(temporary: Path) -> None:
     _abandoned(machine="another boot pid:[1]")
-    assert cleanup_abandoned() == []
+    assert [killed.cleanup() for killed in abandoned()] == []
 
 
 def test_folders_of_other_users_are_ignored(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _abandoned()
     monkeypatch.setattr(os, "getuid", lambda: -1)
-    assert cleanup_abandoned() == []
+    assert [killed.cleanup() for killed in abandoned()] == []
 
 
 @pytest.mark.parametrize("how", ["writable by all", "linked folder", "linked record"])
@@ -169,7 +169,7 @@ def test_a_record_that_others_could_have_written_is_ignored(temporary: Path, tmp
     else:
         (found / RECORD).rename(tmp_path / "record")
         (found / RECORD).symlink_to(tmp_path / "record")
-    assert cleanup_abandoned() == []
+    assert [killed.cleanup() for killed in abandoned()] == []
     command = [sys.executable, "-m", "marl_verl.run.cleanup", str(found)]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode == 1
@@ -183,7 +183,7 @@ def test_folders_that_only_look_like_ours_are_left_alone(temporary: Path, conten
     (temporary / "marl-1" / RECORD).write_text(content)
     (temporary / "marl-2").mkdir()
     (temporary / "marl-3").write_text("a file")
-    assert cleanup_abandoned() == []
+    assert [killed.cleanup() for killed in abandoned()] == []
     assert len(list(temporary.iterdir())) == 3
 
 

@@ -58,7 +58,7 @@ def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | Non
     log.unlink(missing_ok=True)
     try:
         plan.write()
-        start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, begun, log, lock)
+        start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, begun, lock, log)
         result = read_json(plan.folder / RESULT)
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed

@@ -34,7 +34,6 @@ SHARED = "/dev/shm/"
 SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
 """The sockets of verl's weight sync, in /tmp regardless of TMPDIR."""
 
-
 LONGEST = 107 - len("/marl-12345678/ray/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store")
 """Bytes of the folder of scratch folders: the kernel allows 107 in the path of a socket, and Ray makes one there."""
 
@@ -155,11 +154,6 @@ def abandoned() -> list[RunResources]:
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             records.append(RunResources.read(scratch))
     return [resources for resources in records if resources.abandoned()]
-
-
-def cleanup_abandoned() -> list[str]:
-    """Clean up after killed runs of this user on this machine. Returns their scratch folders."""
-    return [resources.cleanup() for resources in abandoned()]
 
 
 def _machine() -> str:

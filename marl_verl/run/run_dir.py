@@ -67,20 +67,18 @@ class RunDir:
 
     def rows(self, step: int, document: dict[str, Any]) -> None:
         """Write a step's `step_document`. Equal documents give equal bytes."""
-        content = json.dumps(document, separators=(",", ":")).encode()
-        self._write("rows", f"step_{step:05d}.json.gz", _packed(content))
+        self._write("rows", f"step_{step:05d}.json.gz", json.dumps(document, separators=(",", ":")))
 
     def lines(self, place: str, step: int, lines: Iterable[str]) -> None:
         """Write the lines of episodes (`episode.codec`), the header first: of a training step to `journals`, samples of
         a validation to `episodes`. They are compressed if they are long. Equal lines give equal bytes."""
-        content, name = "".join(f"{line}\n" for line in lines).encode(), f"step_{step:05d}.jsonl"
-        if len(content) <= PACKED:
-            self._write(place, name, content)
-        else:
-            self._write(place, f"{name}.gz", _packed(content))
+        text = "".join(f"{line}\n" for line in lines)
+        self._write(place, f"step_{step:05d}.jsonl{'.gz' if len(text) > PACKED else ''}", text)
 
-    def _write(self, place: str, name: str, content: bytes) -> None:
-        folder = self.folder / place
+    def _write(self, place: str, name: str, text: str) -> None:
+        content, folder = text.encode(), self.folder / place
+        if name.endswith(".gz"):
+            content = gzip.compress(content, LEVEL, mtime=0)
         folder.mkdir(exist_ok=True)
         writing = folder / f".writing-{name}"
         writing.write_bytes(content)
@@ -91,10 +89,6 @@ class RunDir:
         names = re.compile(r"step_(\d+)\.jsonl?(\.gz)?")
         files = sorted((self.folder / place).glob("step_*"))
         return {int(match[1]): file for file in files if (match := names.fullmatch(file.name))}
-
-
-def _packed(content: bytes) -> bytes:
-    return gzip.compress(content, LEVEL, mtime=0)
 
 
 def how_to_continue(folder: Path) -> str:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import psutil
-from omegaconf import DictConfig
 
 from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.backend import is_local
@@ -31,7 +30,7 @@ from marl_verl.config.hardware import HARDWARE_VARIABLE, POLICIES_VARIABLE, RUN_
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE, emit, received
-from marl_verl.run.cleanup import RunResources, cleanup_abandoned
+from marl_verl.run.cleanup import RunResources, abandoned
 from marl_verl.run.progress import Display, Event
 from marl_verl.run.run_dir import how_to_continue
 from marl_verl.run.terminal import termination_as_interrupt
@@ -42,13 +41,7 @@ PERIOD = 1.0  # seconds between two checks whether the trainer still runs
 
 
 def start(
-    work: str,
-    folder: Path,
-    config: DictConfig,
-    display: Display,
-    begun: float,
-    log: Path | None = None,
-    lock: int | None = None,
+    work: str, folder: Path, config: Any, display: Display, begun: float, lock: int | None, log: Path | None = None
 ) -> None:
     """Do the work, "module:function", and show its progress. The function takes the folder, and the module is also a
     program that does so. RunError if it fails; KeyboardInterrupt with the message that was printed."""
@@ -60,19 +53,14 @@ def start(
 
 
 class RunEvents:
-    """Shows the events of a run, and keeps what is needed after its end.
-
-    Attributes:
-        timing: the start times of phases in seconds since the command, written to timing.json.
-        error: the last error event; None without one.
-        activity: e.g. "while updating in step 12".
-    """
+    """Shows the events of a run, and keeps what is needed after its end; timing.json has the start times of its phases
+    in seconds since the command."""
 
     def __init__(self, folder: Path, display: Display, backend: str, begun: float) -> None:
         self.folder, self.display = folder, display
         self.timing: dict[str, Any] = {"phases": {}, "backend": backend, "begun": begun}
-        self.error: Event | None = None
-        self.activity = "while starting"
+        self.error: Event | None = None  # the last one
+        self.activity = "while starting"  # then e.g. "while updating in step 12"
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -134,8 +122,8 @@ class TrainerProcess:
         events = RunEvents(self.folder, display, "verl", begun)
         with events.shown():
             try:
-                for scratch in cleanup_abandoned():
-                    display.print(f"removed the leftovers of a killed run: {scratch}")
+                for killed in abandoned():
+                    display.print(f"removed the leftovers of a killed run: {killed.cleanup()}")
                 prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become its children, so that `_adopted` finds them
                 self._run(events)
             finally:
@@ -157,7 +145,10 @@ class TrainerProcess:
                 process.wait()
             raise
         if code:
-            failure = events.error or {"message": self._unexplained(code, events.activity), "expected": False}
+            memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
+            end = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
+            unexplained = f"the trainer {end} {events.activity}. {how_to_continue(self.folder)}"
+            failure = events.error or {"message": unexplained, "expected": False}
             raise RunError(failure["message"], self.log, bool(failure["expected"]))
 
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
@@ -194,11 +185,6 @@ class TrainerProcess:
                             self.resources.note_shared_memory()
                 elif ended:
                     return
-
-    def _unexplained(self, code: int, activity: str) -> str:
-        memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
-        end = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
-        return f"the trainer {end} {activity}. {how_to_continue(self.folder)}"
 
     def _adopted(self) -> list[psutil.Process]:
         """Descendants that belong to the run: unlike those of a script, they are in another session."""
@@ -295,9 +281,6 @@ class _Stream:
 
     def __init__(self) -> None:
         self.target: TextIO = sys.stderr
-
-    def write(self, text: str) -> int:
-        return self.target.write(text)
 
     def flush(self) -> None:  # transformers keeps this method
         self.target.flush()

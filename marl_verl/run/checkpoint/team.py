@@ -70,13 +70,7 @@ class Checkpoints:
     `save(folder, step)` and `load(folder)`; `together`: how calls to different parts run (`Policies.together`)."""
 
     def __init__(
-        self,
-        config: DictConfig,
-        run: Path,
-        parts: Mapping[str, Any],
-        data: Any,
-        schedule: Any,
-        together: Callable[[Mapping[str, Callable[[], None]]], Any],
+        self, config: Any, run: Path, parts: Mapping[str, Any], data: Any, schedule: Any, together: Callable[..., Any]
     ) -> None:
         self._config, self._run, self._root = config, run, run / "checkpoints"
         self._parts, self._data, self._schedule, self._together = parts, data, schedule, together

@@ -77,7 +77,7 @@ def _read(folder: Path) -> Run:
         },
         "plugins": [{name: plugin.get(name) for name in PLUGIN} for plugin in plugins],
         "starts": starts,
-        "commands": _commands(folder, starts, resume),
+        "commands": _commands(starts, resume),
         "stored": {kind: list(files) for kind, files in stored.items()},
         "rows": list(RunDir(folder).stored("rows")),
     }
@@ -118,11 +118,9 @@ def _stopped(folder: Path, at: int, total: int | None, resume: str) -> str:
     return f"Stopped at step {at} of {'?' if total is None else total}, see {folder / 'train.log'}; {how}"
 
 
-def _commands(folder: Path, starts: list[dict[str, Any]], resume: str) -> list[str]:
-    """Commands that repeat the run in a new directory, continue it, or look further into it."""
-    where, words = shlex.quote(str(folder)), starts[0].get("arguments", []) if starts else []
+def _commands(starts: list[dict[str, Any]], resume: str) -> list[str]:
+    """Commands that repeat the run in a new directory, and continue it."""
+    words = starts[0].get("arguments", []) if starts else []
     again = [word for word in words if not OWN_PLACE.match(word)]
     repeat = f"marl-verl train {shlex.join(again)}" if again and again[0] != "--resume" else ""
-    explain = f"marl-verl explain {where}" if RunDir(folder).stored("rows") else ""
-    replay = f"marl-verl replay {where}" if RunDir(folder).stored("journals") else ""
-    return [command for command in (repeat, resume, explain, replay) if command]
+    return [command for command in (repeat, resume) if command]

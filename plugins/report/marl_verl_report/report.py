@@ -65,19 +65,15 @@ def write(folders: Sequence[Path], output: Path, tasks: int, plugin_files: Seque
         for kind in steps.KINDS:
             for step in spread(runs[-1]["stored"][kind]):
                 packed[f"{at}-{kind}-{step}"] = pack(steps.read(folder, kind, step, tasks))
-    content = html(runs, {"library": _library(), "runs": pack(runs), **packed}, live=False)
+    content = html(runs, packed)
     with user_error(f"'{output}' cannot be written. Give another file with --output", OSError):
         output.write_text(content, encoding="utf-8")
     return len(content.encode())
 
 
-def live(run: overview.Run) -> str:
-    """The page of a run that `serve` shows: it gets the episodes of a step, and later metrics, from its server."""
-    return html([run], {"library": _library(), "runs": pack([run])}, live=True)
-
-
-def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> str:
-    """The page of runs. `blobs` (name -> result of `pack`) reach its script as text, never as markup.
+def html(runs: Sequence[overview.Run], steps_of: Mapping[str, str], live: bool = False) -> str:
+    """The page of runs and stored steps (name -> result of `pack`), which reach its script as text, never as markup.
+    Where it is live, it gets the episodes of a step, and later metrics, from its server.
 
     The page's policy allows these scripts only, by their hashes, and no connection except, where live, to its server.
     """
@@ -93,14 +89,10 @@ def html(runs: Sequence[overview.Run], blobs: Mapping[str, str], live: bool) -> 
         "form-action": "'none'",
     }
     policy = "; ".join(f"{name} {value}" for name, value in rules.items())
-    data = {
-        "live": live,
-        "version": __version__,
-        "notes": curves.NOTES,
-        "differences": differences(runs),
-    }
+    data = {"live": live, "version": __version__, "notes": curves.NOTES, "differences": differences(runs)}
     title = ", ".join(run["name"] for run in runs)
-    values = {"data": base64.b64encode(json.dumps(data).encode()).decode(), **blobs}
+    values = {"data": base64.b64encode(json.dumps(data).encode()).decode(), "library": _library(), "runs": pack(runs)}
+    values |= steps_of
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',

@@ -82,7 +82,7 @@ class Server(ThreadingHTTPServer):
         try:
             with self._lock:  # one at a time: explaining a step uses all of a core
                 if path == "":
-                    return 200, "text/html; charset=utf-8", report.live(overview.read(self.folder))
+                    return 200, "text/html; charset=utf-8", report.html([overview.read(self.folder)], {}, live=True)
                 if path == "step":
                     return 200, "application/json", report.as_json(self._step(query))
         except MarlError as error:

@@ -52,11 +52,7 @@ def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.Capt
     assert (run["name"], run["at"], run["steps"], run["seed"]) == ("one", 3, 3, 3)
     assert run["plugins"][0]["version"] == "9.8.7"
     assert run["starts"][0]["arguments"] == ["my team.yaml", "a.b=1"]
-    assert run["commands"] == [
-        "marl-verl train 'my team.yaml' a.b=1",
-        f"marl-verl explain {folder}",
-        f"marl-verl replay {folder}",
-    ]
+    assert run["commands"] == ["marl-verl train 'my team.yaml' a.b=1"]
     assert "name: grpo" in run["config"]["algorithm"]
     assert run["algorithm"].startswith("grpo: {sampler: independent, rewards: ")
 
